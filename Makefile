@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make audit` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: audit test setup lint types imports docs clean
+
+audit: $(VENV)/.ready ## set up, audit the bundled subject, say where the report is
+	$(BIN)/assay audit --budget quick
+
+test: $(VENV)/.ready lint types imports ## set up, lint, types, import contract, all tests
+	$(BIN)/python -m pytest -n auto
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Assay needs Python 3.11 or newer; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+imports: $(VENV)/.ready
+	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.ready ## regenerate the pages that are made from the registries
+	$(BIN)/python tools/make_docs.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,49 @@
+"""Assay finds out whether a neural network can be trusted before anyone relies on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from assay.audit import Audit, audit, open_audit
+from assay.claim import Claim, Evidence, Published
+from assay.errors import AssayError
+from assay.finding import Alarm, Finding, Measure, Table, Witnesses
+from assay.probe import Probe
+from assay.remedy import Remedy
+from assay.run import Run
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.subject import Classification, InputSpace, Subject
+
+__all__ = [
+    "Alarm",
+    "AssayError",
+    "Audit",
+    "Claim",
+    "Classification",
+    "Evidence",
+    "Finding",
+    "InputSpace",
+    "Measure",
+    "Probe",
+    "Published",
+    "Remedy",
+    "Run",
+    "Standard",
+    "Subject",
+    "Table",
+    "Witnesses",
+    "audit",
+    "open_audit",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch loads when it is first asked for: `assay --help` and a stored audit do without."""
+    if name in ("Subject", "Classification", "InputSpace"):
+        import assay.subject
+
+        return getattr(assay.subject, name)
+    raise AttributeError(f"module 'assay' has no attribute {name!r}")

@@ -1,0 +1,277 @@
+"""Probe: one question asked of a subject. An adapter writes `ask`; what all share is done once, in `put`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from assay.errors import AssayError
+from assay.finding import Alarm, Finding, Witnesses, share
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from assay.run import Run
+    from assay.subject import Subject
+
+Need = Literal["gradients", "images", "train"]
+
+
+@dataclass(frozen=True)
+class Probe(ABC):
+    """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is the question."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("Classification",)
+    needs: ClassVar[tuple[Need, ...]] = ()
+    standards: ClassVar[tuple[Standard, ...]] = ()
+    source: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the method changes, so that stored answers of the older one are asked again."""
+
+    @abstractmethod
+    def ask(self, subject: Subject, run: Run) -> Finding: ...
+
+    @classmethod
+    def name(cls) -> str:
+        """The file's name: probes/worst_case_accuracy.py is 'worst-case-accuracy'."""
+        return cls.__module__.rsplit(".", 1)[-1].replace("_", "-")
+
+    @classmethod
+    def question(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    def why_not(self, subject: Subject) -> str | None:
+        """The reason why this question cannot be put to the subject, or None."""
+        if type(subject.task).__name__ not in self.tasks:
+            return f"it is for {' and '.join(self.tasks)}, and the subject's task is {type(subject.task).__name__}"
+        if "gradients" in self.needs and not subject.differentiable:
+            return "it needs gradients, and this model gives answers only"
+        if "images" in self.needs and not subject.inputs.is_image:
+            return f"it is for images, and an input here has shape {subject.inputs.shape}"
+        if "train" in self.needs and "train" not in subject.data:
+            return f"it needs the training data, and the subject has only {sorted(subject.data)}"
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def key(self, subject_fingerprint: str, run: Run) -> str:
+        """What makes two askings the same: subject, question, settings, method version, seed and budget."""
+        parts = [
+            subject_fingerprint,
+            self.name(),
+            self.version,
+            self.settings(),
+            run.seed,
+            dataclasses.asdict(run.budget),
+        ]
+        return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def configure(kind: type[Probe], settings: Mapping[str, Any]) -> Probe:
+    """A probe with these settings; text is read as the setting's type, unknown names and wrong types are refused."""
+    hints = {k: v for k, v in get_type_hints(kind).items() if k in {f.name for f in dataclasses.fields(kind)}}
+    ready = {}
+    for name, value in settings.items():
+        if name not in hints:
+            known = ", ".join(hints) or "none"
+            raise AssayError(f"The probe {kind.name()!r} has no setting {name!r}; its settings: {known}.")
+        ready[name] = _read(kind.name(), name, hints[name], value)
+    return kind(**ready)
+
+
+def _read(probe: str, name: str, hint: Any, value: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
+    kinds = kinds if kinds and get_origin(hint) is not tuple else (hint,)
+    for kind in kinds:
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
+        if kind is type(None) and value in (None, "none"):
+            return None
+        if kind is bool and str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        if kind in (int, float) and not isinstance(value, bool):
+            try:
+                number = _fraction(value) if isinstance(value, str) else float(value)
+            except ValueError:
+                continue
+            if kind is float or number == int(number):
+                return kind(number)
+        if kind is str and isinstance(value, str):
+            return value
+        if get_origin(kind) is tuple:
+            parts = value.split(",") if isinstance(value, str) else list(value)
+            return tuple(_read(probe, name, get_args(kind)[0], p) for p in parts)
+    wanted = " or ".join(
+        " | ".join(map(repr, get_args(k))) if get_origin(k) is Literal else getattr(k, "__name__", str(k))
+        for k in kinds
+    )
+    raise AssayError(f"The setting {name}={value!r} of probe {probe!r} is not {wanted}; for example {name}=8/255.")
+
+
+def _fraction(text: str) -> float:
+    """'8/255' is how people write a radius."""
+    top, _, bottom = text.partition("/")
+    if bottom and float(bottom) == 0:
+        raise ValueError(text)
+    return float(top) / float(bottom) if bottom else float(top)
+
+
+Status = Literal["asked", "does not apply", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question with what came of it: a finding, or the reason why there is none."""
+
+    probe: str
+    question: str
+    source: str
+    settings: Mapping[str, Any]
+    key: str
+    status: Status
+    finding: Finding | None = None
+    why: str = ""
+    seconds: float = 0.0
+    when: str = ""
+
+
+def put(probe: Probe, subject: Subject, run: Run, fingerprint: str | None = None) -> Answer:
+    """Put the question: does it apply, seed, time, ask, judge its witnesses afresh, leave the subject as it was.
+
+    A question that cannot be answered is an answer too; whatever goes wrong in one loses nothing of the others.
+    """
+    key = probe.key(fingerprint or subject.fingerprint(), run)
+    told: dict[str, Any] = {
+        "probe": probe.name(),
+        "question": probe.question(),
+        "source": probe.source,
+        "settings": probe.settings(),
+        "key": key,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    reason = probe.why_not(subject)
+    if reason is not None:
+        return Answer(**told, status="does not apply", why=reason)
+    start = time.perf_counter()
+    try:
+        with undisturbed(subject.model, run):
+            finding = probe.ask(subject, run)
+            if finding.witnesses is not None:
+                finding = _sworn(finding, finding.witnesses, subject, run)
+    except Exception as e:
+        if run.debug:
+            raise
+        why = str(e) if isinstance(e, AssayError) else f"{type(e).__name__}: {e}; --debug shows where"
+        return Answer(**told, status="failed", why=why, seconds=time.perf_counter() - start)
+    return Answer(**told, status="asked", finding=finding, seconds=time.perf_counter() - start)
+
+
+@contextmanager
+def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
+    """Eval mode, no parameter gradients and seeded noise inside; weights, mode, hooks and gradients as before outside.
+
+    The global generator is seeded because a model that is random in eval mode draws from it; it is put back after.
+    """
+    import torch
+
+    modules = list(model.modules())
+    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    modes = [m.training for m in modules]
+    place = next((t.device for t in tensors.values()), torch.device("cpu"))
+    kept = {name: t.detach().clone() for name, t in tensors.items()}
+    grads = {name: (t.requires_grad, t.grad) for name, t in tensors.items()}
+    hook_kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = [[dict(getattr(m, kind)) for kind in hook_kinds] for m in modules]
+    devices = [torch.cuda.current_device()] if run.device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(run.seed)
+        try:
+            for m in modules:
+                m.training = False
+            for p in model.parameters():
+                p.requires_grad_(False)
+                p.grad = None
+            model.to(run.device)
+            yield
+        finally:
+            model.to(place)
+            with torch.no_grad():
+                for name, t in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
+                    if name in kept:
+                        t.copy_(kept[name])
+                        if t.is_leaf:
+                            t.requires_grad_(grads[name][0])
+                            t.grad = grads[name][1]
+            for m, mode, before in zip(modules, modes, hooks, strict=True):
+                m.training = mode
+                for kind, held in zip(hook_kinds, before, strict=True):
+                    current = getattr(m, kind)
+                    current.clear()
+                    current.update(held)
+
+
+def _sworn(finding: Finding, witnesses: Witnesses, subject: Subject, run: Run) -> Finding:
+    """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others."""
+    held, _ = judge_witnesses(witnesses, subject, run)
+    if held.all():
+        return finding
+    refuted = share(int((~held).sum()), len(held))
+    alarm = Alarm(
+        f"{refuted} of the inputs said to break the model did not when judged afresh; they are left out.",
+        doubts=tuple(m.name for m in finding.measures),
+    )
+    return dataclasses.replace(finding, witnesses=witnesses.keep(held), alarms=(*finding.alarms, alarm))
+
+
+def judge_witnesses(
+    witnesses: Witnesses, subject: Subject, run: Run
+) -> tuple[NDArray[np.bool_], list[str]]:  # n, and for each why it does not hold ("" where it does)
+    """Judge stored witnesses with fresh float32 forward passes and with box and ball checks in float64.
+
+    Shares no code with the attacks. A witness holds if the model still answers something other than the label, every
+    value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs).
+    """
+    import numpy as np
+    import torch
+
+    low, high = subject.inputs.low, subject.inputs.high
+    reasons: list[str] = []
+    for start in range(0, len(witnesses), 256):
+        rows = slice(start, start + 256)
+        changed = torch.as_tensor(witnesses.changed[rows]).float()
+        said = subject.predict(changed.to(run.device)).argmax(-1).cpu().numpy()
+        flat = witnesses.changed[rows].astype(np.float64).reshape(len(changed), -1)
+        gap = np.abs(flat - witnesses.clean[rows].astype(np.float64).reshape(len(changed), -1))
+        size = {
+            "linf": gap.max(1),
+            "l2": np.sqrt((gap**2).sum(1)),
+            "l1": gap.sum(1),
+            "l0": (gap > 0).sum(1).astype(float),
+            "none": np.zeros(len(gap)),
+        }
+        for i in range(len(changed)):
+            row = start + i
+            norm, radius = witnesses.norm[row], float(witnesses.radius[row])
+            if norm not in size:
+                reasons.append(f"unknown norm {norm!r}")
+            elif said[i] == witnesses.label[row]:
+                reasons.append(f"the model answers {subject.task.classes[said[i]]!r}, which is right")
+            elif flat[i].min() < low - 1e-6 or flat[i].max() > high + 1e-6:
+                reasons.append(f"it leaves the box [{low:g}, {high:g}]")
+            elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):
+                reasons.append(f"its {norm} distance {size[norm][i]:.6g} is above the radius {radius:.6g}")
+            else:
+                reasons.append("")
+    return np.array([r == "" for r in reasons], dtype=bool), reasons

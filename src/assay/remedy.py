@@ -1,0 +1,42 @@
+"""Remedy: something that builds a better subject out of a subject."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class Remedy(ABC):
+    """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is what it does."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("Classification",)
+    needs_train: ClassVar[bool] = False
+    source: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        """A new subject that remembers where it came from; the old one stays as it was."""
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__module__.rsplit(".", 1)[-1].replace("_", "-")
+
+    @classmethod
+    def promise(cls) -> str:
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    def why_not(self, subject: Subject) -> str | None:
+        if type(subject.task).__name__ not in self.tasks:
+            return f"it is for {' and '.join(self.tasks)}, and the subject's task is {type(subject.task).__name__}"
+        if self.needs_train and "train" not in subject.data:
+            return f"it trains, and the subject has no split 'train', only {sorted(subject.data)}"
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,142 @@
+"""Run: what the surroundings decide about a probe. Budget, seed, device, engine, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from assay.errors import AssayError, SubjectError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from assay.subject import Data, Subject
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery."""
+
+    name: str
+    samples: int | None
+    steps: int
+    restarts: int
+    shown: int = 8
+
+
+BUDGETS = {
+    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "standard": Budget("standard", samples=2000, steps=40, restarts=2),
+    "full": Budget("full", samples=None, steps=100, restarts=5),
+}
+
+
+def budget(name: str) -> Budget:
+    if name not in BUDGETS:
+        raise AssayError(f"There is no budget {name!r}; choose one of {', '.join(BUDGETS)}.")
+    return BUDGETS[name]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some of the inputs of a split, on the run's device, with their labels, places in the split, and a generator."""
+
+    x: Tensor  # n *d
+    y: Tensor  # n
+    index: NDArray[np.int64]  # n
+    rng: torch.Generator
+
+
+Work = Callable[[Shard], "Mapping[str, Tensor]"]
+"""What is done to one shard; tensors with one row per input come out."""
+
+Tick = Callable[[int], None]
+Progress = Callable[[str, int], AbstractContextManager[Tick]]
+
+
+@contextmanager
+def silent(about: str, total: int) -> Iterator[Tick]:
+    """No progress shown."""
+    yield lambda done: None
+
+
+class Engine(Protocol):
+    """Where work runs. It cuts `indices` into shards, runs `work` on each and joins the rows in order."""
+
+    def map(
+        self, work: Work, data: Data, indices: NDArray[np.int64], *, seed: int, device: str, tick: Tick
+    ) -> dict[str, NDArray[np.generic]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Handed to every probe, remedy and claim."""
+
+    engine: Engine
+    budget: Budget = BUDGETS["quick"]
+    seed: int = 0
+    device: str = "cpu"
+    progress: Progress = silent
+    debug: bool = False
+    """Let what went wrong inside a probe come through with its traceback."""
+
+    def rng(self) -> torch.Generator:
+        """A fresh generator on the run's device, seeded."""
+        import torch
+
+        return torch.Generator(self.device).manual_seed(self.seed)
+
+    def pick(self, data: Data) -> NDArray[np.int64]:
+        """The inputs to ask about: as many as the budget has, drawn by seed, stratified by class, in ascending order.
+
+        Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost.
+        """
+        import numpy as np
+
+        labels, wanted = np.asarray(data.labels), self.budget.samples
+        if wanted is None or wanted >= len(labels):
+            return np.arange(len(labels))
+        classes, counts = np.unique(labels, return_counts=True)
+        ideal = counts * (wanted / len(labels))
+        quota = np.floor(ideal).astype(int)
+        for c in np.argsort(quota - ideal, kind="stable")[: wanted - quota.sum()]:
+            quota[c] += 1
+        rng = np.random.default_rng(self.seed)
+        chosen = [rng.permutation(np.flatnonzero(labels == c))[:q] for c, q in zip(classes, quota, strict=True)]
+        return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+    def map(
+        self, work: Work, subject: Subject, split: str, indices: NDArray[np.int64], about: str
+    ) -> dict[str, NDArray[np.generic]]:
+        """Run `work` over inputs of a split, in shards, wherever the engine runs them."""
+        from assay.subject import check_bounds
+
+        def guarded(shard: Shard) -> Mapping[str, Tensor]:
+            check_bounds(shard.x, shard.index, split, subject.inputs)
+            return work(shard)
+
+        with self.progress(about, len(indices)) as tick:
+            return self.engine.map(guarded, subject.data[split], indices, seed=self.seed, device=self.device, tick=tick)
+
+    def predict(
+        self, subject: Subject, split: str, indices: NDArray[np.int64], about: str
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:  # n k, n
+        """The subject's logits and the labels, for inputs of a split."""
+        import numpy as np
+
+        rows = self.map(
+            lambda shard: {"logits": subject.predict(shard.x).float(), "y": shard.y}, subject, split, indices, about
+        )
+        logits = np.asarray(rows["logits"], dtype=np.float32)
+        broken = np.flatnonzero(~np.isfinite(logits).all(1))
+        if len(broken):
+            raise SubjectError(
+                f"The model returned NaN or infinity for input {indices[broken[0]]} of {split!r}; check its "
+                f"weights and its scaling."
+            )
+        return logits, np.asarray(rows["y"], dtype=np.int64)

@@ -1,0 +1,327 @@
+"""Subject: what is under test. A model, its task, its input space, its data."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from assay.data.arrays import Arrays
+from assay.data.items import Items
+from assay.data.open import open_data
+from assay.errors import AssayError, SubjectError
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Labelled inputs that can be taken a few at a time, so that a set larger than memory streams."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...  # n
+
+    @property
+    def classes(self) -> tuple[str, ...] | None: ...  # names, where the source has them
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d in natural units, k
+
+    def fingerprint(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The model returns one logit per class."""
+
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise AssayError(f"Classification needs at least 2 classes, got {len(self.classes)}; name each class.")
+
+
+Task = Classification
+
+
+@dataclass(frozen=True)
+class InputSpace:
+    """The shape of one input and the bounds of its values, in natural units."""
+
+    shape: tuple[int, ...]
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise AssayError(f"Bounds must have low < high, got {self.low} and {self.high}; images are usually 0 1.")
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+
+class Normalised(nn.Module):
+    """(x - mean) / std in front of a model, so that budgets are in natural units whatever the model was trained on."""
+
+    def __init__(self, model: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        if any(s <= 0 for s in std):
+            raise AssayError(f"--std must be positive, got {std}; give the standard deviation of each channel.")
+        self.mean: Tensor
+        self.std: Tensor
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:  # n c h w -> n k
+        out: Tensor = self.model((x - self.mean) / self.std)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model with its task, input space and data. The model takes natural units and returns its task's output.
+
+    `draws` > 1 says that the forward pass is random in eval mode and that answers are averages of that many.
+    `differentiable` is False where the model gives answers but no gradients (an ONNX file).
+    """
+
+    name: str
+    model: nn.Module
+    task: Task
+    inputs: InputSpace
+    data: Mapping[str, Data]
+    layers: Mapping[str, str] = field(default_factory=dict)
+    draws: int = 1
+    differentiable: bool = True
+    about: str = ""
+    origin: tuple[str, ...] = ()
+    """What was done to get here, oldest first: names of remedies."""
+
+    def __post_init__(self) -> None:
+        if "test" not in self.data:
+            raise AssayError(f"Subject {self.name!r} has no split 'test', only {sorted(self.data)}; name one 'test'.")
+        if self.draws < 1:
+            raise AssayError(
+                f"Subject {self.name!r} has draws={self.draws}; 1 for a deterministic model, more if random."
+            )
+        if not self.layers:
+            object.__setattr__(self, "layers", guess_layers(self.model))
+
+    @classmethod
+    def classifier(
+        cls,
+        model: nn.Module,
+        data: Any,
+        *,
+        name: str | None = None,
+        classes: tuple[str, ...] | list[str] | None = None,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        layers: Mapping[str, str] | None = None,
+        draws: int = 1,
+        differentiable: bool = True,
+        about: str = "",
+    ) -> Subject:
+        """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
+        .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such."""
+        if not isinstance(model, nn.Module):
+            raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
+        splits = (
+            {k: as_data(v, k) for k, v in data.items()}
+            if isinstance(data, Mapping)
+            else {"test": as_data(data, "test")}
+        )
+        if "test" not in splits:
+            raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
+        test = splits["test"]
+        if len(test) == 0:
+            raise SubjectError("The split 'test' is empty; give it at least one labelled input.")
+        example, _ = test.take(np.arange(1))
+        shape = tuple(example.shape[1:])
+        if mean is not None or std is not None:
+            mean, std = mean or (0.0,), std or (1.0,)
+            for option, given in (("--mean", mean), ("--std", std)):
+                if len(given) not in (1, shape[0]):
+                    raise AssayError(f"{option} has {len(given)} values for {shape[0]} channels; give 1 or {shape[0]}.")
+            model = Normalised(model, tuple(mean), tuple(std))
+        subject = cls(
+            name=name or type(model).__name__,
+            model=model,
+            task=Classification(tuple(classes or test.classes or _count_classes(model, example))),
+            inputs=InputSpace(shape, *bounds),
+            data=splits,
+            layers=layers or {},
+            draws=draws,
+            differentiable=differentiable,
+            about=about,
+        )
+        check(subject)
+        return subject
+
+    def predict(self, x: Tensor) -> Tensor:  # n *d -> n k
+        """Log-odds for each class; for a random model the log of the probability averaged over `draws` passes."""
+        with torch.no_grad():
+            if self.draws == 1:
+                logits: Tensor = self.model(x)
+                return logits
+            total = torch.stack([self.model(x).softmax(-1) for _ in range(self.draws)]).mean(0)
+            return total.clamp_min(1e-38).log()
+
+    def fingerprint(self) -> str:
+        """A hash of weights, code, task and data: the same subject has the same one, on any day."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        for kind in sorted({type(m) for m in self.model.modules()}, key=lambda k: k.__qualname__):
+            digest.update(_source(kind).encode())
+        digest.update(repr((str(self.model), self.task, self.inputs, self.draws, self.differentiable)).encode())
+        for split, data in sorted(self.data.items()):
+            digest.update(f"{split} {data.fingerprint()}".encode())
+        return digest.hexdigest()
+
+    def cured(self, model: nn.Module, remedy: str) -> Subject:
+        """The same task and data with another model, which remembers what was done."""
+        return replace(self, model=model, name=f"{self.name}+{remedy}", origin=(*self.origin, remedy), layers={})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A reference subject on the shelf: what it is in one line, where it comes from, and how to build it."""
+
+    says: str
+    source: str
+    build: Callable[[], Subject]
+
+
+def _source(kind: type[nn.Module]) -> str:
+    """The code of a module class: editing `forward` must make every stored answer stale. torch's own is its version."""
+    if kind.__module__.split(".")[0] == "torch":
+        return f"{kind.__qualname__} of torch {torch.__version__}"
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return kind.__qualname__
+
+
+def guess_layers(model: nn.Module) -> dict[str, str]:
+    """The inner points that some probes need: the last convolution and the last linear layer."""
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            found["last_conv"] = name
+        if isinstance(module, nn.Linear):
+            found["head"] = name
+    return found
+
+
+def _count_classes(model: nn.Module, example: Tensor) -> tuple[str, ...]:
+    out = _answer(model, example)
+    if out.ndim != 2:
+        raise SubjectError(f"The model returned shape {tuple(out.shape)} for 1 input; it should return (1, k) logits.")
+    return tuple(str(i) for i in range(out.shape[1]))
+
+
+def _answer(model: nn.Module, x: Tensor) -> Tensor:
+    """One guarded forward pass in eval mode, with the model put back as it was."""
+    modes = {m: m.training for m in model.modules()}
+    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
+    try:
+        for m in modes:
+            m.training = False
+        with torch.no_grad():
+            out = model(x.to(place))
+    except AssayError:
+        raise
+    except Exception as e:
+        what = str(e).strip().splitlines()
+        raise SubjectError(
+            f"The model raised {type(e).__name__} on an input of shape {tuple(x.shape)}: "
+            f"{what[0] if what else 'no message'}; check that it takes a batch of inputs like the data's."
+        ) from e
+    finally:
+        for m, mode in modes.items():
+            m.training = mode
+    if not isinstance(out, Tensor):
+        raise SubjectError(f"The model returned {type(out).__name__}, not a tensor; return the logits alone.")
+    return out.cpu()
+
+
+def check(subject: Subject) -> None:
+    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels."""
+    k = len(subject.task.classes)
+    for split, data in subject.data.items():
+        if len(data) == 0:
+            raise SubjectError(f"The split {split!r} is empty; give it at least one labelled input or leave it out.")
+        labels = np.asarray(data.labels)
+        if labels.shape != (len(data),):
+            raise SubjectError(
+                f"The labels of {split!r} have shape {labels.shape} for {len(data)} inputs; give one each."
+            )
+        strange = np.flatnonzero((labels < 0) | (labels >= k))
+        if len(strange):
+            raise SubjectError(
+                f"Label {labels[strange[0]]} of input {strange[0]} in {split!r} is outside 0..{k - 1} for {k} classes; "
+                f"renumber the labels or give the right number of classes."
+            )
+    x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
+    check_bounds(x, np.arange(len(x)), "test", subject.inputs)
+    out = _answer(subject.model, x)
+    if out.ndim != 2 or len(out) != len(x):
+        raise SubjectError(
+            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; it should return ({len(x)}, {k}) logits."
+        )
+    if out.shape[1] != k:
+        raise SubjectError(
+            f"The model has {out.shape[1]} outputs but the data has {k} classes; give the classes in the model's order."
+        )
+    if not bool(torch.isfinite(out).all()):
+        row = int(torch.nonzero(~torch.isfinite(out).all(1))[0])
+        raise SubjectError(
+            f"The model returned NaN or infinity for input {row} of 'test'; check its weights and scaling."
+        )
+
+
+def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:
+    """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255."""
+    if tuple(x.shape[1:]) != inputs.shape:
+        raise SubjectError(
+            f"Inputs of {split!r} have shape {tuple(x.shape[1:])}, those of 'test' {inputs.shape}; make them the same."
+        )
+    low, high = torch.aminmax(x.flatten(1), dim=1) if x.numel() else (x.new_zeros(0), x.new_zeros(0))
+    bad = ~((low >= inputs.low - 1e-6) & (high <= inputs.high + 1e-6))  # NaN compares false, so it is caught too
+    if bool(bad.any()):
+        row = int(torch.nonzero(bad)[0])
+        value = float(low[row] if not low[row] >= inputs.low - 1e-6 else high[row])
+        raise SubjectError(
+            f"Input {indices[row]} of {split!r} has the value {value:g} outside the bounds [{inputs.low:g}, "
+            f"{inputs.high:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
+        )
+
+
+def as_data(given: Any, split: str) -> Data:
+    """Whatever the user brought for a split, as `Data`."""
+    try:
+        if isinstance(given, Data):
+            return given
+        if isinstance(given, str | Path):
+            return open_data(given)
+        if isinstance(given, tuple | list) and len(given) == 2:
+            return Arrays(*given)
+        if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+            return Items(given)
+    except AssayError as e:
+        raise SubjectError(f"The split {split!r}: {e}") from e
+    raise AssayError(
+        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset, a path, or `Data`."
+    )
