@@ -1,0 +1,1 @@
+"""The algorithms: pure functions on tensors and arrays, one method per file."""

@@ -1,0 +1,1 @@
+"""Probes, one file per question: thin adapters from the vocabulary to the methods."""

@@ -1,0 +1,183 @@
+"""The first question: how often is it right, and where is it wrong?"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from assay.finding import (
+    Alarm,
+    Bars,
+    Beside,
+    Exhibit,
+    Finding,
+    Gallery,
+    Matrix,
+    Measure,
+    Table,
+    Witnesses,
+    share,
+    wilson,
+)
+from assay.probe import Probe
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class Accuracy(Probe):
+    """How often is it right on inputs like those it was made for?"""
+
+    source: ClassVar[str] = "Wilson, JASA 1927 (the interval of a proportion)"
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        index = run.pick(subject.data["test"])
+        logits, label = run.predict(subject, "test", index, "accuracy")
+        said, sure = logits.argmax(1), softmax(logits, axis=1).max(1)
+        right = said == label
+        names, k = subject.task.classes, len(subject.task.classes)
+        confusion = np.bincount(label * k + said, minlength=k * k).reshape(k, k)
+        counts = confusion.sum(1)
+        seen = np.flatnonzero(counts)
+        hits = confusion[seen, seen]
+        bands = [wilson(int(h), int(n)) for h, n in zip(hits, counts[seen], strict=True)]
+        rate = hits / counts[seen]
+        worst = int(rate.argmin())
+        commonest = Beside("always says the commonest class", float(counts.max() / counts.sum()))
+        wrong = np.flatnonzero(~right)
+        bars = Bars(
+            name="classes",
+            title="Accuracy per class",
+            y_label="accuracy",
+            labels=tuple(names[c] for c in seen),
+            values=tuple(rate.tolist()),
+            low=tuple(b[0] for b in bands),
+            high=tuple(b[1] for b in bands),
+            unit_y=True,
+            says="Bars are 95 % intervals; a class whose interval lies below the others is where to look first.",
+        )
+        matrix = Matrix(
+            name="confusion",
+            title="What it says for what it sees",
+            row_label="label",
+            column_label="model says",
+            rows=tuple(names[c] for c in seen),
+            columns=names,
+            values=tuple(tuple(float(v) for v in row) for row in confusion[seen]),
+            says="Counts of inputs; mistakes lie off the diagonal.",
+        )
+        shown = wrong[np.argsort(-sure[wrong], kind="stable")][: run.budget.shown]
+        views = [bars, *([matrix] if k <= 30 else [])]
+        return Finding(
+            says=f"It is right on {share(int(right.sum()), len(right))} of the inputs; its weakest class is "
+            f"{names[seen[worst]]!r} with {100 * rate[worst]:.0f} %.",
+            measures=(
+                Measure.proportion(
+                    "accuracy",
+                    right,
+                    better="higher",
+                    column="right",
+                    beside=(commonest,),
+                    about="share of inputs whose most likely class is the label",
+                ),
+                Measure(
+                    name="weakest class",
+                    value=float(rate[worst]),
+                    low=bands[worst][0],
+                    high=bands[worst][1],
+                    n=int(counts[seen[worst]]),
+                    unit="%",
+                    better="higher",
+                    about=f"accuracy of the class that it gets wrong most, {names[seen[worst]]!r}",
+                ),
+            ),
+            samples=Table("test", {"index": index, "label": label, "said": said, "confidence": sure, "right": right}),
+            views=(*views, *self._mistakes(subject, index, label, said, sure, shown)),
+            alarms=(*_few(len(index)), *_leaks(subject, run, index)),
+            witnesses=self._witnesses(subject, index[wrong], label[wrong], said[wrong]),
+        )
+
+    def _mistakes(
+        self,
+        subject: Subject,
+        index: NDArray[np.int64],
+        label: NDArray[np.int64],
+        said: NDArray[np.int64],
+        sure: NDArray[np.float32],
+        shown: NDArray[np.int64],
+    ) -> tuple[Gallery, ...]:
+        if not subject.inputs.is_image or not len(shown):
+            return ()
+        x, _ = subject.data["test"].take(index[shown])
+        names = subject.task.classes
+        exhibits = tuple(
+            Exhibit.of(
+                int(index[i]),
+                f"{names[label[i]]}, said {names[said[i]]} with {100 * sure[i]:.0f} %",
+                image,
+                low=subject.inputs.low,
+                high=subject.inputs.high,
+            )
+            for i, image in zip(shown, x.numpy(), strict=True)
+        )
+        return (Gallery(name="mistakes", title="The mistakes it is surest of", exhibits=exhibits),)
+
+    def _witnesses(
+        self, subject: Subject, index: NDArray[np.int64], label: NDArray[np.int64], said: NDArray[np.int64]
+    ) -> Witnesses | None:
+        if not len(index):
+            return None
+        x = subject.data["test"].take(index)[0].numpy()
+        return Witnesses(
+            split="test",
+            index=index,
+            clean=x,
+            changed=x,
+            label=label,
+            said=said,
+            norm=("none",) * len(index),
+            radius=np.zeros(len(index)),
+            how=("as it is",) * len(index),
+        )
+
+
+def _few(n: int) -> tuple[Alarm, ...]:
+    return (Alarm(f"Only {n} inputs were asked about; under 30, intervals are wide."),) if n < 30 else ()
+
+
+def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm, ...]:
+    """Test inputs that stand bit for bit in the training data say nothing about new inputs."""
+    if "train" not in subject.data:
+        return ()
+    tested = {_digest(x): int(i) for x, i in zip(subject.data["test"].take(index)[0].numpy(), index, strict=True)}
+    train, leaked = subject.data["train"], set()
+    with run.progress("looking for test inputs in the training data", len(train)) as tick:
+        for start in range(0, len(train), 1024):
+            rows = np.arange(start, min(start + 1024, len(train)))
+            leaked |= {tested[d] for d in map(_digest, train.take(rows)[0].numpy()) if d in tested}
+            tick(len(rows))
+    if not leaked:
+        return ()
+    return (
+        Alarm(
+            f"{share(len(leaked), len(index))} of the test inputs stand in the training data too (for example "
+            f"input {min(leaked)}); the accuracy may be memory.",
+            doubts=("accuracy",),
+        ),
+    )
+
+
+def _digest(x: NDArray[np.float32]) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
+
+
+SHELVED = Accuracy

@@ -1,0 +1,49 @@
+"""What several test files share: one thread per test process, and a small subject that trains in a second."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from assay.engine.local import ThisProcess
+from assay.run import Budget, Run
+from assay.subject import Subject
+
+torch.set_num_threads(1)  # pytest-xdist runs one process per core
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))
+
+
+@pytest.fixture(scope="session")
+def digits_model() -> tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """A small CNN on scikit-learn's 8x8 digits, and its data in [0, 1]."""
+    x, y = load_digits(return_X_y=True)
+    x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    order = np.random.default_rng(0).permutation(len(x))
+    train, test = order[:1200], order[1200:]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+        )
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(60):
+            rows = torch.randint(0, len(train), (128,))
+            loss = nn.functional.cross_entropy(model(torch.tensor(x[train])[rows]), torch.tensor(y[train])[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        optimiser.zero_grad()
+    return model.eval(), {"train": (x[train], y[train]), "test": (x[test], y[test])}
+
+
+@pytest.fixture
+def digits(digits_model: tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Subject:
+    model, data = digits_model
+    return Subject.classifier(model, data, name="digits")

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import assay
+from assay import shelf
+from assay.errors import AssayError
+from assay.finding import Finding, Measure
+from assay.probe import Probe
+from assay.standard import Standard, Standards
+
+ASKED = []
+
+
+@dataclass(frozen=True)
+class Counted(Probe):
+    """How many labels are even?"""
+
+    source: ClassVar[str] = "none"
+    standards: ClassVar = (Standard(at_least=0.1),)
+    offset: int = 0
+
+    @classmethod
+    def name(cls):
+        return "counted"
+
+    def ask(self, subject, run):
+        ASKED.append(self)
+        index = run.pick(subject.data["test"])
+        return Finding(
+            says="some",
+            measures=(Measure.proportion("even", subject.data["test"].labels[index] % 2 == 0, better="higher"),),
+        )
+
+
+def test_the_word_audit_is_the_function_whoever_imports_the_module():
+    import assay.audit
+
+    assert callable(assay.audit)
+
+
+def test_the_public_names_are_these():
+    assert sorted(assay.__all__) == sorted(
+        [
+            "Alarm",
+            "AssayError",
+            "Audit",
+            "Claim",
+            "Classification",
+            "Evidence",
+            "Finding",
+            "InputSpace",
+            "Measure",
+            "Probe",
+            "Published",
+            "Remedy",
+            "Run",
+            "Standard",
+            "Subject",
+            "Table",
+            "Witnesses",
+            "audit",
+            "open_audit",
+        ]
+    )
+    for name in assay.__all__:
+        assert getattr(assay, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = assay.nothing
+
+
+def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
+    ASKED.clear()
+    one = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    again = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert len(ASKED) == 1
+    assert again.folder == one.folder
+    assert again.row("counted").answer.finding.measures == one.row("counted").answer.finding.measures
+    other = assay.audit(digits, probes=[Counted(offset=1)], out=tmp_path)
+    assert (len(ASKED), other.folder == one.folder) == (2, False)
+    read = assay.open_audit(one.folder)
+    assert read.subject == one.subject
+    assert read.row("counted").verdict == "pass"
+    assert read.row("counted").judgements == one.row("counted").judgements
+    assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
+
+
+def test_a_stored_audit_opens_without_torch(digits, tmp_path):
+    folder = assay.audit(digits, probes=[Counted()], out=tmp_path).folder
+    code = (
+        "import sys, assay; from pathlib import Path; "
+        f"a = assay.open_audit(Path({str(folder)!r})); assert a.rows; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_in_memory_nothing_is_written(digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = assay.audit(digits, probes=[Counted()])
+    assert done.folder is None
+    assert not list(tmp_path.iterdir())
+    assert "<iframe" in done._repr_html_()
+    assert "<script>" not in replace(done, subject=replace(done.subject, name="<script>x</script>"))._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "verdict"),
+    [
+        ({}, 0, "pass"),
+        ({"at_least": 0.9}, 1, "fail"),
+        ({"at_least": 0.5}, 3, "cannot tell"),
+        ({"measure": "odd", "at_least": 0.5}, 3, "cannot tell"),
+    ],
+)
+def test_the_status_gates_a_pipeline(digits, monkeypatch, limits, status, verdict):
+    monkeypatch.setattr(shelf, "load", lambda *_: Counted)
+    standards = Standards(limits={"counted": (Standard(**limits),)}) if limits else None
+    done = assay.audit(digits, probes=["counted"], standards=standards)
+    assert (done.status, done.row("counted").verdict) == (status, verdict)
+
+
+def test_a_question_that_breaks_loses_nothing_of_the_others(digits, tmp_path):
+    @dataclass(frozen=True)
+    class Broken(Counted):
+        """Does it break?"""
+
+        @classmethod
+        def name(cls):
+            return "broken"
+
+        def ask(self, subject, run):
+            raise RuntimeError("no")
+
+    done = assay.audit(digits, probes=[Counted(), Broken()], out=tmp_path)
+    assert [r.verdict for r in done.rows] == ["pass", "not asked"]
+    assert done.status == 2
+    assert json.loads((done.folder / "audit.json").read_text())["rows"][1]["why"].startswith("RuntimeError: no")
+    assert assay.open_audit(done.folder).rows[1].answer.why == done.rows[1].answer.why
+
+
+def test_unknown_names_in_standards_are_refused_before_anything_is_asked(digits):
+    ASKED.clear()
+    with pytest.raises(AssayError, match="no probe 'acuracy'; did you mean 'accuracy'"):
+        assay.audit(digits, probes=[Counted()], standards=Standards(limits={"acuracy": ()}))
+    with pytest.raises(AssayError, match="no setting 'radios'"):
+        assay.audit(digits, standards=Standards(settings={"worst-case-accuracy": {"radios": 1}}))
+    with pytest.raises(AssayError, match="answers nothing"):
+        assay.audit(digits, probes=[])
+    assert not ASKED
+
+
+def test_a_model_that_is_secretly_random_raises_an_alarm(digits):
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return torch.randn(len(x), 10)
+
+    noisy = replace(digits, model=Noisy())
+    assert "answers differently each time" in assay.audit(noisy, probes=[Counted()]).alarms[0].says
+    assert not assay.audit(replace(noisy, draws=4), probes=[Counted()]).alarms
+    assert not assay.audit(digits, probes=[Counted()]).alarms
+
+
+def test_a_folder_without_an_audit_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(AssayError, match="holds no finished audit"):
+        assay.open_audit(tmp_path)
+    (tmp_path / "audit.json").write_text("{}")
+    with pytest.raises(AssayError, match="Cannot read the audit"):
+        assay.open_audit(tmp_path)

@@ -1,0 +1,27 @@
+"""The import contract, and what must stay light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_imports_point_down():
+    tool = Path(sys.executable).with_name("lint-imports")
+    if not tool.exists():
+        pytest.skip("import-linter is not installed")
+    done = subprocess.run([str(tool), "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", ["assay", "assay.cli", "assay.pytest_plugin", "assay.store", "assay.report"])
+def test_nothing_heavy_is_imported_before_it_is_needed(module):
+    heavy = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "pyarrow", "jinja2", "onnxruntime")
+    code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

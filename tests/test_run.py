@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
+from assay.errors import AssayError, SubjectError
+from assay.run import BUDGETS, Budget, Run, budget
+
+
+def labelled(labels):
+    return Arrays(np.zeros((len(labels), 2), dtype=np.float32), np.asarray(labels))
+
+
+def test_samples_are_stratified_seeded_and_in_order():
+    data = labelled([0] * 700 + [1] * 290 + [2] * 10)
+    run = Run(engine=ThisProcess(), budget=Budget("b", samples=100, steps=1, restarts=1))
+    picked = run.pick(data)
+    assert np.bincount(data.labels[picked]).tolist() == [70, 29, 1]
+    assert (np.diff(picked) > 0).all()
+    assert (picked == run.pick(data)).all()
+    assert (picked != replace(run, seed=1).pick(data)).any()
+
+
+def test_shares_that_do_not_divide_are_rounded_to_the_total():
+    data = labelled([0] * 5 + [1] * 5 + [2] * 5)
+    for n in range(1, 15):
+        run = Run(engine=ThisProcess(), budget=Budget("b", samples=n, steps=1, restarts=1))
+        assert len(run.pick(data)) == n
+    assert len(replace(run, budget=BUDGETS["full"]).pick(data)) == 15
+
+
+def test_shards_join_in_order_and_each_has_its_own_generator(digits, run):
+    seen = []
+
+    def work(shard):
+        seen.append((len(shard.x), shard.rng.initial_seed()))
+        return {"index": torch.as_tensor(shard.index), "noise": torch.rand(len(shard.x), generator=shard.rng)}
+
+    index = np.arange(10, 310)
+    once = run.map(work, digits, "test", index, "")
+    assert (once["index"] == index).all()
+    assert [n for n, _ in seen] == [128, 128, 44]
+    assert len({seed for _, seed in seen}) == 3
+    assert (run.map(work, digits, "test", index, "")["noise"] == once["noise"]).all()
+    assert (replace(run, seed=1).map(work, digits, "test", index, "")["noise"] != once["noise"]).any()
+
+
+def test_batches_halve_when_memory_runs_out(digits, run):
+    sizes = []
+
+    def work(shard):
+        sizes.append(len(shard.x))
+        if len(shard.x) > 40:
+            raise torch.OutOfMemoryError("too much")
+        return {"y": shard.y}
+
+    done = run.map(work, digits, "test", np.arange(100), "")
+    assert (done["y"] == digits.data["test"].labels[:100]).all()
+    assert sizes == [100, 50, 25, 25, 25, 25]
+
+
+def test_an_input_that_never_fits_is_an_error(digits, run):
+    def work(shard):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    with pytest.raises(AssayError, match="does not fit into the memory of 'cpu'"):
+        run.map(work, digits, "test", np.arange(4), "")
+
+
+def test_what_raises_is_named_with_its_inputs(digits, run):
+    def work(shard):
+        raise KeyError("oops")
+
+    with pytest.raises(SubjectError, match="KeyError while working on inputs 3 to 6"):
+        run.map(work, digits, "test", np.arange(3, 7), "")
+    with pytest.raises(AssayError, match="must return one row per input"):
+        run.map(lambda shard: {"y": shard.y[:1]}, digits, "test", np.arange(3), "")
+
+
+def test_an_input_outside_the_bounds_is_named_by_its_place(digits, run):
+    x, y = digits.data["test"].take(np.arange(200))
+    x[150, 0, 2, 2] = 7.0
+    broken = replace(digits, data={"test": Arrays(x, y)})
+    with pytest.raises(SubjectError, match=r"Input 150 of 'test' has the value 7 outside the bounds \[0, 1\]"):
+        run.predict(broken, "test", np.arange(200), "")
+
+
+def test_an_answer_that_is_nan_is_named(digits, run):
+    class Sick(torch.nn.Module):
+        def forward(self, x):
+            return torch.where(x.sum((1, 2, 3))[:, None] > 24, torch.nan, torch.zeros(len(x), 10))
+
+    sick = replace(digits, model=Sick())
+    rows = np.arange(300)
+    first = int(np.flatnonzero(digits.data["test"].take(rows)[0].sum((1, 2, 3)).numpy() > 24)[0])
+    with pytest.raises(SubjectError, match=f"NaN or infinity for input {first} of 'test'"):
+        run.predict(sick, "test", rows, "")
+
+
+def test_an_unknown_budget_lists_the_known_ones():
+    with pytest.raises(AssayError, match="no budget 'huge'; choose one of quick, standard, full"):
+        budget("huge")

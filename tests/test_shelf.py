@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from assay import shelf
+from assay.claim import Claim
+from assay.errors import AssayError
+from assay.probe import Probe
+from assay.remedy import Remedy
+from assay.subject import Recipe
+
+
+@pytest.mark.parametrize("name", shelf.names("probes"))
+def test_every_probe_is_a_question_with_settings_and_a_source(name):
+    kind = shelf.load("probes", name)
+    assert issubclass(kind, Probe)
+    assert kind.name() == name
+    assert kind.question().endswith("?")
+    assert kind.source
+    assert is_dataclass(kind)
+    assert kind() == kind(**{f.name: getattr(kind(), f.name) for f in fields(kind)})
+
+
+@pytest.mark.parametrize("name", shelf.names("remedies"))
+def test_every_remedy_makes_a_promise_and_has_a_source(name):
+    kind = shelf.load("remedies", name)
+    assert issubclass(kind, Remedy)
+    assert kind.name() == name
+    assert kind.promise().endswith(".")
+    assert kind.source
+
+
+@pytest.mark.parametrize("name", shelf.names("subjects"))
+def test_every_subject_says_what_it_is(name):
+    recipe = shelf.load("subjects", name)
+    assert isinstance(recipe, Recipe)
+    assert recipe.says
+    assert recipe.source
+
+
+@pytest.mark.parametrize("name", shelf.names("claims"))
+def test_every_claim_says_what_is_published_and_what_is_tested(name):
+    claims = shelf.load("claims", name)
+    assert claims
+    assert len({c.name for c in claims}) == len(claims)
+    for claim in claims:
+        assert isinstance(claim, Claim)
+        assert claim.says.endswith(".")
+        assert claim.here
+        assert all(p.where for p in claim.published)
+
+
+def test_the_first_shelves_hold_what_they_should():
+    assert {"accuracy", "confidence", "worst-case-accuracy", "everyday-change"} <= set(shelf.names("probes"))
+    assert "weight-gradient-centralization" in shelf.names("remedies")
+    assert "fashion-cnn" in shelf.names("subjects")
+    assert "fuhl2021" in shelf.names("claims")
+
+
+def test_third_parties_shelve_through_entry_points(monkeypatch):
+    theirs = importlib.metadata.EntryPoint("theirs", "assay.probes.accuracy:Accuracy", "assay.probes")
+    gone = importlib.metadata.EntryPoint("gone", "no.such.module:X", "assay.probes")
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [theirs, gone] if group == "assay.probes" else []
+    )
+    assert "theirs" in shelf.names("probes")
+    assert shelf.load("probes", "theirs").__name__ == "Accuracy"
+    with pytest.raises(AssayError, match="probe 'gone' of 'no.such.module:X' does not load"):
+        shelf.load("probes", "gone")
+
+
+def test_an_unknown_name_says_what_is_near():
+    with pytest.raises(AssayError, match="no probe 'acuracy'; did you mean 'accuracy'"):
+        shelf.load("probes", "acuracy")
+    with pytest.raises(AssayError, match="no remedy 'zzz'; `assay remedies` lists them"):
+        shelf.load("remedies", "zzz")
