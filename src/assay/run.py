@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.errors import AssayError, SubjectError
 
@@ -30,7 +30,7 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "quick": Budget("quick", samples=500, steps=10, restarts=1),
     "standard": Budget("standard", samples=2000, steps=40, restarts=2),
     "full": Budget("full", samples=None, steps=100, restarts=5),
 }
@@ -70,7 +70,7 @@ class Engine(Protocol):
 
     def map(
         self, work: Work, data: Data, indices: NDArray[np.int64], *, seed: int, device: str, tick: Tick
-    ) -> dict[str, NDArray[np.generic]]: ...
+    ) -> dict[str, NDArray[Any]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Run:
 
     def map(
         self, work: Work, subject: Subject, split: str, indices: NDArray[np.int64], about: str
-    ) -> dict[str, NDArray[np.generic]]:
+    ) -> dict[str, NDArray[Any]]:
         """Run `work` over inputs of a split, in shards, wherever the engine runs them."""
         from assay.subject import check_bounds
 

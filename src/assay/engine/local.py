@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +26,9 @@ class ThisProcess:
 
     def map(
         self, work: Work, data: Data, indices: NDArray[np.int64], *, seed: int, device: str, tick: Tick
-    ) -> dict[str, NDArray[np.generic]]:
+    ) -> dict[str, NDArray[Any]]:
         batch = self.batch or (1024 if device.startswith("cuda") else 128)
-        parts: defaultdict[str, list[NDArray[np.generic]]] = defaultdict(list)
+        parts: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
         start = 0
         while start < len(indices):
             rows = indices[start : start + batch]
@@ -53,7 +54,7 @@ class ThisProcess:
 
 def _work_on(
     work: Work, data: Data, rows: NDArray[np.int64], start: int, seed: int, device: str
-) -> dict[str, NDArray[np.generic]]:
+) -> dict[str, NDArray[Any]]:
     x, y = data.take(rows)
     state = int(np.random.SeedSequence([seed, start]).generate_state(1)[0])
     shard = Shard(x.to(device), y.to(device), rows, torch.Generator(device).manual_seed(state))

@@ -20,6 +20,7 @@ from assay.finding import (
     Matrix,
     Measure,
     Table,
+    View,
     Witnesses,
     share,
     wilson,
@@ -76,7 +77,7 @@ class Accuracy(Probe):
             says="Counts of inputs; mistakes lie off the diagonal.",
         )
         shown = wrong[np.argsort(-sure[wrong], kind="stable")][: run.budget.shown]
-        views = [bars, *([matrix] if k <= 30 else [])]
+        views: list[View] = [bars, *([matrix] if k <= 30 else [])]
         return Finding(
             says=f"It is right on {share(int(right.sum()), len(right))} of the inputs; its weakest class is "
             f"{names[seen[worst]]!r} with {100 * rate[worst]:.0f} %.",

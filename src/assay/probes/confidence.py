@@ -34,8 +34,8 @@ class Confidence(Probe):
         sure, right = chance.max(1), logits.argmax(1) == label
         error = calibration_error(sure, right, bins=self.bins, seed=run.seed)
         bands = reliability(sure, right, bins=self.bins)
-        hits = np.rint(bands.accuracy * bands.count).astype(int)
-        limits = [wilson(int(h), int(n)) for h, n in zip(hits, bands.count, strict=True)]
+        hits = np.rint(bands.accuracy * bands.inputs).astype(int)
+        limits = [wilson(int(h), int(n)) for h, n in zip(hits, bands.inputs, strict=True)]
         truth = np.zeros_like(chance)
         truth[rows, label] = 1.0
         brier = ((chance - truth) ** 2).sum(1)

@@ -24,7 +24,6 @@ from assay.finding import (
     Measure,
     Table,
     Witnesses,
-    bootstrap,
     wilson,
 )
 from assay.probe import Need, Probe
@@ -178,10 +177,10 @@ def _names(how: NDArray[np.generic], corruptions: tuple[str, ...]) -> NDArray[np
 
 
 def _against_severity(by_severity: NDArray[np.float64], clean: NDArray[np.bool_], seed: int) -> Curve:
-    n = len(clean)
-    bands = [wilson(int(clean.sum()), n)] + [
-        bootstrap(lambda counts, v=v: counts @ v / n, n, seed=seed) for v in by_severity.T
-    ]  # type: ignore[misc]
+    bands = [wilson(int(clean.sum()), len(clean))]
+    for kept in by_severity.T:
+        mean = Measure.mean("kept", kept, better="higher", seed=seed)
+        bands.append((mean.low or 0.0, mean.high or 0.0))
     means = [float(clean.mean()), *by_severity.mean(0).tolist()]
     accuracy = Line(
         label="accuracy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, ...] = ("linf", "l2")
-SHARES = (0.125, 0.25, 0.5, 1.0, 2.0)
+SHARES = (0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class WorstCaseAccuracy(Probe):
         index = run.pick(subject.data["test"])
         found = {
             norm: run.map(
-                lambda shard, norm=norm: self._break(subject, run, shard, norm),  # type: ignore[misc]
+                partial(self._break, subject, run, norm),
                 subject,
                 "test",
                 index,
@@ -118,7 +119,7 @@ class WorstCaseAccuracy(Probe):
     def _effort(self, run: Run) -> tuple[int, int]:
         return self.steps or run.budget.steps, self.restarts or run.budget.restarts
 
-    def _break(self, subject: Subject, run: Run, shard: Shard, norm: Norm) -> Mapping[str, Tensor]:
+    def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
         """The smallest radius of the curve at which each input breaks; what broke in a small ball leaves the larger."""
         steps, restarts = self._effort(run)
         said = subject.predict(shard.x).argmax(1)

@@ -58,7 +58,7 @@ def test_reliability_bins_hold_their_means():
     curve = reliability([0.1, 0.2, 0.9], [0, 1, 1], bins=2)
     np.testing.assert_allclose(curve.confidence, [0.15, 0.9])
     np.testing.assert_allclose(curve.accuracy, [0.5, 1.0])
-    assert curve.count.tolist() == [2, 1]
+    assert curve.inputs.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(

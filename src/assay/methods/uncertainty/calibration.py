@@ -32,7 +32,7 @@ class Reliability(NamedTuple):
 
     confidence: NDArray[np.float64]  # b: mean score
     accuracy: NDArray[np.float64]  # b
-    count: NDArray[np.int64]  # b
+    inputs: NDArray[np.int64]  # b: how many
 
 
 def calibration_error(
