@@ -1,0 +1,1 @@
+"""Published statements and the studies that test them, one file per source."""

@@ -1,0 +1,1 @@
+"""How models are trained: the one loop that every training method shares, and the methods themselves."""

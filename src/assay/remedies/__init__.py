@@ -1,0 +1,1 @@
+"""Remedies, one file per cure: thin adapters from the vocabulary to the methods."""
