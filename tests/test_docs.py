@@ -1,0 +1,77 @@
+"""The tutorial is run, block by block, in one folder; generated pages are what the registries would write today."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.M | re.S)
+
+
+@pytest.fixture(scope="session")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the whole tutorial has been run."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
+        if file:
+            (folder / file).write_text(body)
+        elif kind == "python":
+            _run([sys.executable, "-c", body], folder, env, {0})
+        elif kind == "console":
+            for line in body.splitlines():
+                assert line.startswith("$ "), line
+                _run(["sh", "-c", line[2:]], folder, env, {0, 1, 3} if "assay " in line else {0})
+    return folder
+
+
+def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) -> None:
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode in good, f"{command[-1]} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+
+
+def test_every_block_of_the_tutorial_runs(tutorial):
+    assert (tutorial / "model.pt2").exists()
+    assert len(list(tutorial.glob("runs/*/report.html"))) >= 3
+    assert list(tutorial.glob("runs/**/cure.html"))
+    assert list(tutorial.glob("claims/ledger/*.json"))
+
+
+def test_the_bundled_report_is_whole_and_small(tutorial):
+    (run,) = [p for p in tutorial.glob("runs/*-fashion-cnn") if len(json.loads((p / "audit.json").read_text())["rows"]) > 3]
+    audit = json.loads((run / "audit.json").read_text())
+    rows = {row["probe"]: row for row in audit["rows"]}
+    assert set(rows) >= {"accuracy", "confidence", "worst-case-accuracy", "everyday-change"}
+    assert all(row["status"] == "asked" for row in rows.values())
+    assert rows["accuracy"]["measures"][0]["value"] > 0.88
+    assert (run / "report.html").stat().st_size < 3_000_000
+    assert set(p.stem for p in (run / "witnesses").iterdir()) >= {"accuracy", "worst-case-accuracy", "everyday-change"}
+
+
+def test_the_same_question_twice_is_not_asked_again(tutorial):
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    assay = Path(sys.executable).with_name("assay")
+    before = {p: p.stat().st_mtime_ns for p in tutorial.glob("runs/*-fashion-cnn/findings/*.json")}
+    _run([str(assay), "audit", "--budget", "quick"], tutorial, env, {0, 1, 3})
+    assert {p: p.stat().st_mtime_ns for p in tutorial.glob("runs/*-fashion-cnn/findings/*.json")} == before
+
+
+def test_generated_pages_are_current():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/make_docs.py"), "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))])
+def test_links_between_pages_lead_somewhere(page):
+    path = ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), f"{page} links to {target}"
