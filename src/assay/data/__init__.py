@@ -1,0 +1,1 @@
+"""Loading, bundled samples, corruptions."""
