@@ -1,0 +1,85 @@
+"""A data set that is held in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from assay.errors import AssayError, ShapeError
+
+
+class Arrays:
+    """Inputs and labels in memory: numpy arrays or tensors.
+
+    `x` (n *d) is uint8, kept as uint8 and divided by 255 by `take`, or of a floating type, which `take` gives back as
+    float32 and otherwise as it is. `y` (n) holds class indices from 0; `classes` names them where the names are known.
+    """
+
+    def __init__(self, x: NDArray[np.generic] | Tensor, y: ArrayLike | Tensor, classes: Sequence[str] | None = None):
+        self.x = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        check_inputs(self.x)
+        self.labels = as_labels(y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y), len(self.x))
+        self.classes = None if classes is None else tuple(classes)
+        check_classes(self.labels, self.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        """Inputs as float32 in natural units and their int64 labels."""
+        return as_inputs(self.x[indices]), torch.from_numpy(self.labels[indices])
+
+    def fingerprint(self) -> str:
+        """A hash of every byte, so that equal data are equal wherever they lie."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.x, self.labels):
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        digest.update(repr(self.classes).encode())
+        return digest.hexdigest()
+
+
+def check_inputs(x: NDArray[np.generic]) -> None:
+    """Refuse what `take` could not turn into inputs."""
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise AssayError(f"Inputs have dtype {x.dtype}; give pixels as uint8 (0 to 255), or anything else as float32.")
+    if x.ndim < 2:
+        raise ShapeError(f"Inputs have shape {x.shape}; give one row per input, such as (n, c, h, w).")
+
+
+def as_inputs(x: NDArray[np.generic]) -> Tensor:  # n *d -> n *d
+    """uint8 pixels become float32 in [0, 1]; floats become float32 and are otherwise left alone. Always a copy."""
+    if x.dtype == np.uint8:
+        return torch.from_numpy(x.astype(np.float32)).div_(255)
+    return torch.from_numpy(x.astype(np.float32))
+
+
+def as_labels(y: NDArray[np.generic], n: int) -> NDArray[np.int64]:  # n -> n
+    """Check that there are `n` class indices and give them as int64."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ShapeError(
+            f"Labels have shape {y.shape} for {n} inputs; give one class index each, shape ({n},). "
+            "If the rows are one-hot, pass y.argmax(-1)."
+        )
+    if y.dtype.kind not in "iub":
+        raise AssayError(f"Labels have dtype {y.dtype}; give class indices as integers from 0.")
+    labels = y.astype(np.int64)
+    if n and labels.min() < 0:
+        raise AssayError(f"Label {labels.min()} at row {labels.argmin()} is negative; class indices start at 0.")
+    return labels
+
+
+def check_classes(labels: NDArray[np.int64], classes: tuple[str, ...] | None) -> None:
+    """Refuse a label that has no name, where names are given."""
+    if classes is not None and len(labels) and labels.max() >= len(classes):
+        raise AssayError(
+            f"Label {labels.max()} at row {labels.argmax()} has no name among the {len(classes)} classes; "
+            "name every class or leave `classes` out."
+        )

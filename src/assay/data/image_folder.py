@@ -1,0 +1,70 @@
+"""A folder of images, one sub-folder per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.data.arrays import as_inputs
+from assay.data.image import Form, check_form, check_same, decode
+from assay.data.stamp import stamp
+from assay.errors import AssayError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+class ImageFolder:
+    """Images in `root/<class>/`, decoded when they are taken; the sorted names of the sub-folders are the classes.
+
+    Names that begin with a dot and files that are no images are passed over. `channels` is 1 (grey) or 3 (RGB), that of
+    the first image unless given; `size` (height, width) scales and crops, and may be left out if all are of one size.
+    """
+
+    def __init__(self, root: str | Path, size: tuple[int, int] | None = None, channels: int | None = None):
+        check_form(size, channels)
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise AssayError(f"There is no folder {self.root}; give a folder with one sub-folder of images per class.")
+        folders = sorted(entry for entry in self.root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        if not folders:
+            raise AssayError(f"{self.root} has no sub-folders; put the images of each class into one of its own.")
+        self.paths: list[Path] = []
+        counts = []
+        for folder in folders:
+            found = sorted(path for path in folder.rglob("*") if is_image(path, folder))
+            if not found:
+                raise AssayError(f"Class folder {folder} holds no images ({' '.join(SUFFIXES)}); fill or remove it.")
+            self.paths += found
+            counts.append(len(found))
+        self.classes: tuple[str, ...] | None = tuple(folder.name for folder in folders)
+        self.labels: NDArray[np.int64] = np.repeat(np.arange(len(folders), dtype=np.int64), counts)
+        self.form = Form(channels or len(decode(self.paths[0], str(self.paths[0]), None)), size)
+        self.shape = decode(self.paths[0], str(self.paths[0]), self.form).shape  # c h w, of every image
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k c h w, k
+        """Decode these images: float32 in [0, 1], and their int64 labels."""
+        rows = np.arange(len(self))[indices]
+        pixels = np.empty((len(rows), *self.shape), dtype=np.uint8)
+        for place, row in enumerate(rows):
+            path = self.paths[row]
+            image = decode(path, str(path), self.form)
+            check_same(str(path), image, self.shape, f"the first image {self.paths[0]}")
+            pixels[place] = image
+        return as_inputs(pixels), torch.from_numpy(self.labels[rows])
+
+    def fingerprint(self) -> str:
+        """A hash of names, sizes and times of change, and of how the images are brought to one form."""
+        return stamp(self.root, self.paths, f"ImageFolder {tuple(self.form)}")
+
+
+def is_image(path: Path, folder: Path) -> bool:
+    """An image by its suffix, with nothing hidden on the way from `folder`."""
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return path.suffix.lower() in SUFFIXES and not hidden and path.is_file()

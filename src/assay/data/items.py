@@ -1,0 +1,45 @@
+"""A torch Dataset of (input, label) pairs, read when taken."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.data.arrays import as_inputs, as_labels
+from assay.errors import AssayError
+
+
+class Items:
+    """Anything with `len` and items (input, label). Labels come from its `targets` if it has them, else one pass."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        targets = getattr(dataset, "targets", None)
+        try:
+            labels = [int(dataset[i][1]) for i in range(len(dataset))] if targets is None else targets
+        except (TypeError, ValueError, IndexError, KeyError) as e:
+            raise AssayError(
+                f"The items of {type(dataset).__name__} are not (input, label): {e}; return a tensor and a class index."
+            ) from e
+        self.labels = as_labels(np.asarray(labels), len(dataset))
+        names = getattr(dataset, "classes", None)
+        self.classes = tuple(str(n) for n in names) if names else None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        x = torch.stack([torch.as_tensor(self.dataset[int(i)][0]) for i in indices])
+        return as_inputs(x.numpy()), torch.from_numpy(self.labels[indices])
+
+    def fingerprint(self) -> str:
+        """Labels and up to 64 inputs spread over the set: reading all of a data set to name it would cost an epoch."""
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=16)
+        spread = np.unique(np.linspace(0, len(self) - 1, num=min(64, len(self)), dtype=np.int64))
+        digest.update(self.take(spread)[0].numpy().tobytes())
+        return digest.hexdigest()
