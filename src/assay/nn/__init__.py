@@ -1,0 +1,1 @@
+"""Layers, heads and small architectures."""
