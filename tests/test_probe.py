@@ -130,7 +130,7 @@ def test_settings_come_as_text_or_as_values():
     ("name", "value", "words"),
     [
         ("size", "1", "no setting 'size'; its settings: radius, steps, norm, names, deep"),
-        ("radius", "big", "radius='big' of probe .* is not float"),
+        ("radius", "big", "radius='big' of .* is not float"),
         ("radius", "1/0", "is not float"),
         ("steps", "2.5", "is not int or NoneType"),
         ("norm", "l7", "is not 'linf' | 'l2'"),

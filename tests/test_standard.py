@@ -38,6 +38,13 @@ def test_what_straddles_says_how_many_more_would_settle_it():
     assert judge(Standard(at_least=0.6), found(0.6, 0.5, 0.7)).more is None
 
 
+def test_limits_are_said_in_the_measures_own_unit():
+    share = Finding(says="", measures=(Measure.proportion("m", [1] * 90 + [0] * 10, better="higher"),))
+    assert judge(Standard(at_least=0.5), share).why == "the whole interval is at least 50 %"
+    assert judge(Standard(at_least=0.99), share).why == "none of the interval is at least 99 %"
+    assert judge(Standard(at_most=0.05), found(0.6, 0.5, 0.7)).why == "none of the interval is at most 0.05"
+
+
 def test_a_doubted_number_cannot_pass_but_can_fail():
     alarm = (Alarm("masked gradients", ("m",)),)
     doubted = judge(Standard(at_least=0.1), found(0.6, 0.5, 0.7, alarms=alarm))
@@ -58,7 +65,6 @@ def test_a_standard_is_one_finite_limit():
         Standard()
     with pytest.raises(AssayError, match="finite number, got inf"):
         Standard(at_least=float("inf"))
-    assert str(Standard(at_most=0.05)) == "at most 0.05"
 
 
 def test_a_toml_file_sets_limits_and_settings(tmp_path):

@@ -1,7 +1,7 @@
 """Write the pages that are made from the registries: docs/methods.md and docs/claims.md.
 
-    python tools/make_docs.py            write them
-    python tools/make_docs.py --check    end with 1 if they are not what would be written
+python tools/make_docs.py            write them
+python tools/make_docs.py --check    end with 1 if they are not what would be written
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
@@ -79,19 +79,31 @@ class Probe(ABC):
         return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def configure(kind: type[Probe], settings: Mapping[str, Any]) -> Probe:
-    """A probe with these settings; text is read as the setting's type, unknown names and wrong types are refused."""
+class Configurable(Protocol):
+    """What a probe and a remedy have in common: a name, and fields that are settings."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @classmethod
+    def name(cls) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=Configurable)
+
+
+def configure(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
+    """A probe or remedy with these settings; text is read as the setting's type, what does not fit is refused."""
     hints = {k: v for k, v in get_type_hints(kind).items() if k in {f.name for f in dataclasses.fields(kind)}}
     ready = {}
     for name, value in settings.items():
         if name not in hints:
             known = ", ".join(hints) or "none"
-            raise AssayError(f"The probe {kind.name()!r} has no setting {name!r}; its settings: {known}.")
+            raise AssayError(f"{kind.name()!r} has no setting {name!r}; its settings: {known}.")
         ready[name] = _read(kind.name(), name, hints[name], value)
     return kind(**ready)
 
 
-def _read(probe: str, name: str, hint: Any, value: Any) -> Any:
+def _read(owner: str, name: str, hint: Any, value: Any) -> Any:
     kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
     kinds = kinds if kinds and get_origin(hint) is not tuple else (hint,)
     for kind in kinds:
@@ -112,12 +124,12 @@ def _read(probe: str, name: str, hint: Any, value: Any) -> Any:
             return value
         if get_origin(kind) is tuple:
             parts = value.split(",") if isinstance(value, str) else list(value)
-            return tuple(_read(probe, name, get_args(kind)[0], p) for p in parts)
+            return tuple(_read(owner, name, get_args(kind)[0], p) for p in parts)
     wanted = " or ".join(
         " | ".join(map(repr, get_args(k))) if get_origin(k) is Literal else getattr(k, "__name__", str(k))
         for k in kinds
     )
-    raise AssayError(f"The setting {name}={value!r} of probe {probe!r} is not {wanted}; for example {name}=8/255.")
+    raise AssayError(f"The setting {name}={value!r} of {owner!r} is not {wanted}; mend its value.")
 
 
 def _fraction(text: str) -> float:

@@ -38,9 +38,6 @@ class Standard:
         assert limit is not None  # __post_init__ saw to it
         return limit
 
-    def __str__(self) -> str:
-        return f"at {'least' if self.at_least is not None else 'most'} {self.limit:g}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
@@ -69,14 +66,16 @@ def _compare(standard: Standard, measure: Measure) -> tuple[Verdict, str, int | 
     low = measure.value if measure.low is None else measure.low
     high = measure.value if measure.high is None else measure.high
     limit = standard.limit
+    side = "least" if standard.at_least is not None else "most"
+    said = f"at {side} {100 * limit:g} %" if measure.unit == "%" else f"at {side} {limit:g}"
     good, bad = (low >= limit, high < limit) if standard.at_least is not None else (high <= limit, low > limit)
     if good:
-        return "pass", f"the whole interval is {standard}", None
+        return "pass", f"the whole interval is {said}", None
     if bad:
-        return "fail", f"the whole interval misses {standard}", None
+        return "fail", f"none of the interval is {said}", None
     more = _more_samples(measure, low, high, limit)
-    settle = f"; about {more} more inputs would settle it" if more else ""
-    return "cannot tell", f"the interval straddles the limit {limit:g}{settle}", more
+    settle = f"; about {more:,} more inputs would settle it" if more else ""
+    return "cannot tell", f"only part of the interval is {said}{settle}", more
 
 
 def _more_samples(measure: Measure, low: float, high: float, limit: float) -> int | None:

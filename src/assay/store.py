@@ -35,7 +35,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with open(temporary, "wb") as f:
-                f.write(content.encode("utf-8") if isinstance(content, str) else content)
+                f.write(content.encode("utf-8", "replace") if isinstance(content, str) else content)  # lone surrogates
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(temporary, path)

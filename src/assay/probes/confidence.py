@@ -83,6 +83,7 @@ class Confidence(Probe):
                     low=error.low,
                     high=error.high,
                     n=len(index),
+                    unit="%",
                     better="lower",
                     about=f"expected calibration error over {self.bins} equal-width bins",
                     beside=(Beside("a perfectly calibrated model", error.floor),),

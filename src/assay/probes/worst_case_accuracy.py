@@ -83,7 +83,7 @@ class WorstCaseAccuracy(Probe):
                     better="higher",
                     column="held linf",
                     about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: PGD "
-                    f"on cross-entropy and on the margin, {steps} steps, {restarts} restarts each",
+                    f"on cross-entropy and on the margin, {steps} steps from {restarts} random start(s) each",
                     beside=beside,
                 ),
                 Measure.proportion(
