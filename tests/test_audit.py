@@ -168,6 +168,14 @@ def test_a_model_that_is_secretly_random_raises_an_alarm(digits):
     assert not assay.audit(digits, probes=[Counted()]).alarms
 
 
+def test_a_model_that_returns_probabilities_raises_an_alarm(digits):
+    class Soft(nn.Module):
+        def forward(self, x):
+            return torch.full((len(x), 10), 0.1)
+
+    assert "returns probabilities" in assay.audit(replace(digits, model=Soft()), probes=[Counted()]).alarms[0].says
+
+
 def test_a_folder_without_an_audit_is_an_error_that_says_so(tmp_path):
     with pytest.raises(AssayError, match="holds no finished audit"):
         assay.open_audit(tmp_path)

@@ -314,17 +314,26 @@ def _alarms(subject: Subject) -> tuple[Alarm, ...]:
     import numpy as np
     import torch
 
-    from assay.subject import _answer
+    from assay.subject import answer_once
 
     x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
-    if subject.draws == 1 and not torch.equal(_answer(subject.model, x), _answer(subject.model, x)):
-        return (
+    first, second = answer_once(subject.model, x), answer_once(subject.model, x)
+    alarms = []
+    if subject.draws == 1 and not torch.equal(first, second):
+        alarms.append(
             Alarm(
                 "The model answers differently each time it is asked the same; give draws=n, so that answers are "
                 "averages and attacks see the average."
-            ),
+            )
         )
-    return ()
+    if bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-4).all()):
+        alarms.append(
+            Alarm(
+                "The model returns probabilities where logits are expected: its confidence is read wrongly. Return the "
+                "logits, or the logarithm of the probabilities."
+            )
+        )
+    return tuple(alarms)
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:

@@ -148,6 +148,7 @@ class Subject:
             raise SubjectError("The split 'test' is empty; give it at least one labelled input.")
         example, _ = test.take(np.arange(1))
         shape = tuple(example.shape[1:])
+        name = name or type(model).__name__
         if mean is not None or std is not None:
             mean, std = mean or (0.0,), std or (1.0,)
             for option, given in (("--mean", mean), ("--std", std)):
@@ -155,7 +156,7 @@ class Subject:
                     raise AssayError(f"{option} has {len(given)} values for {shape[0]} channels; give 1 or {shape[0]}.")
             model = Normalised(model, tuple(mean), tuple(std))
         subject = cls(
-            name=name or type(model).__name__,
+            name=name,
             model=model,
             task=Classification(tuple(classes or test.classes or _count_classes(model, example))),
             inputs=InputSpace(shape, *bounds),
@@ -226,13 +227,13 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
 
 
 def _count_classes(model: nn.Module, example: Tensor) -> tuple[str, ...]:
-    out = _answer(model, example)
+    out = answer_once(model, example)
     if out.ndim != 2:
         raise SubjectError(f"The model returned shape {tuple(out.shape)} for 1 input; it should return (1, k) logits.")
     return tuple(str(i) for i in range(out.shape[1]))
 
 
-def _answer(model: nn.Module, x: Tensor) -> Tensor:
+def answer_once(model: nn.Module, x: Tensor) -> Tensor:
     """One guarded forward pass in eval mode, with the model put back as it was."""
     modes = {m: m.training for m in model.modules()}
     place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
@@ -276,7 +277,7 @@ def check(subject: Subject) -> None:
             )
     x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
-    out = _answer(subject.model, x)
+    out = answer_once(subject.model, x)
     if out.ndim != 2 or len(out) != len(x):
         raise SubjectError(
             f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; it should return ({len(x)}, {k}) logits."

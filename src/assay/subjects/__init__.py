@@ -1,0 +1,216 @@
+"""Reference subjects, one file each, and the doors through which a user's own model comes in.
+
+Importing this needs no torch: the command line does it to answer `--help`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay import shelf
+from assay.errors import AssayError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from assay.subject import Data, Subject
+
+__all__ = ["Source", "open_subject"]
+
+PICKLED = (".pt", ".pth", ".pkl", ".ckpt", ".bin")
+FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a subject comes from, as it was typed: enough to open it again."""
+
+    subject: str
+    data: str | None = None
+    bounds: tuple[float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    size: int | None = None
+    """Encoded images are scaled until their shorter side has this many pixels, and their centre is cut out."""
+    allow_pickle: bool = False
+
+    def words(self) -> tuple[str, ...]:
+        """The words that name this source on the command line."""
+        words = [self.subject]
+        if self.data is not None:
+            words += ["--data", self.data]
+        if self.bounds is not None:
+            words += ["--bounds", *map(_number, self.bounds)]
+        for option, values in (("--mean", self.mean), ("--std", self.std)):
+            if values is not None:
+                words += [option, ",".join(map(_number, values))]
+        if self.size is not None:
+            words += ["--size", str(self.size)]
+        return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> Source:
+        """The inverse of `words`, with which a stored audit finds its subject again."""
+        if not words:
+            raise AssayError("This audit was made in Python and does not say where its subject is; name the subject.")
+        source, rest = cls(words[0]), list(words[1:])
+        try:
+            while rest:
+                option = rest.pop(0)
+                if option == "--data":
+                    source = dataclasses.replace(source, data=rest.pop(0))
+                elif option == "--bounds":
+                    source = dataclasses.replace(source, bounds=(float(rest.pop(0)), float(rest.pop(0))))
+                elif option == "--mean":
+                    source = dataclasses.replace(source, mean=tuple(map(float, rest.pop(0).split(","))))
+                elif option == "--std":
+                    source = dataclasses.replace(source, std=tuple(map(float, rest.pop(0).split(","))))
+                elif option == "--size":
+                    source = dataclasses.replace(source, size=int(rest.pop(0)))
+                elif option == "--allow-pickle":
+                    source = dataclasses.replace(source, allow_pickle=True)
+                else:
+                    raise ValueError(option)
+        except (ValueError, IndexError) as e:
+            raise AssayError(f"The words {' '.join(words)!r} do not name a subject ({e}); name it again.") from e
+        return source
+
+
+def open_subject(source: Source) -> Subject:
+    """The subject that the source names, checked, or an error that says in one line what is in the way."""
+    text = source.subject
+    if source.size is not None and source.data is None:
+        raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
+    if text in shelf.names("subjects"):
+        return _adjusted(shelf.load("subjects", text).build(), source)
+    path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)
+    kind = path.suffix.lower()
+    if not path.exists():
+        if not kind and len(path.parts) == 1:
+            shelf.load("subjects", text)  # raises: it knows what there is, and what was nearly typed
+        raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
+    if path.is_dir():
+        raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
+    if kind == ".py":
+        return _open_script(path, source)
+    if kind == ".safetensors":
+        raise AssayError(
+            f"{text!r} holds weights, which need code to run; write subject.py: def build(): model = Net(); "
+            f"model.load_state_dict(safetensors.torch.load_file({path.name!r})); return model; give subject.py:build."
+        )
+    if kind in PICKLED:
+        from assay.subjects._pickled import open_pickled
+
+        pickled = open_pickled(path, source.allow_pickle)
+        return _assembled(pickled, _open_data(source, _channels(pickled)), source, name=path.name)
+    if kind == ".pt2":
+        from assay.subjects._exported import open_exported
+
+        exported = open_exported(path, source.allow_pickle)
+        data = _open_data(source, exported.intake.channels)
+        return _assembled(exported, data, source, name=path.name, about=f"{path.name}, a torch.export program.")
+    if kind == ".onnx":
+        from assay.subjects._onnx import open_onnx, with_gradients
+
+        onnx = open_onnx(path)
+        data = _open_data(source, onnx.intake.channels)
+        model, about = with_gradients(onnx, path, data)
+        return _assembled(model, data, source, name=path.name, about=about)
+    raise AssayError(f"{text!r} is no model that can be opened; give {FORMS}.")
+
+
+def _open_script(path: Path, source: Source) -> Subject:
+    """Run the user's function: it returns a Subject, a module and its data, or a module to go with --data."""
+    from torch import nn
+
+    from assay.subject import Subject
+    from assay.subjects._script import call
+
+    text = source.subject
+    made = call(path, text.rpartition(":")[2] if ".py:" in text else "")
+    if isinstance(made, Subject):
+        return _adjusted(made, source)
+    model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if isinstance(model, nn.Module):
+        if data is None or source.data is not None:
+            data = _open_data(source, _channels(model))
+        return _assembled(model, data, source, name=type(model).__name__)
+    what = f"a tuple of {', '.join(type(m).__name__ for m in made)}" if isinstance(made, tuple) else type(made).__name__
+    raise AssayError(f"{text} returned {what}; return an assay.Subject, a pair (nn.Module, data), or an nn.Module.")
+
+
+def _adjusted(subject: Subject, source: Source) -> Subject:
+    """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
+    from assay.subject import check
+
+    for option, given in (("--bounds", source.bounds), ("--mean", source.mean), ("--std", source.std)):
+        if given is not None:
+            raise AssayError(f"{source.subject} brings its own input space, so {option} does not apply; leave it out.")
+    if source.data is not None:
+        data = _open_data(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
+        subject = dataclasses.replace(subject, data={"test": data})
+        check(subject)
+    return subject
+
+
+def _assembled(model: nn.Module, data: Any, source: Source, *, name: str, about: str = "") -> Subject:
+    """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
+    from assay.subject import Subject
+
+    subject = Subject.classifier(
+        model, data, name=name, bounds=source.bounds or (0.0, 1.0), mean=source.mean, std=source.std, about=about
+    )
+    return dataclasses.replace(subject, differentiable=_has_gradient(subject))
+
+
+def _open_data(source: Source, channels: int | None) -> Data:
+    """The data of the source, encoded images in as many channels as the model takes."""
+    from assay.data.image_folder import ImageFolder
+    from assay.data.open import open_data
+    from assay.data.parquet import Parquet
+
+    if source.data is None:
+        raise AssayError(f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet.")
+    size = None if source.size is None else (source.size, source.size)
+    data = open_data(source.data, size)
+    if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
+        return open_data(source.data, size, channels)
+    return data
+
+
+def _channels(model: nn.Module) -> int | None:
+    """What the first convolution takes."""
+    from torch import nn
+
+    return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+
+
+def _has_gradient(subject: Subject) -> bool:
+    """Whether a gradient comes back from the answer to the input: not through onnxruntime, no_grad or a plain copy."""
+    import numpy as np
+    import torch
+
+    model = subject.model
+    modes = [(m, m.training) for m in model.modules()]
+    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
+    x = subject.data["test"].take(np.arange(1))[0].to(place).requires_grad_()
+    try:
+        for m, _ in modes:
+            m.training = False
+        with torch.enable_grad():
+            out = model(x)
+            return bool(out.requires_grad) and torch.autograd.grad(out.sum(), x, allow_unused=True)[0] is not None
+    except RuntimeError:  # what autograd raises where an operation has no derivative
+        return False
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same number."""
+    return repr(float(value)).removesuffix(".0")
