@@ -1,0 +1,744 @@
+"""The command line. Nothing heavy is imported until a command needs it, so that `assay --help` answers at once.
+
+What people wait for goes to stderr (progress, errors), what they keep to stdout. Status: 0 all pass, 1 something
+fails, 3 nothing fails but something cannot be told, 2 bad input or something that broke, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from assay.errors import AssayError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
+
+    from assay.audit import Audit, Judged
+    from assay.ledger import Entry
+    from assay.probe import Probe
+    from assay.report.diff import Change
+    from assay.run import Run, Tick
+    from assay.shelf import Shelf
+    from assay.standard import Standards
+    from assay.subject import Subject
+    from assay.subjects import Source
+
+
+class Guarded(TyperGroup):
+    """Whatever goes wrong below a command ends in one line on stderr and a status that no gate takes for a verdict."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # click's own or typer's copy of it
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _complain("stopped; run the same command again to go on where it was")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush complains again
+            raise typer.Exit(141) from None
+        except SystemExit as e:  # a subject's code that calls sys.exit(0) must not look like a pass
+            _complain(f"the subject's code called sys.exit({e.code!r}); take that out")
+            raise typer.Exit(2) from e
+        except AssayError as e:
+            _complain(str(e), ctx)
+            raise typer.Exit(2) from e
+        except Exception as e:
+            if type(e).__module__.startswith(("typer.", "click.")):  # its own usage errors and exits
+                raise
+            _complain(f"{type(e).__name__}: {e}; this should not happen, --debug shows where", ctx)
+            raise typer.Exit(2) from e
+
+
+def _complain(what: str, ctx: typer.Context | None = None) -> None:
+    if ctx is not None and ctx.meta.get("debug"):
+        traceback.print_exc()
+    typer.echo(f"assay: {' '.join(_plain(what).split())}", err=True)
+
+
+app = typer.Typer(
+    cls=Guarded,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog="Start with: assay audit --budget quick",
+    help="Find out whether a neural network can be trusted before anyone relies on it.",
+)
+claims_app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    help="Published statements, and whether they hold here.\n\nExample: assay claims",
+)
+app.add_typer(claims_app, name="claims")
+
+
+def _debug(ctx: typer.Context, value: bool) -> bool:
+    ctx.meta["debug"] = value
+    return value
+
+
+def _version(value: bool) -> None:
+    if value:
+        from assay import __version__
+
+        typer.echo(f"assay {__version__}")
+        raise typer.Exit
+
+
+SubjectName = Annotated[
+    str,
+    typer.Argument(metavar="SUBJECT", help="A name of `assay subjects`, FILE.py:FUNCTION, a .pt2 or an .onnx file."),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Image folder with one sub-folder per class, .npz, or Parquet with image and label."
+    ),
+]
+Bounds = Annotated[
+    tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="What input values lie between, if not 0 and 1.")
+]
+Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Subtracted from the input, per channel.")]
+Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="What the input is then divided by, per channel.")]
+Size = Annotated[int | None, typer.Option(metavar="N", help="Scale the images of --data to N by N, their centre.")]
+AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")]
+BudgetName = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same numbers.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda|auto", help="Where to compute.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")]
+StandardsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--standards", metavar="FILE", help="Settings and limits, as TOML; without it each question has its own limit."
+    ),
+]
+ProbeNames = Annotated[
+    list[str] | None,
+    typer.Option("--probe", metavar="NAME", help="Ask only this; may be given again. `assay probes` lists them."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example radius=8/255; may be given again."),
+]
+Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show where an error came from.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `assay audit` named.")]
+
+
+@app.callback()
+def assay(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def audit(
+    subject: SubjectName = "fashion-cnn",
+    data: Data = None,
+    bounds: Bounds = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    allow_pickle: AllowPickle = False,
+    budget: BudgetName = "quick",
+    standards: StandardsFile = None,
+    probe: ProbeNames = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Ask many questions, judge the answers, write a report.
+
+    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input.
+    A run that was stopped goes on where it was.
+
+    Example: assay audit model.pt2 --data images/ --standards assay.toml
+    """
+    from assay.audit import questions
+    from assay.run import budget as budget_named
+    from assay.standard import Standards, read_standards
+
+    budget_named(budget)
+    limits = read_standards(standards) if standards is not None else Standards()
+    asked = questions(list(dict.fromkeys(probe)) if probe else None, limits)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    done = _audit(source, asked, limits, budget, seed, device, out, debug)
+    _show(done)
+    raise typer.Exit(done.status)
+
+
+@app.command()
+def ask(
+    probe: Annotated[str, typer.Argument(metavar="PROBE", help="The question: a name of `assay probes`.")],
+    subject: SubjectName = "fashion-cnn",
+    settings: Settings = None,
+    data: Data = None,
+    bounds: Bounds = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    allow_pickle: AllowPickle = False,
+    budget: BudgetName = "quick",
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Ask one question, with settings of your own.
+
+    Example: assay ask worst-case-accuracy fashion-cnn --set radius=0.03
+    """
+    from assay import shelf
+    from assay.probe import configure
+    from assay.report.words import in_full
+    from assay.run import budget as budget_named
+    from assay.standard import Standards
+
+    budget_named(budget)
+    asked = configure(shelf.load("probes", probe), _pairs(settings))
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    done = _audit(source, [asked], Standards(), budget, seed, device, out, debug)
+    out_to = _console()
+    answer = done.rows[0].answer
+    if answer.finding is not None:
+        out_to.print(answer.question)
+        out_to.print(_plain(answer.finding.says))
+        table = _table("measure", "value", "of", "about")
+        for m in answer.finding.measures:
+            table.add_row(_plain(m.name), _plain(in_full(m)), "" if m.n is None else str(m.n), _plain(m.about))
+        out_to.print(table)
+    _show(done)
+    raise typer.Exit(done.status)
+
+
+@app.command("probes")
+def list_probes() -> None:
+    """List the questions that there are to ask.
+
+    Example: assay probes
+    """
+    _list("probes", lambda found: (found.question(), found.source))
+
+
+@app.command("remedies")
+def list_remedies() -> None:
+    """List what can be done about a model that fails.
+
+    Example: assay remedies
+    """
+    _list("remedies", lambda found: (found.promise(), found.source))
+
+
+@app.command("subjects")
+def list_subjects() -> None:
+    """List the models that come with Assay.
+
+    Example: assay subjects
+    """
+    _list("subjects", lambda found: (found.says, found.source))
+
+
+@app.command()
+def report(run: RunFolder, debug: Debug = False) -> None:
+    """Write the report of a stored run anew.
+
+    Example: assay report runs/20260301-120000-fashion-cnn
+    """
+    from assay.audit import open_audit
+    from assay.report import write
+
+    write(open_audit(run), run)
+    typer.echo(run / "report.html")
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="RUN", help="The run to compare with.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN", help="The run to compare; the page is written here.")],
+    debug: Debug = False,
+) -> None:
+    """Compare two runs, paired where the inputs are the same.
+
+    Example: assay diff runs/20260301-120000-fashion-cnn runs/20260302-120000-fashion-cnn
+    """
+    from assay.audit import open_audit
+    from assay.report.diff import compare, render_diff
+    from assay.store import write_atomically
+
+    old, new = open_audit(before, whole=True), open_audit(after, whole=True)
+    write_atomically(after / "diff.html", render_diff(old, new))
+    _show_changes(old, new, compare(old, new))
+    typer.echo(after / "diff.html")
+
+
+@app.command()
+def verify(
+    run: RunFolder,
+    subject: Annotated[str | None, typer.Option(metavar="SUBJECT", help="Judge them on this subject instead.")] = None,
+    data: Data = None,
+    bounds: Bounds = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    allow_pickle: AllowPickle = False,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Judge the inputs that broke a model again.
+
+    Each is shown to the model once more and checked against its box and ball; nothing is attacked.
+
+    Ends with 0 if all still hold, 1 if not.
+
+    Example: assay verify runs/20260301-120000-fashion-cnn
+    """
+    from assay.audit import open_audit
+    from assay.probe import judge_witnesses, undisturbed
+    from assay.subjects import Source
+
+    stored = open_audit(run, whole=True)
+    if subject is None and not stored.source:
+        raise AssayError(
+            f"The run {str(run)!r} was made in Python and does not say how to open its subject; give --subject."
+        )
+    source = (
+        Source.from_words(stored.source)
+        if subject is None
+        else _source(subject, data, bounds, mean, std, size, allow_pickle)
+    )
+    with _meter() as meter:
+        ready, opened = _run(device, meter, debug), _open(source, meter)
+        same = opened.fingerprint() == stored.subject.fingerprint
+        table, lost = _table("question", "witnesses", "hold"), []
+        for row in stored.rows:
+            name, witnesses = row.answer.probe, row.answer.finding.witnesses if row.answer.finding else None
+            if witnesses is None:
+                table.add_row(name, "none", "")
+                continue
+            meter.doing(f"judging the witnesses of {name}")
+            with undisturbed(opened.model, ready):
+                held, reasons = judge_witnesses(witnesses, opened, ready)
+            table.add_row(name, str(len(held)), str(int(held.sum())))
+            lost += [
+                f"{name}, input {witnesses.index[i]}, {witnesses.how[i]}: {why}" for i, why in enumerate(reasons) if why
+            ]
+    console = _console()
+    console.print(table)
+    for each in lost:
+        console.print(_plain(each))
+    if not same:
+        console.print("caution: this is not the subject that the run was made on; its weights, code or data differ")
+    typer.echo(f"{len(lost)} no longer hold" if lost else "every witness holds")
+    raise typer.Exit(1 if lost else 0)
+
+
+@app.command()
+def cure(
+    remedy: Annotated[str, typer.Argument(metavar="REMEDY", help="A name of `assay remedies`.")],
+    subject: SubjectName = "fashion-cnn",
+    settings: Settings = None,
+    data: Data = None,
+    bounds: Bounds = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    allow_pickle: AllowPickle = False,
+    budget: BudgetName = "quick",
+    standards: StandardsFile = None,
+    probe: ProbeNames = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Audit, apply a remedy, audit again, and compare. The cured weights are kept beside the page.
+
+    Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
+    """
+    from assay.cure import cure as apply
+
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    with _meter() as meter:
+        place, opened = _device(device), _open(source, meter)
+        done = apply(
+            remedy,
+            opened,
+            settings=_pairs(settings),
+            probes=probe or None,
+            budget=budget,
+            standards=standards,
+            seed=seed,
+            device=place,
+            out=out,
+            progress=meter.progress,
+            told=meter.told,
+            source=source.words(),
+            debug=debug,
+        )
+    _show_changes(done.before, done.after, done.changes)
+    typer.echo(done.weights)
+    typer.echo(done.page)
+    raise typer.Exit(2 if 2 in (done.before.status, done.after.status) else 0)
+
+
+Ledger = Annotated[Path, typer.Option("--ledger", metavar="FOLDER", help="Where the records are kept.")]
+
+
+@claims_app.callback()
+def list_claims(ctx: typer.Context, ledger: Ledger = Path("claims/ledger")) -> None:
+    ctx.obj = ledger
+    if ctx.invoked_subcommand is not None:
+        return
+    from assay.ledger import claims, read
+
+    known, table = read(ledger), _table("claim", "verdict", "statement", "source")
+    for name, claim in claims().items():
+        table.add_row(name, known[name].evidence.verdict if name in known else "not run", claim.says, claim.source)
+    _console().print(table)
+
+
+@claims_app.command("test")
+def try_claims(
+    ctx: typer.Context,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As `assay claims` lists them.")],
+    budget: BudgetName = "quick",
+    seed: Seed = 0,
+    device: Device = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Run the studies behind claims and record what came out.
+
+    Example: assay claims test weight-gradient-centralization/same-weights
+    """
+    from assay.ledger import claim, record
+    from assay.report.words import in_full
+
+    for name in ids:
+        claim(name)  # an unknown one is told before an hour of work on the others
+    entries: list[Entry] = []
+    with _meter() as meter:
+        ready = _run(device, meter, debug, budget, seed)
+        for name in ids:
+            meter.doing(name)
+            entries.append(record(name, ready, ctx.obj))
+            meter.line(f"{name}: {entries[-1].evidence.verdict}")
+    out_to = _console()
+    for entry in entries:
+        out_to.print(f"{entry.evidence.verdict}: {entry.id}. {entry.evidence.says}")
+        for m in entry.evidence.measures:
+            out_to.print(_plain(f"  {m.name}: {in_full(m)}"))
+    verdicts = {entry.evidence.verdict for entry in entries}
+    raise typer.Exit(1 if "fails" in verdicts else 3 if verdicts - {"holds"} else 0)
+
+
+@claims_app.command("page")
+def page_of_claims(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; .md for Markdown.")] = Path("claims/page.html"),
+) -> None:
+    """Render the ledger to one page: published and measured numbers side by side.
+
+    Example: assay claims page --out claims.html
+    """
+    from assay.ledger import page, page_markdown
+    from assay.store import write_atomically
+
+    write_atomically(out, page_markdown(ctx.obj) if out.suffix == ".md" else page(ctx.obj))
+    typer.echo(out)
+
+
+# What the commands share.
+
+
+def _source(
+    subject: str,
+    data: str | None,
+    bounds: tuple[float, float] | None,
+    mean: str | None,
+    std: str | None,
+    size: int | None,
+    allow_pickle: bool,
+) -> Source:
+    from assay.subjects import Source
+
+    return Source(
+        subject=subject,
+        data=data,
+        bounds=bounds,
+        mean=_numbers("--mean", mean),
+        std=_numbers("--std", std),
+        size=size,
+        allow_pickle=allow_pickle,
+    )
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        raise AssayError(f"{option} {text!r} is not a list of numbers; write it like {option} 0.5,0.5,0.5.") from None
+
+
+def _pairs(settings: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for given in settings or ():
+        name, equals, value = given.partition("=")
+        if not equals or not name:
+            raise AssayError(f"--set {given!r} is not NAME=VALUE; write for example --set radius=8/255.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name not in ("cpu", "cuda", "auto"):
+        raise AssayError(f"There is no device {name!r}; choose cpu, cuda or auto.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise AssayError("--device 'cuda' was asked for, but torch sees no GPU here; use --device cpu or auto.")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def _open(source: Source, meter: Meter) -> Subject:
+    meter.doing(f"opening {source.subject}")
+    from assay.subjects import open_subject
+
+    return open_subject(source)
+
+
+def _run(device: str, meter: Meter, debug: bool, budget: str = "quick", seed: int = 0) -> Run:
+    from assay.engine.local import ThisProcess
+    from assay.run import Run
+    from assay.run import budget as budget_named
+
+    return Run(
+        engine=ThisProcess(),
+        budget=budget_named(budget),
+        seed=seed,
+        device=_device(device),
+        progress=meter.progress,
+        debug=debug,
+    )
+
+
+def _audit(
+    source: Source,
+    asked: Sequence[Probe],
+    standards: Standards,
+    budget: str,
+    seed: int,
+    device: str,
+    out: Path,
+    debug: bool,
+) -> Audit:
+    from assay.audit import audit
+
+    with _meter(len(asked)) as meter:
+        place, opened = _device(device), _open(source, meter)
+        return audit(
+            opened,
+            probes=asked,
+            budget=budget,
+            standards=standards,
+            seed=seed,
+            device=place,
+            out=out,
+            progress=meter.progress,
+            told=meter.told,
+            source=source.words(),
+            debug=debug,
+        )
+
+
+# What the commands print. No text of the user's is read as markup: consoles are made with markup off.
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end with status 1, which is a verdict
+
+    console = Plain(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160  # a log has no width; 80 would fold every sentence
+    return console
+
+
+def _plain(text: str) -> str:
+    """Text for a terminal: nothing that steers it, and spaces that can be searched for."""
+    from assay.report.words import NBSP, printable
+
+    return printable(text).replace(NBSP, " ")
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+COLOURS = {"pass": "green", "fail": "red", "error": "red", "cannot tell": "yellow"}
+
+
+def _show(audit: Audit) -> None:
+    """The verdicts as a table, then the alarms, what broke, and last the report's path."""
+    from rich.text import Text
+
+    from assay.report.words import in_full, limit, outcome
+
+    console, table = _console(), _table("verdict", "question", "measured", "limit")
+    for row in audit.rows:
+        finding, name = row.answer.finding, row.answer.probe
+        what = outcome(row)
+        if finding is None:
+            table.add_row(Text(what, COLOURS.get(what, "")), name, _plain(row.answer.why), "")
+        elif not row.judgements:
+            table.add_row(what, name, _plain(f"{finding.measures[0].name} {in_full(finding.measures[0])}"), "")
+        for j in row.judgements:
+            assert finding is not None  # only a finding is judged
+            measure = next((m for m in finding.measures if m.name == j.measure), None)
+            found = f"{measure.name} {in_full(measure)}" if measure else j.why
+            table.add_row(
+                Text(j.verdict, COLOURS.get(j.verdict, "")),
+                name,
+                _plain(found),
+                _plain(limit(j.standard, measure.unit if measure else "")),
+            )
+    console.print(table)
+    for alarm in audit.alarms:
+        console.print(_plain(f"alarm: {alarm.says}"))
+    broken: dict[str, list[str]] = {}
+    for row in audit.rows:
+        for alarm in row.answer.finding.alarms if row.answer.finding else ():
+            console.print(_plain(f"alarm: {row.answer.probe}: {alarm.says}"))
+        if row.answer.status == "failed":
+            broken.setdefault(row.answer.why, []).append(row.answer.probe)
+    for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
+        _complain(f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not answered: {why}")
+    assert audit.folder is not None  # every audit of the command line is kept
+    typer.echo(audit.folder / "report.html")
+
+
+def _show_changes(before: Audit, after: Audit, changes: Sequence[Change]) -> None:
+    from assay.report.diff import DIFF_COLUMNS, cautions, diff_text
+
+    console, table = _console(), _table(*DIFF_COLUMNS)
+    for row in diff_text(changes):
+        table.add_row(*map(_plain, row))
+    console.print(table)
+    for caution in cautions(before, after):
+        console.print(_plain(f"caution: {caution}"))
+
+
+def _list(name: Shelf, about: Callable[[Any], tuple[str, str]]) -> None:
+    from assay import shelf
+
+    table = _table("name", "what it is", "source")
+    with _meter() as meter:
+        for each in shelf.names(name):
+            meter.doing(f"loading {each}")
+            try:
+                table.add_row(each, *about(shelf.load(name, each)))
+            except AssayError as e:  # a third party's that does not load must not hide the others
+                table.add_row(each, _plain(str(e)), "")
+    _console().print(table)
+
+
+class Meter:
+    """What is going on, on stderr: a bar per question on a terminal, else a line now and then.
+
+    The first line comes after two seconds, and another every ten: a log is read later, and by the line.
+    """
+
+    def __init__(self, console: Console, bars: Progress | None, questions: int | None) -> None:
+        self.console, self.bars, self.left = console, bars, questions
+        self.bar: TaskID | None = None
+        self.due = time.monotonic() + 2
+
+    def line(self, text: str) -> None:
+        self.console.print(_plain(text))
+        self.due = time.monotonic() + 10
+
+    def doing(self, what: str, total: int | None = None) -> None:
+        """Say what the work is now; without a total, that it goes on."""
+        if self.bars is None:
+            if time.monotonic() > self.due:
+                self.line(what)
+        elif self.bar is None:
+            self.bar = self.bars.add_task(what, total=total)
+        else:
+            self.bars.update(self.bar, description=what, total=total, completed=0)  # its clock runs on
+
+    @contextmanager
+    def progress(self, about: str, total: int) -> Iterator[Tick]:
+        self.doing(about, total)
+        done = 0
+
+        def tick(n: int) -> None:
+            nonlocal done
+            done += n
+            if self.bars is not None and self.bar is not None:
+                self.bars.advance(self.bar, n)
+            elif time.monotonic() > self.due:
+                self.line(f"{about}: {done} of {total}")
+
+        yield tick
+
+    def told(self, row: Judged, asked: bool) -> None:
+        """A question was answered: close its bar and begin the next."""
+        from assay.report.words import duration, outcome
+
+        took = duration(row.answer.seconds) if asked else "known from before"
+        said = _plain(f"{row.answer.probe}: {outcome(row)} ({took})")
+        if self.bars is None:
+            self.line(said)
+        else:
+            self.doing(said, total=1)
+            assert self.bar is not None  # doing saw to it
+            self.bars.advance(self.bar)
+            self.bar = None
+        if self.left is not None:
+            self.left -= 1
+        self.doing("the next question" if self.left != 0 else "writing the report")
+
+
+@contextmanager
+def _meter(questions: int | None = None) -> Iterator[Meter]:
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield Meter(console, None, questions)
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        yield Meter(console, bars, questions)
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # where there is no minus sign, a question mark and no traceback
+    app()

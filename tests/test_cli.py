@@ -1,0 +1,499 @@
+"""The command line: what it prints, where, and with which status it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import pytest
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from assay import cli, shelf
+from assay.claim import Claim, Evidence, Published
+from assay.finding import Finding, Measure
+from assay.run import Run
+
+SUBJECT = """
+import torch
+from assay import Subject
+
+class Shapes(torch.nn.Module):
+    def __init__(self, sign):
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.register_buffer("shape", (torch.rand(3, 1, 8, 8, generator=draw) < 0.5).float())
+        self.register_buffer("sign", torch.tensor(sign))
+
+    def forward(self, x):
+        return self.sign * x.flatten(1) @ (self.shape - self.shape.mean(0)).flatten(1).T
+
+def build(sign=1):
+    model = Shapes(sign)
+    draw = torch.Generator().manual_seed(1)
+    y = torch.arange(150) % 3
+    x = (0.3 + 0.4 * model.shape[y] + 0.5 * torch.randn(150, 1, 8, 8, generator=draw)).clamp(0, 1)
+    classes = ["[red]a[/red]", "[red]b[/red]", "[/] c"]
+    return Subject.classifier(model, (x, y), name="three [bold]shapes[/bold]", classes=classes)
+
+def turned():
+    return build(sign=-1)
+"""
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.out.rstrip("\n").splitlines()[-1]
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The console script with these words, in a folder of its own that holds a subject."""
+    (tmp_path / "subject.py").write_text(SUBJECT)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str) -> Ended:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["assay", *words])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, out, err)
+
+    return command
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom assay.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('torch', 'numpy', 'scipy', 'matplotlib', 'pyarrow', 'jinja2', 'sklearn', 'PIL', 'safetensors')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Commands:" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version(assay: Command) -> None:
+    from assay import __version__
+
+    assert assay("--version") == (0, f"assay {__version__}\n", "")
+
+
+COMMANDS = (
+    ["audit"],
+    ["ask"],
+    ["probes"],
+    ["remedies"],
+    ["subjects"],
+    ["report"],
+    ["diff"],
+    ["verify"],
+    ["cure"],
+    ["claims"],
+    ["claims", "test"],
+    ["claims", "page"],
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_each_command_teaches_by_an_example(words: list[str], assay: Command) -> None:
+    ended = assay(*words, "--help")
+    assert ended.status == 0
+    assert f"Example: assay {' '.join(words)}" in " ".join(ended.out.split())
+
+
+def test_every_command_is_in_the_list_above() -> None:
+    known = {" ".join(c) for c in COMMANDS}
+    app = typer.main.get_command(cli.app)
+    assert set(app.commands) == {c.split()[0] for c in known}  # type: ignore[attr-defined]
+    assert {f"claims {c}" for c in app.commands["claims"].commands} == {  # type: ignore[attr-defined]
+        c for c in known if c.startswith("claims ")
+    }
+
+
+@pytest.mark.parametrize("words", ["--nonsense", "audit --seed x", "audit a b", "report", "nothing"])
+def test_usage_errors_end_with_2(words: str, assay: Command) -> None:
+    ended = assay(*words.split())
+    assert ended.status == 2
+    assert "Traceback" not in ended.err
+
+
+ACCURACY = ("audit", "subject.py:build", "--probe", "accuracy")
+
+
+def standards(text: str) -> str:
+    Path("assay.toml").write_text(text)
+    return "assay.toml"
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "verdict"),
+    [("at_least = 0.5", 0, "pass"), ("at_most = 0.5", 1, "fail"), ("at_least = {value}", 3, "cannot tell")],
+)
+def test_the_status_is_the_verdict(limit: str, status: int, verdict: str, assay: Command) -> None:
+    assay(*ACCURACY)
+    found = next(Path("runs").glob("*/audit.json"))
+    measured = json.loads(found.read_text())["rows"][0]["measures"][0]["value"]
+    assert 0.7 < measured < 1
+    ended = assay(*ACCURACY, "--standards", standards(f"[standards.accuracy]\n{limit.format(value=measured)}"))
+    assert ended.status == status
+    found_line = rf"^ *{verdict} +accuracy +accuracy {100 * measured:.1f} % \(.*\) +at (least|most) "
+    assert re.search(found_line, ended.out, re.MULTILINE)
+    assert Path(ended.last).name == "report.html"
+    assert Path(ended.last).stat().st_size > 1000
+
+
+def test_an_audit_asks_all_that_is_on_the_shelf_and_takes_settings_from_the_standards(
+    assay: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "names", lambda which: ["accuracy", "worst-case-accuracy"] if which == "probes" else [])
+    ended = assay(
+        "audit",
+        "subject.py:build",
+        "--standards",
+        standards(
+            "[probes.worst-case-accuracy]\nradius = 0.001\nsteps = 1\n[standards.worst-case-accuracy]\nat_least = 0.1"
+        ),
+    )
+    stored = json.loads((Path(ended.last).parent / "audit.json").read_text())
+    assert [row["probe"] for row in stored["rows"]] == shelf.names("probes")
+    attacked = next(row for row in stored["rows"] if row["probe"] == "worst-case-accuracy")
+    assert (attacked["settings"]["radius"], attacked["verdict"]) == (0.001, "pass")
+    assert ended.status == stored["status"]
+    for name in shelf.names("probes"):
+        assert name in ended.out
+        assert f"{name}: " in ended.err
+
+
+def test_a_second_audit_asks_nothing_again_and_says_so(assay: Command) -> None:
+    first, second = assay(*ACCURACY), assay(*ACCURACY)
+    assert "known from before" not in first.err
+    assert re.search(r"^accuracy: .* \(known from before\)$", second.err, re.MULTILINE)
+    assert (first.last, first.status) == (second.last, second.status)
+
+
+def test_alarms_are_printed(assay: Command) -> None:
+    Path("few.py").write_text(SUBJECT.replace("150", "15"))
+    ended = assay("audit", "few.py:build", "--probe", "accuracy")
+    assert "alarm: accuracy: Only 15 inputs were asked about" in ended.out
+
+
+def test_ask_prints_measures_and_sentence_and_is_an_audit(assay: Command) -> None:
+    ended = assay("ask", "worst-case-accuracy", "subject.py:build", "--set", "radius=8/255", "--set", "steps=2")
+    stored = json.loads((Path(ended.last).parent / "audit.json").read_text())
+    assert len(stored["rows"]) == 1
+    assert stored["rows"][0]["settings"]["radius"] == 8 / 255
+    assert stored["rows"][0]["question"] in ended.out
+    assert " ".join(stored["rows"][0]["says"].split()) in " ".join(ended.out.split())
+    for measure in stored["rows"][0]["measures"]:
+        assert measure["name"] in ended.out
+
+
+def test_a_users_text_is_not_markup(assay: Command) -> None:
+    ended = assay("ask", "accuracy", "subject.py:build")
+    says = json.loads((Path(ended.last).parent / "audit.json").read_text())["rows"][0]["says"]
+    assert "[/" in says
+    assert says in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize("name", ["probes", "remedies", "subjects"])
+def test_lists_have_a_line_and_a_source_each(name: str, assay: Command) -> None:
+    ended = assay(name)
+    assert ended.status == 0
+    assert shelf.names(name)  # type: ignore[arg-type]
+    for each in shelf.names(name):  # type: ignore[arg-type]
+        assert each in ended.out
+    assert "arXiv" in ended.out or "doi" in ended.out or "MNIST" in ended.out
+
+
+def test_a_third_partys_probe_that_does_not_load_hides_no_other(
+    assay: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.metadata import EntryPoint
+
+    theirs = EntryPoint("theirs", "no.such.module:Probe", "assay.probes")
+    monkeypatch.setattr(shelf, "_entry_points", lambda which: {"theirs": theirs} if which == "probes" else {})
+    ended = assay("probes")
+    assert ended.status == 0
+    assert "does not load: No module named 'no'" in " ".join(ended.out.split())
+    assert "accuracy" in ended.out
+
+
+def test_report_draws_a_stored_run_again_without_torch(assay: Command) -> None:
+    page = Path(assay(*ACCURACY).last)
+    before = page.read_text()
+    page.unlink()
+    code = (
+        f"import sys\nsys.modules['torch'] = None\nsys.argv = ['assay', 'report', {str(page.parent)!r}]\n"
+        "from assay.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{page}\n", "")
+    assert page.read_text() == before
+
+
+def test_diff_compares_in_pairs_and_writes_a_page(assay: Command) -> None:
+    one = Path(assay(*ACCURACY).last).parent
+    two = Path(assay("audit", "subject.py:turned", "--probe", "accuracy").last).parent
+    ended = assay("diff", str(one), str(two))
+    assert ended.status == 0
+    assert re.search(r"accuracy +accuracy .* worse +paired on 150 inputs", ended.out)
+    assert ended.last == str(two / "diff.html")
+    assert "three [bold]shapes[/bold]" in (two / "diff.html").read_text()
+
+
+def test_verify_judges_witnesses_again_without_attacking(assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Path(assay("audit", "subject.py:build", "--probe", "accuracy", "--probe", "worst-case-accuracy").last).parent
+    for name in ("accuracy", "worst-case-accuracy"):
+        monkeypatch.setattr(shelf.load("probes", name), "ask", _never)
+    ended = assay("verify", str(run))
+    assert ended.status == 0, ended
+    assert ended.last == "every witness holds"
+    held = dict(re.findall(r"^ *(\S+) +(\d+) +\2 *$", ended.out, re.MULTILINE))
+    assert set(held) == {"accuracy", "worst-case-accuracy"}
+    assert all(int(n) > 0 for n in held.values())
+
+
+def _never(*anything: object) -> NoReturn:
+    raise AssertionError("verify must not ask a probe")
+
+
+def test_verify_says_which_no_longer_hold_and_why(assay: Command) -> None:
+    run = Path(assay(*ACCURACY).last).parent
+    ended = assay("verify", str(run), "--subject", "subject.py:turned")
+    assert ended.status == 1
+    lost = re.findall(r"^accuracy, input \d+, as it is: the model answers .* which is right$", ended.out, re.MULTILINE)
+    assert ended.last == f"{len(lost)} no longer hold"
+    assert "caution: this is not the subject" in ended.out
+
+
+def test_verify_of_a_run_made_in_python_wants_a_subject(assay: Command) -> None:
+    import assay as package
+
+    sys.path.insert(0, os.getcwd())
+    namespace: dict[str, object] = {}
+    exec(compile(SUBJECT, "subject.py", "exec"), namespace)
+    build = namespace["build"]
+    assert callable(build)
+    made = package.audit(build(), probes=["accuracy"], out="made")
+    sys.path.pop(0)
+    ended = assay("verify", str(made.folder))
+    assert ended.status == 2
+    assert "was made in Python" in ended.err
+    assert "give --subject" in ended.err
+    assert assay("verify", str(made.folder), "--subject", "subject.py:build").status == 0
+
+
+def test_cure_prints_the_differences_and_where_the_page_and_weights_are(
+    assay: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from assay.remedy import Remedy
+    from assay.subject import Subject
+
+    @dataclasses.dataclass(frozen=True)
+    class Turn(Remedy):
+        """Turns answers round."""
+
+        by: int = 1
+        source = "nowhere"
+
+        def apply(self, subject: Subject, run: Run) -> Subject:
+            import copy
+
+            model = copy.deepcopy(subject.model)
+            model.sign.mul_(-self.by)  # type: ignore[operator, union-attr]
+            return subject.cured(model, "turn")
+
+    real = shelf.load
+    monkeypatch.setattr(shelf, "load", lambda which, name: Turn if which == "remedies" else real(which, name))
+    ended = assay("cure", "turn", "subject.py:turned", "--set", "by=2", "--probe", "accuracy")
+    assert ended.status == 0, ended.err
+    assert re.search(r"accuracy +accuracy .* better +paired on 150 inputs", ended.out)
+    *_, weights, page = ended.out.split()
+    assert Path(weights).suffix == ".safetensors"
+    assert Path(weights).exists()
+    assert Path(page).parent == Path(weights).parent
+    assert Path(page).exists()
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    def test(run: Run) -> Evidence:
+        return Evidence(
+            verdict="cannot tell" if run.seed else "holds",
+            says=f"With seed {run.seed}.",
+            measures=(Measure(name="gain", value=0.5, low=0.4, high=0.6, better="higher"),),
+        )
+
+    def claim(name: str) -> Claim:
+        return Claim(
+            name=name,
+            source="Someone, 2021",
+            says=f"The {name} one.",
+            here="h",
+            minutes=1,
+            test=test,
+            published=(Published("gain", 0.7, "table 1"),),
+        )
+
+    monkeypatch.setattr(shelf, "names", lambda which: ["someone2021"])
+    monkeypatch.setattr(shelf, "load", lambda which, name: (claim("first"), claim("second")))
+
+
+@pytest.mark.usefixtures("claims")
+def test_claims_are_listed_tested_recorded_and_shown(assay: Command) -> None:
+    assert re.search(r"someone2021/first +not run +The first one\. +Someone, 2021", assay("claims").out)
+    ended = assay("claims", "test", "someone2021/first")
+    assert ended.status == 0
+    assert "holds: someone2021/first. With seed 0." in ended.out
+    assert "gain: 0.50 (0.40 to 0.60)" in ended.out
+    assert Path("claims/ledger/someone2021--first.json").exists()
+    listed = assay("claims").out
+    assert re.search(r"someone2021/first +holds", listed)
+    assert re.search(r"someone2021/second +not run", listed)
+    page = assay("claims", "page", "--out", "page.html")
+    assert page.last == "page.html"
+    assert "someone2021/second" in Path("page.html").read_text()
+    assay("claims", "page", "--out", "page.md")
+    assert Path("page.md").read_text().startswith("# Claims")
+
+
+@pytest.mark.usefixtures("claims")
+def test_a_claim_that_cannot_be_told_ends_with_3_and_an_unknown_one_with_2(assay: Command) -> None:
+    assert assay("claims", "test", "someone2021/first", "--seed", "1").status == 3
+    ended = assay("claims", "test", "someone2021/second", "someone2021/third")
+    assert ended.status == 2
+    assert ended.err.startswith("assay: There is no claim 'someone2021/third'")
+    assert not Path("claims/ledger/someone2021--second.json").exists()
+
+
+def raising(e: BaseException) -> Callable[..., NoReturn]:
+    def raises(*anything: object) -> NoReturn:
+        raise e
+
+    return raises
+
+
+def test_a_stop_by_hand_ends_with_130(assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_open", raising(KeyboardInterrupt()))
+    ended = assay(*ACCURACY)
+    assert (ended.status, ended.err) == (130, "assay: stopped; run the same command again to go on where it was\n")
+
+
+def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(
+    assay: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_open", raising(RuntimeError("a thing\nof two lines")))
+    ended = assay(*ACCURACY)
+    assert ended.status == 2
+    assert ended.err == "assay: RuntimeError: a thing of two lines; this should not happen, --debug shows where\n"
+    shown = assay(*ACCURACY, "--debug")
+    assert shown.status == 2
+    assert "Traceback" in shown.err
+
+
+def test_code_that_calls_exit_is_no_pass(assay: Command) -> None:
+    Path("leaves.py").write_text("import sys\ndef build():\n    sys.exit(0)\n")
+    ended = assay("audit", "leaves.py:build")
+    assert ended.status == 2
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_closed_pipe_is_quiet(assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        ended = assay("probes")
+    assert (ended.status, ended.out, ended.err) == (141, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["audit", "--device", "tpu"], "There is no device 'tpu'; choose cpu, cuda or auto."),
+        (["audit", "--budget", "quik"], "There is no budget 'quik'; choose one of quick, standard, full."),
+        (["audit", "--mean", "a,b"], "--mean 'a,b' is not a list of numbers; write it like --mean 0.5,0.5,0.5."),
+        (
+            ["ask", "accuracy", "--set", "radius"],
+            "--set 'radius' is not NAME=VALUE; write for example --set radius=8/255.",
+        ),
+        (["report", "nowhere"], "'nowhere' holds no finished audit"),
+    ],
+)
+def test_wrong_options_name_the_value_and_the_mend(words: list[str], says: str, assay: Command) -> None:
+    ended = assay(*words)
+    assert ended.status == 2
+    assert ended.err.splitlines()[-1].startswith(f"assay: {says}")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[cli.Meter, Progress]]:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, _environ={})
+    with Progress(console=console, transient=True) as bars:
+        yield cli.Meter(console, bars, 2), bars
+
+
+def judged(name: str) -> object:
+    from assay.audit import Judged
+    from assay.probe import Answer
+
+    finding = Finding(says="s", measures=(Measure(name="m", value=1.0, better="higher"),))
+    answer = Answer(
+        probe=name, question="?", source="", settings={}, key="", status="asked", finding=finding, seconds=3.0
+    )
+    return Judged(answer=answer, judgements=())
+
+
+def test_on_a_terminal_each_question_has_one_bar(terminal: tuple[cli.Meter, Progress]) -> None:
+    meter, bars = terminal
+    meter.doing("opening it")
+    with meter.progress("first part", 10) as tick:
+        tick(4)
+        assert (bars.tasks[0].description, bars.tasks[0].completed, bars.tasks[0].total) == ("first part", 4, 10)
+    with meter.progress("second part", 20) as tick:
+        tick(20)
+    meter.told(judged("accuracy"), True)  # type: ignore[arg-type]
+    assert [t.description for t in bars.tasks] == ["accuracy: no standard (3.0 s)", "the next question"]
+    assert bars.tasks[0].finished
+    with meter.progress("another", 5) as tick:
+        tick(5)
+    meter.told(judged("confidence"), False)  # type: ignore[arg-type]
+    assert [t.description for t in bars.tasks][1:] == [
+        "confidence: no standard (known from before)",
+        "writing the report",
+    ]
+
+
+def test_in_a_log_the_first_line_comes_after_two_seconds_and_then_one_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    file = io.StringIO()
+    meter = cli.Meter(Console(file=file), None, None)
+    with meter.progress("attacking", 100) as tick:
+        for _ in range(30):
+            tick(1)
+            now += 1
+    assert file.getvalue().splitlines() == ["attacking: 4 of 100", "attacking: 15 of 100", "attacking: 26 of 100"]
