@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff format --check --quiet src tests tools benchmarks examples
 
 types: $(VENV)/.ready
 	$(BIN)/mypy

@@ -70,6 +70,7 @@ Command = Callable[..., Ended]
 def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """The console script, in a folder of its own; what native code prints is seen too."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist sets 80, where cells of tables fold
     Path("lenient.toml").write_text(LENIENT)
 
     def command(*words: str) -> Ended:
@@ -282,8 +283,8 @@ TOML = {
     "[standards.acuracy]\nat_least = 0.5": r"There is no probe 'acuracy'; did you mean 'accuracy'\?",
     "[probes.acuracy]\nradius = 1": r"There is no probe 'acuracy'; did you mean 'accuracy'\?",
     "[probes.worst-case-accuracy]\nradios = 1": r"'worst-case-accuracy' has no setting 'radios'; its settings: radius",
-    "[probes.worst-case-accuracy]\nradius = 'wide'": r"The setting radius='wide' of 'worst-case-accuracy' is not float;",
-    "[standards.accuracy]\nat_last = 0.5": r"'assay\.toml' has unknown key 'at_last' in \[standards\.accuracy\]; known are",
+    "[probes.worst-case-accuracy]\nradius = 'wide'": r"The setting radius='wide' of 'worst-case-accuracy' is not float",
+    "[standards.accuracy]\nat_last = 0.5": r"'assay\.toml' has unknown key 'at_last' in \[standards\.accuracy\]; known",
     "[standards.accuracy]\nat_least = 'high'": r"'assay\.toml' has at_least = 'high' in .*; a limit is a number",
     "[standards.accuracy]\nat_least = nan": r"A standard's limit must be a finite number, got nan",
     "[standards.accuracy]\nat_least = 0.1\nat_most = 0.2": r"A standard wants exactly one of at_least and at_most; got",

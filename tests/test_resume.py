@@ -117,7 +117,7 @@ class Forker:
 def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     folder = tmp_path_factory.mktemp("resume")
     (folder / "subject.py").write_text(SUBJECT)
-    (folder / "assay.toml").write_text("[probes.worst-case-accuracy]\nsteps = 4\nrestarts = 1\n")
+    (folder / "assay.toml").write_text("[probes.worst-case-accuracy]\nsteps = 4\n")
     with subprocess.Popen(
         [sys.executable, "-c", FORKER],
         cwd=folder,

@@ -214,8 +214,8 @@ def ask(
     out_to = _console()
     answer = done.rows[0].answer
     if answer.finding is not None:
-        out_to.print(answer.question)
-        out_to.print(_plain(answer.finding.says))
+        _say(out_to, answer.question)
+        _say(out_to, answer.finding.says)
         table = _table("measure", "value", "of", "about")
         for m in answer.finding.measures:
             table.add_row(_plain(m.name), _plain(in_full(m)), "" if m.n is None else str(m.n), _plain(m.about))
@@ -338,9 +338,9 @@ def verify(
     console = _console()
     console.print(table)
     for each in lost:
-        console.print(_plain(each))
+        _say(console, each)
     if not same:
-        console.print("caution: this is not the subject that the run was made on; its weights, code or data differ")
+        _say(console, "caution: this is not the subject that the run was made on; its weights, code or data differ")
     typer.echo(f"{len(lost)} no longer hold" if lost else "every witness holds")
     raise typer.Exit(1 if lost else 0)
 
@@ -437,9 +437,9 @@ def try_claims(
             meter.line(f"{name}: {entries[-1].evidence.verdict}")
     out_to = _console()
     for entry in entries:
-        out_to.print(f"{entry.evidence.verdict}: {entry.id}. {entry.evidence.says}")
+        _say(out_to, f"{entry.evidence.verdict}: {entry.id}. {entry.evidence.says}")
         for m in entry.evidence.measures:
-            out_to.print(_plain(f"  {m.name}: {in_full(m)}"))
+            _say(out_to, f"  {m.name}: {in_full(m)}")
     verdicts = {entry.evidence.verdict for entry in entries}
     raise typer.Exit(1 if "fails" in verdicts else 3 if verdicts - {"holds"} else 0)
 
@@ -577,7 +577,7 @@ def _console(stderr: bool = False) -> Console:
 
     console = Plain(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 160  # a log has no width; 80 would fold every sentence
+        console.width = 160  # a log has no width; 80 would fold most cells of a table
     return console
 
 
@@ -586,6 +586,11 @@ def _plain(text: str) -> str:
     from assay.report.words import NBSP, printable
 
     return printable(text).replace(NBSP, " ")
+
+
+def _say(console: Console, text: str) -> None:
+    """One line of a log, however long; on a terminal wrapped between words."""
+    console.print(_plain(text), soft_wrap=not console.is_terminal)
 
 
 def _table(*columns: str) -> Table:
@@ -627,11 +632,11 @@ def _show(audit: Audit) -> None:
             )
     console.print(table)
     for alarm in audit.alarms:
-        console.print(_plain(f"alarm: {alarm.says}"))
+        _say(console, f"alarm: {alarm.says}")
     broken: dict[str, list[str]] = {}
     for row in audit.rows:
         for alarm in row.answer.finding.alarms if row.answer.finding else ():
-            console.print(_plain(f"alarm: {row.answer.probe}: {alarm.says}"))
+            _say(console, f"alarm: {row.answer.probe}: {alarm.says}")
         if row.answer.status == "failed":
             broken.setdefault(row.answer.why, []).append(row.answer.probe)
     for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
@@ -648,7 +653,7 @@ def _show_changes(before: Audit, after: Audit, changes: Sequence[Change]) -> Non
         table.add_row(*map(_plain, row))
     console.print(table)
     for caution in cautions(before, after):
-        console.print(_plain(f"caution: {caution}"))
+        _say(console, f"caution: {caution}")
 
 
 def _list(name: Shelf, about: Callable[[Any], tuple[str, str]]) -> None:
@@ -677,7 +682,7 @@ class Meter:
         self.due = time.monotonic() + 2
 
     def line(self, text: str) -> None:
-        self.console.print(_plain(text))
+        _say(self.console, text)
         self.due = time.monotonic() + 10
 
     def doing(self, what: str, total: int | None = None) -> None:

@@ -30,8 +30,8 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget("quick", samples=500, steps=10, restarts=1),
-    "standard": Budget("standard", samples=2000, steps=40, restarts=2),
+    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "standard": Budget("standard", samples=2000, steps=50, restarts=2),
     "full": Budget("full", samples=None, steps=100, restarts=5),
 }
 
