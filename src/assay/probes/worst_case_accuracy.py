@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,8 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.finding import Beside, Curve, Exhibit, Finding, Gallery, Line, Measure, Table, Witnesses, share, wilson
-from assay.methods.attack import pgd
+from assay.finding import (
+    Alarm,
+    Beside,
+    Curve,
+    Exhibit,
+    Finding,
+    Gallery,
+    Line,
+    Measure,
+    Table,
+    Witnesses,
+    share,
+    wilson,
+)
+from assay.methods.attack.ensemble import ATTACKS, worst_case
+from assay.methods.attack.minimal_norm import minimal_norm
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -25,7 +39,9 @@ if TYPE_CHECKING:
 
 Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, ...] = ("linf", "l2")
-SHARES = (0.25, 0.5, 1.0, 2.0)
+SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Where the curve is drawn, in budgets."""
+HOW = (*ATTACKS, "minimal-norm, any size")
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class WorstCaseAccuracy(Probe):
     """Does it stay right when someone changes the input on purpose, by no more than the eye would miss?
 
     `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are in the input's own units.
+    A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
     """
 
     radius: float = 8 / 255
@@ -40,9 +57,13 @@ class WorstCaseAccuracy(Probe):
     steps: int | None = None
     restarts: int | None = None
 
-    source: ClassVar[str] = "Madry et al., ICLR 2018, arXiv:1706.06083; Carlini & Wagner, S&P 2017, arXiv:1608.04644"
+    source: ClassVar[str] = (
+        "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
+        "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
+    )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         for name in ("radius", "l2_radius"):
@@ -55,24 +76,18 @@ class WorstCaseAccuracy(Probe):
         index = run.pick(subject.data["test"])
         found = {
             norm: run.map(
-                partial(self._break, subject, run, norm),
-                subject,
-                "test",
-                index,
-                f"worst-case change, {norm}",
+                partial(self._break, subject, run, norm), subject, "test", index, f"worst-case change, {norm}"
             )
             for norm in NORMS
         }
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
-        broke = {
-            norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()
-        }  # n: smallest radius
+        broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
         clean = broke["linf"] > 0
-        held = {norm: broke[norm] > self._radii(norm)[SHARES.index(1.0)] for norm in NORMS}
+        held = {norm: broke[norm] > self._budget(norm) for norm in NORMS}
         witnesses = _witnesses(found, broke, index, label)
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         beside = (commonest, Beside("clean accuracy", float(clean.mean())))
-        steps, restarts = self._effort(run)
+        steps = self.steps or run.budget.steps
         return Finding(
             says=f"An attacker who may change each value by {self.radius:.3g} leaves "
             f"{share(int(held['linf'].sum()), len(index))} right, of {100 * clean.mean():.0f} % on clean inputs.",
@@ -82,8 +97,8 @@ class WorstCaseAccuracy(Probe):
                     held["linf"],
                     better="higher",
                     column="held linf",
-                    about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: PGD "
-                    f"on cross-entropy and on the margin, {steps} steps from {restarts} random start(s) each",
+                    about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: margin PGD, "
+                    f"APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each",
                     beside=beside,
                 ),
                 Measure.proportion(
@@ -103,54 +118,84 @@ class WorstCaseAccuracy(Probe):
                     "clean": clean,
                     "held linf": held["linf"],
                     "held l2": held["l2"],
-                    **{f"broke at {norm}": np.where(np.isfinite(broke[norm]), broke[norm], np.nan) for norm in NORMS},
+                    **{f"smallest {n}": np.where(np.isfinite(broke[n]), broke[n], np.nan) for n in NORMS},
                 },
             ),
-            views=(
-                *(self._curve(norm, broke[norm]) for norm in NORMS),
-                *_pictures(subject, witnesses, run.budget.shown),
-            ),
+            views=(*(self._curve(n, broke[n]) for n in NORMS), *_pictures(subject, witnesses, run.budget.shown)),
+            alarms=tuple(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
             witnesses=witnesses if len(witnesses) else None,
         )
 
-    def _radii(self, norm: Norm) -> tuple[float, ...]:
-        return tuple(share * (self.radius if norm == "linf" else self.l2_radius) for share in SHARES)
-
-    def _effort(self, run: Run) -> tuple[int, int]:
-        return self.steps or run.budget.steps, self.restarts or run.budget.restarts
+    def _budget(self, norm: Norm) -> float:
+        return self.radius if norm == "linf" else self.l2_radius
 
     def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
-        """The smallest radius of the curve at which each input breaks; what broke in a small ball leaves the larger."""
-        steps, restarts = self._effort(run)
+        """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble."""
+        steps, radius = self.steps or run.budget.steps, self._budget(norm)
+        bounds = (subject.inputs.low, subject.inputs.high)
         said = subject.predict(shard.x).argmax(1)
-        broke = torch.where(said == shard.y, torch.inf, 0.0).double()  # a radius must come back equal to itself
+        broke = torch.where(said == shard.y, torch.inf, 0.0).double()  # a distance must come back equal to itself
+        how = torch.where(said == shard.y, -1, 0)
         changed = shard.x.clone()
-        for radius in self._radii(norm):
-            for loss in ("margin", "ce"):
-                alive = torch.nonzero(torch.isinf(broke)).flatten()
-                if radius == 0 or not len(alive):
-                    continue
-                attacked = pgd(
-                    subject.model,
-                    shard.x[alive],
-                    shard.y[alive],
-                    norm=norm,
-                    radius=radius,
-                    steps=steps,
-                    restarts=restarts,
-                    loss=loss,
-                    eot=subject.draws,
-                    bounds=(subject.inputs.low, subject.inputs.high),
-                    rng=shard.rng,
+
+        def keep(rows: Tensor, x: Tensor, size: Tensor, by: Tensor) -> None:
+            """What a fresh look at the subject confirms, and nothing else."""
+            answer = subject.predict(x).argmax(1)
+            fell = answer != shard.y[rows]
+            there = rows[fell]
+            changed[there], said[there], broke[there], how[there] = x[fell], answer[fell], size[fell], by[fell]
+
+        rows = torch.isinf(broke).nonzero()[:, 0]
+        if len(rows) and radius > 0:
+            x, y = shard.x[rows], shard.y[rows]
+            small = minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
+            got = small.success.nonzero()[:, 0]
+            keep(rows[got], small.x[got], small.distance[got], torch.full_like(got, len(HOW) - 1))
+            rows = (broke > radius).nonzero()[:, 0]
+        if len(rows) and radius > 0:
+            worst = worst_case(
+                subject.model,
+                shard.x[rows],
+                shard.y[rows],
+                norm=norm,
+                radius=radius,
+                steps=steps,
+                restarts=self.restarts or run.budget.restarts,
+                targets=3 if steps < 50 else 9,
+                queries=10 * steps,
+                eot=subject.draws,
+                bounds=bounds,
+                rng=shard.rng,
+            )
+            got = worst.success.nonzero()[:, 0]
+            keep(rows[got], worst.x[got], worst.distance[got], worst.by[got])
+        return {"label": shard.y, "broke": broke, "x": shard.x, "changed": changed, "said": said, "how": how}
+
+    def _doubts(self, norm: Norm, rows: Mapping[str, NDArray[Any]], broke: NDArray[np.float64]) -> tuple[Alarm, ...]:
+        """Signs that gradients mislead: a blind attack beats those that see, or no change at all breaks an input."""
+        measure = "worst-case accuracy" if norm == "linf" else "worst-case accuracy, l2"
+        blind, never = int((rows["how"] == HOW.index("square")).sum()), int(np.isinf(broke).sum())
+        alarms = []
+        if blind:
+            alarms.append(
+                Alarm(
+                    f"Square, which sees no gradients, broke {share(blind, len(broke))} of the inputs in {norm} that "
+                    f"held against every attack that sees them; the gradients may be masked.",
+                    doubts=(measure,),
                 )
-                answer = subject.predict(attacked.x).argmax(1)
-                fell = answer != shard.y[alive]
-                changed[alive[fell]], said[alive[fell]] = attacked.x[fell], answer[fell]
-                broke[alive[fell]] = radius
-        return {"label": shard.y, "broke": broke, "x": shard.x, "changed": changed, "said": said}
+            )
+        if never and self._budget(norm) > 0:
+            alarms.append(
+                Alarm(
+                    f"For {share(never, len(broke))} of the inputs no {norm} change of any size was found that breaks "
+                    f"them; a search that cannot fail them at all may be blind.",
+                    doubts=(measure,),
+                )
+            )
+        return tuple(alarms)
 
     def _curve(self, norm: Norm, broke: NDArray[np.float64]) -> Curve:
-        radii, n = (0.0, *self._radii(norm)), len(broke)
+        radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(broke)
         hits = [int((broke > r).sum()) for r in radii]
         bands = [wilson(h, n) for h in hits]
         line = Line(
@@ -168,21 +213,21 @@ class WorstCaseAccuracy(Probe):
             y_label="accuracy",
             unit_y=True,
             lines=(line,),
-            marks=(Beside("budget", self._radii(norm)[SHARES.index(1.0)]),),
-            says="The curve can only be lower than shown: an attack that fails proves nothing.",
+            marks=(Beside("budget", self._budget(norm)),),
+            says="The truth can only be lower than the curve: an attack that fails proves nothing.",
         )
 
 
 def _witnesses(
-    found: Mapping[Norm, Mapping[str, NDArray[np.generic]]],
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
     broke: Mapping[Norm, NDArray[np.float64]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
 ) -> Witnesses:
-    """Per norm, each input that was right and broke, at the smallest radius that broke it."""
+    """Per norm, each input that was right and broke, with the smallest change that was found."""
     rows = {norm: np.flatnonzero((broke[norm] > 0) & np.isfinite(broke[norm])) for norm in NORMS}
 
-    def join(column: str) -> NDArray[np.generic]:
+    def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][rows[norm]] for norm in NORMS])
 
     where = np.concatenate([rows[norm] for norm in NORMS])
@@ -196,7 +241,7 @@ def _witnesses(
         said=join("said").astype(np.int64),
         norm=norms,
         radius=np.concatenate([broke[norm][rows[norm]] for norm in NORMS]),
-        how=tuple(f"pgd {norm}" for norm in norms),
+        how=tuple(HOW[by] for by in join("how")),
     )
 
 

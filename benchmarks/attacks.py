@@ -1,0 +1,284 @@
+"""How fast are the attacks, and how strong?
+
+    python benchmarks/attacks.py steps                 cost of a step over its limit, on this machine's CPU
+    python benchmarks/attacks.py ensemble              the ensemble beside AutoAttack: robust accuracy, passes, seconds
+    python benchmarks/attacks.py gpu                   image-steps per second on a GPU, and time to the answer
+    python benchmarks/attacks.py strength              an adversarially trained net on CIFAR-10, beside AutoAttack
+
+The limit of a step is one forward and one backward pass with respect to the input. Peers are run if they are
+importable (torchattacks, foolbox, autoattack) and left out otherwise. Run it on a quiet machine; everything that is
+compared is measured in the same run, as the median of five.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.methods.attack.apgd import apgd
+from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.ensemble import worst_case
+from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import Swift
+
+RUNS = 5
+
+
+def have(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def median_seconds(work: Callable[[], Any], device: str = "cpu", runs: int = RUNS) -> float:
+    taken = []
+    for _ in range(runs):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+class Counted(nn.Module):
+    """Counts the images that pass, forwards alone as half of a forward and backward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.passes = model, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += len(x) * (1.0 if torch.is_grad_enabled() and x.requires_grad else 0.5)
+        out: Tensor = self.model(x)
+        return out
+
+
+def bundled() -> tuple[nn.Module, Tensor, Tensor]:
+    from assay.data.fashion import fashion_weights, load_fashion
+    from assay.nn.small_cnn import SmallCNN
+
+    model = SmallCNN()
+    model.load_state_dict(fashion_weights())
+    x, y = load_fashion()["test"].take(np.arange(2000))
+    return model.eval().requires_grad_(False), x, y
+
+
+def steps() -> None:
+    """Per-step cost at equal steps without early exit, over the limit."""
+    model, x, y = bundled()
+    x, y = x[:64], y[:64]
+    k = 20
+
+    def limit() -> None:
+        for _ in range(k):
+            at = x.detach().requires_grad_()
+            torch.autograd.grad(nn.functional.cross_entropy(model(at), y, reduction="sum"), at)
+
+    def carlini() -> None:
+        carlini_wagner(model, x, y, c=1.0, steps=k)
+
+    rows: dict[str, Callable[[], Any]] = {
+        "assay pgd linf": lambda: pgd(model, x, y, radius=8 / 255, steps=k, leave=False),
+        "assay pgd l2": lambda: pgd(model, x, y, norm="l2", radius=0.5, steps=k, leave=False),
+        "assay apgd ce": lambda: apgd(model, x, y, radius=8 / 255, steps=k, leave=False),
+        "assay apgd dlr": lambda: apgd(model, x, y, radius=8 / 255, steps=k, loss="dlr", leave=False),
+        "assay carlini-wagner": carlini,
+        "assay minimal-norm linf": lambda: minimal_norm(model, x, y, norm="linf", steps=k),
+        "assay minimal-norm l2": lambda: minimal_norm(model, x, y, norm="l2", steps=k),
+    }
+    if have("torchattacks"):
+        import torchattacks
+
+        theirs = torchattacks.PGD(model, eps=8 / 255, alpha=2 / 255, steps=k)
+        rows["torchattacks pgd"] = lambda: theirs(x, y)
+    if have("foolbox"):
+        import foolbox
+
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
+        attack = foolbox.attacks.LinfPGD(steps=k)
+        rows["foolbox pgd"] = lambda: attack(wrapped, x, y, epsilons=[8 / 255])
+    limit()
+    base = median_seconds(limit)
+    print(f"{k} steps on 64 bundled images, {torch.get_num_threads()} threads; limit {base:.3f} s")
+    for name, work in rows.items():
+        work()
+        # The limit again beside each, so that a change of the machine's mood falls on both.
+        ours, again = median_seconds(work), median_seconds(limit)
+        print(f"{name:26s} {ours / again:5.2f} times the limit")
+
+
+def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, device: str, batch: int) -> None:
+    counted = Counted(model).to(device).eval()
+    x, y = x.to(device), y.to(device)
+    clean = float((model(x[:2000]).argmax(1) == y[:2000]).float().mean())
+    start = time.perf_counter()
+    rng = torch.Generator(device).manual_seed(0)
+    held = []
+    for a, b in zip(x.split(batch), y.split(batch), strict=True):
+        held.append(~worst_case(counted, a, b, radius=radius, rng=rng).success)
+    ours = float(torch.cat(held).float().mean())
+    taken, passes = time.perf_counter() - start, counted.passes / len(x)
+    print(f"radius {radius * 255:.0f}/255, {len(x)} images, clean {clean:.4f}")
+    print(f"  assay ensemble  robust {ours:.4f}  {passes:7.1f} passes per image  {taken:7.1f} s", flush=True)
+    if have("autoattack"):
+        from autoattack import AutoAttack
+
+        counted.passes = 0.0
+        start = time.perf_counter()
+        attack = AutoAttack(counted, norm="Linf", eps=radius, version="standard", device=device, verbose=False)
+        broken = attack.run_standard_evaluation(x, y, bs=batch)
+        with torch.no_grad():
+            theirs = float(torch.cat([model(p).argmax(1) for p in broken.split(batch)]).eq(y).float().mean())
+        spent = time.perf_counter() - start
+        there = counted.passes / len(x)
+        print(f"  autoattack      robust {theirs:.4f}  {there:7.1f} passes per image  {spent:7.1f} s")
+        print(f"  gap {100 * (ours - theirs):+.2f} points; {passes / there:.2f} of the passes, {taken / spent:.2f} of "
+              f"the time", flush=True)  # fmt: skip
+
+
+def ensemble() -> None:
+    model, x, y = bundled()
+    for radius in (8 / 255, 2 / 255):
+        beside_autoattack(model, x[:256], y[:256], radius, "cpu", 64)
+
+
+def cifar(part: str, n: int | None = None) -> tuple[Tensor, Tensor]:
+    from assay.data.beyond import cifar10
+
+    data = cifar10()[part]
+    return data.take(np.arange(len(data) if n is None else n))
+
+
+def trained(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, radius: float, lr: float = 0.1) -> nn.Module:
+    """Standard (radius 0) or adversarial training, on the GPU in bf16, with flips and shifts."""
+    x, y = x.cuda(), y.cuda()
+    model = model.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    batch = 512
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, epochs * (len(x) // batch))
+    rng = torch.Generator("cuda").manual_seed(0)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), device="cuda", generator=rng)[: len(x) // batch * batch].split(batch):
+            a, b = x[rows], y[rows]
+            a = torch.where(torch.rand(batch, 1, 1, 1, device="cuda", generator=rng) < 0.5, a.flip(-1), a)
+            shift = torch.randint(-3, 4, (2,), generator=torch.Generator().manual_seed(int(rows[0])))
+            a = torch.roll(a, (int(shift[0]), int(shift[1])), (2, 3))
+            if radius:
+                model.eval().requires_grad_(False)
+                a = pgd(model, a, b, radius=radius, steps=7, step=radius / 3, leave=False, precision="bf16", rng=rng).x
+                model.train().requires_grad_(True)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(a), b)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+    return model.eval().requires_grad_(False)
+
+
+def strength() -> None:
+    from assay.nn.resnet import ResNet18
+
+    x, y = cifar("train")
+    test_x, test_y = cifar("test", 1000)
+    torch.manual_seed(0)
+    start = time.perf_counter()
+    model = trained(ResNet18(width=32), x, y, epochs=12, radius=8 / 255)
+    print(f"adversarially trained for {time.perf_counter() - start:.0f} s")
+    beside_autoattack(model, test_x, test_y, 8 / 255, "cuda", 1000)
+
+
+def gpu() -> None:
+    """PGD-20 on a CIFAR ResNet-18 and on a small CNN: image-steps per second, ours compiled beside plain loops."""
+    from assay.nn.resnet import ResNet18
+
+    x, y = cifar("train")
+    test_x, test_y = cifar("test", 9216)
+    torch.manual_seed(0)
+    model = trained(ResNet18(), x, y, epochs=3, radius=0.0)
+    test_x, test_y = test_x.cuda(), test_y.cuda()
+    small = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(4096, 10)
+    )
+    small = trained(small, x, y, epochs=2, radius=0.0, lr=0.02)
+    for name, net in (("ResNet-18", model), ("3-layer CNN", small)):
+        _speed(name, net, test_x, test_y)
+
+
+def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    k, batch = 20, 1024
+    swift = Swift(model)
+    rng = torch.Generator("cuda").manual_seed(0)
+
+    def loop(cast: bool, parameters: bool, a: Tensor, b: Tensor, r: float) -> Tensor:
+        """The plain PGD loop of today's libraries."""
+        model.requires_grad_(parameters)
+        low, high = (a - r).clamp(0, 1), (a + r).clamp(0, 1)
+        at = torch.clamp(a + torch.empty_like(a).uniform_(-r, r), 0, 1)
+        for _ in range(k):
+            at = at.detach().requires_grad_()
+            with torch.autocast("cuda", torch.bfloat16, enabled=cast):
+                loss = nn.functional.cross_entropy(model(at), b)
+            wanted = [at, *model.parameters()] if parameters else [at]
+            gradient = torch.autograd.grad(loss, wanted)[0]
+            at = torch.clamp(at.detach() + r / 4 * gradient.sign(), low, high)
+        model.requires_grad_(False)
+        return at.detach()
+
+    def held(broken: Tensor) -> float:
+        with torch.no_grad():
+            return float(torch.cat([model(p).argmax(1) for p in broken.split(batch)]).eq(y).float().mean())
+
+    def batched(attack: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Tensor]:
+        return lambda: torch.cat([attack(a, b) for a, b in zip(x.split(batch), y.split(batch), strict=True)])
+
+    def ours(net: nn.Module, r: float, leave: bool) -> Tensor:
+        precision: Any = "float32" if net is swift else "bf16"
+        return pgd(net, x, y, radius=r, steps=k, step=r / 4, leave=leave, precision=precision, rng=rng).x
+
+    def ceiling() -> None:
+        for _ in range(k):
+            a = x[:batch].detach().requires_grad_()
+            torch.autograd.grad(nn.functional.cross_entropy(swift(a), y[:batch], reduction="sum"), a)
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    radius, below, above = 1 / 255, 0.0, 16 / 255
+    for _ in range(7):  # the radius at which 70 % of the inputs are broken
+        below, above = (below, radius) if held(ours(swift, radius, True)) < 0.3 else (radius, above)
+        radius = (below + above) / 2
+    ceiling()
+    rate = batch * k / median_seconds(ceiling, "cuda")
+    print(f"{name}, {len(x)} images, PGD-{k}; compiled forward and backward alone: {rate:,.0f} image-steps/s")
+    for r in (8 / 255, radius):
+        print(f" radius {255 * r:.2f}/255")
+        ways: dict[str, Callable[[], Tensor]] = {
+            "plain, TF32, parameter gradients": batched(lambda a, b, r=r: loop(False, True, a, b, r)),
+            "plain, TF32, input gradients": batched(lambda a, b, r=r: loop(False, False, a, b, r)),
+            "plain, bf16, input gradients": batched(lambda a, b, r=r: loop(True, False, a, b, r)),
+            "assay, swift": lambda r=r: ours(swift, r, False),
+            "assay, swift, early exit": lambda r=r: ours(swift, r, True),
+        }
+        for way, attack in ways.items():
+            accuracy = held(attack())
+            taken = median_seconds(attack, "cuda", 3)
+            rate = len(x) * k / taken
+            print(f"  {way:34s} {rate:11,.0f} image-steps/s  {taken:6.3f} s  robust {accuracy:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    known = {"steps": steps, "ensemble": ensemble, "gpu": gpu, "strength": strength}
+    if len(sys.argv) != 2 or sys.argv[1] not in known:
+        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
+    sys.path.insert(0, str(Path.cwd()))
+    known[sys.argv[1]]()

@@ -1,0 +1,458 @@
+r"""What every attack shares: its result, the checks at the door, and the one place where a model is asked.
+
+For a random model f_e, the gradient is averaged over `eot` fresh draws of e, one after the other:
+
+    loss        (1/k) sum_j grad_x loss(f_{e_j}(x))
+    mean_prob   grad_x -log( (1/k) sum_j softmax f_{e_j}(x)_y )  =  sum_j w_j grad_x CE(f_{e_j}(x)),  w_j ~ softmax(.)_y
+
+Source: Athalye et al., ICML 2018, arXiv:1707.07397 (expectation over transformations). Both are running means of the
+form m <- m + w (g - m): where all draws are equal the mean is any one of them to the bit, so that a deterministic
+model is attacked along the same path for every k, with the same step.
+
+Departs from print: the gradient is that of the loss up to one positive factor per input and step, chosen so that the
+gradient with respect to the logits, computed in float64, has size 1 there. Steps that use the direction only do not see
+the factor, and confident models no longer send a gradient of 0 through the network; a goal `as_published` stays in
+float32 and has no factor. Where the model ends in a softmax
+the loss reads the logits that went into it; where its rows are probabilities by another road, their logarithm. Both
+keep the order of the classes, hence every decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from assay.errors import AssayError, ShapeError, SubjectError
+from assay.methods.attack.ball import Norm, Region, distance, wide
+from assay.methods.attack.loss import Goal, own
+
+Model = Callable[[Tensor], Tensor]  # n *d -> n c
+EotMode = Literal["loss", "mean_prob"]
+Precision = Literal["float32", "bf16"]
+Head = Literal["logits", "softmax", "probabilities"]
+
+FLOOR = 1e-30  # of the per-input factor: keeps the gradient of any draw within float32
+
+
+class Attacked(NamedTuple):
+    """What an attack leaves. `success` is the answer of a fresh float32 forward pass at `x`, never a search's hope."""
+
+    x: Tensor  # n *d, the best point met, inside bounds and ball
+    success: Tensor  # n bool
+    distance: Tensor  # n float64, in the attack's norm
+    loss: Tensor  # steps n, the height met at each step; an input that has left repeats its last
+
+
+class Seen(NamedTuple):
+    """One look at the model."""
+
+    gradient: Tensor  # n *d
+    height: Tensor  # n float64, NaN where the output or the gradient is
+    reached: Tensor  # n bool
+
+
+class Slope:
+    """Asks a model for the height of a goal's loss and its gradient with respect to the input, and nothing else.
+
+    The parameters collect no gradient. `head` is found out at the first look and is shared by all that `take` gives.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        goal: Goal,
+        *,
+        eot: int = 1,
+        eot_mode: EotMode = "loss",
+        precision: Precision = "float32",
+        head: Head | None = None,
+    ) -> None:
+        if eot < 1:
+            raise AssayError(f"eot counts the draws to average and must be at least 1, got {eot}.")
+        if eot_mode not in get_args(EotMode):
+            raise AssayError(f"Unknown eot_mode {eot_mode!r}; choose one of {', '.join(get_args(EotMode))}.")
+        if eot_mode == "mean_prob" and goal.loss != "ce":
+            raise AssayError(
+                "eot_mode='mean_prob' is the cross-entropy of the averaged softmax; use it with loss='ce'."
+            )
+        if precision not in get_args(Precision):
+            raise AssayError(f"Unknown precision {precision!r}; choose one of {', '.join(get_args(Precision))}.")
+        self.model, self.goal, self.eot, self.eot_mode, self.precision = model, goal, eot, eot_mode, precision
+        self.head = head
+
+    def take(self, rows: Tensor) -> Slope:
+        return self.towards(self.goal.take(rows))
+
+    def towards(self, goal: Goal) -> Slope:
+        """The same model with another goal."""
+        return Slope(self.model, goal, eot=self.eot, eot_mode=self.eot_mode, precision=self.precision, head=self.head)
+
+    def at(self, x: Tensor) -> Seen:
+        """Height and gradient at x from `eot` forward and backward passes: n *d -> n *d, n, n."""
+        gradient, height, z, factor = self._draw(x, None)
+        if self.eot == 1:
+            return Seen(gradient, height, self.goal.reached(z))
+        chance, weight = z.softmax(1), self._weight(z)
+        for draw in range(2, self.eot + 1):
+            g, h, z, _ = self._draw(x, factor)
+            height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
+            if self.eot_mode == "loss":
+                gradient = torch.lerp(gradient, g, 1 / draw)
+            else:
+                new = self._weight(z)
+                weight = torch.logaddexp(weight, new)
+                gradient = torch.lerp(gradient, g, wide((new - weight).exp(), g).to(g.dtype))
+        return Seen(gradient, height, self.goal.reached(chance))
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Height and whether the goal is reached, by fresh float32 forward passes: n *d -> n, n.
+
+        With eot = k draws the answer is that of the mean softmax, else that of the one output.
+        """
+        height, out, z = self._glance(x)
+        if self.eot == 1:
+            return height, self.goal.reached(out)
+        chance = z.softmax(1)
+        for draw in range(2, self.eot + 1):
+            h, _, z = self._glance(x)
+            height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
+        return height, self.goal.reached(chance)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The logits of one fresh float32 pass, or the log of the mean softmax over eot passes: n *d -> n c."""
+        _, _, z = self._glance(x)
+        if self.eot == 1:
+            return z
+        chance = z.softmax(1)
+        for draw in range(2, self.eot + 1):
+            chance = torch.lerp(chance, self._glance(x)[2].softmax(1), 1 / draw)
+        return chance.clamp_min(torch.finfo(chance.dtype).tiny).log()
+
+    def _draw(self, x: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradient, height, logits and the gradient's factor from one pass: n *d -> n *d, n, n c, n 1."""
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            z, _ = self._logits(at, self.precision)
+            printed = self.goal.as_published
+            base = (z.detach() if printed else z.detach().double()).requires_grad_()
+            self.goal = self.goal.started(base)
+            height = self.goal.height(base)
+            (v,) = torch.autograd.grad(height.sum(), base)
+            if factor is None:
+                factor = torch.ones_like(v[:, :1]) if printed else v.abs().amax(1, keepdim=True).clamp_min(FLOOR)
+            gradient = self._pull_back(z, at, (v / factor).to(z.dtype))
+        # sign(NaN) is 0: without this a NaN gradient would pass for a flat one
+        height = height.detach().double().masked_fill(gradient.flatten(1).amax(1).isnan(), torch.nan)
+        return gradient, height, base.detach().double(), factor
+
+    def _glance(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Height, output and logits from one pass without gradient: n *d -> n, n c, n c."""
+        # The first pass through a model keeps the graph: its last node tells the head.
+        with torch.set_grad_enabled(self.head is None):
+            z, out = self._logits(x.detach().requires_grad_(self.head is None), "float32")
+        z = z.detach().double()
+        self.goal = self.goal.started(z)
+        with torch.no_grad():
+            return self.goal.height(z), out.detach(), z
+
+    def _weight(self, z: Tensor) -> Tensor:
+        return own(z.log_softmax(1), self.goal.y if self.goal.target is None else self.goal.target)
+
+    def _logits(self, x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
+        """The logits and the output itself: n *d -> n c, n c."""
+        with torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
+            if self.head is None:
+                out = checked(self.model(x), x, self.goal)
+                if type(out.grad_fn).__name__ == "SoftmaxBackward0":
+                    self.head = "softmax"
+                else:
+                    self.head = "probabilities" if are_probabilities(out.detach()) else "logits"
+                    return read(out, self.head), out
+            if self.head == "softmax":
+                with BeforeSoftmax() as seen:
+                    out = checked(self.model(x), x)
+                before = seen.input_of(out)
+                if before is not None:
+                    return read(before, "logits"), out
+                self.head = "probabilities"  # a softmax that Python does not see, as in a scripted model
+            else:
+                out = checked(self.model(x), x)
+            return read(out, self.head), out
+
+    def _pull_back(self, z: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        try:
+            return torch.autograd.grad(z, x, v)[0]
+        except RuntimeError as error:
+            if "does not require grad" in str(error) or "not have been used" in str(error):
+                raise AssayError(
+                    "The model's output carries no gradient to its input (detached, quantised, or not torch); "
+                    "use the gradient-free attacks square or hop_skip_jump."
+                ) from error
+            raise
+
+
+class BeforeSoftmax(TorchFunctionMode):
+    """Remembers what went into the latest softmax, so that a loss can read logits behind a softmax head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: tuple[Tensor, Tensor] | None = None  # (input, output)
+
+    def __torch_function__(  # type: ignore[override]
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") == "softmax" and isinstance(result, Tensor):
+            source = args[0] if args else (kwargs or {}).get("input")
+            # F.softmax calls Tensor.softmax: the inner pair is the outer one
+            if isinstance(source, Tensor):
+                self.latest = (source, result)
+        return result
+
+    def input_of(self, output: Tensor) -> Tensor | None:
+        return self.latest[0] if self.latest is not None and self.latest[1] is output else None
+
+
+def read(out: Tensor, head: Head) -> Tensor:
+    """The model's output as logits, up to a shift: n c -> n c."""
+    out = out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
+    return out if head == "logits" else out.clamp_min(torch.finfo(out.dtype).tiny).log()
+
+
+def are_probabilities(out: Tensor) -> bool:
+    return bool((out >= 0).all() and ((out.sum(1) - 1).abs() < 1e-3).all())
+
+
+def checked(out: Tensor, x: Tensor, goal: Goal | None = None) -> Tensor:
+    """The output, if it is one row of at least two scores per input; with a goal, if its classes are among them."""
+    if not isinstance(out, Tensor):
+        raise ShapeError(f"The model returned {type(out).__name__}; an attack wants a tensor of logits, shape (n, c).")
+    if out.ndim != 2 or len(out) != len(x) or out.shape[1] < 2:
+        hint = " Stack a single score z as (0, z)." if out.ndim == 1 or out.shape[-1] == 1 else ""
+        raise ShapeError(
+            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; an attack wants one row of at least "
+            f"two logits per input, shape ({len(x)}, c).{hint}"
+        )
+    if goal is not None:
+        for what, classes in (("label", goal.y), ("target", goal.target)):
+            if classes is not None and int(classes.max()) >= out.shape[1]:
+                raise AssayError(
+                    f"Found {what} {int(classes.max())} but the model has {out.shape[1]} classes, "
+                    f"0 to {out.shape[1] - 1}."
+                )
+    return out
+
+
+def check(x: Tensor, y: Tensor, *, bounds: tuple[float, float], target: Tensor | None = None) -> None:
+    """Refuse inputs and labels that no attack can take, in words that say how to mend them."""
+    low, high = bounds
+    if not x.dtype.is_floating_point:
+        raise AssayError(
+            f"Inputs are {x.dtype}; attacks need float inputs in [{low:g}, {high:g}]. For 8-bit images pass x / 255."
+        )
+    if x.dtype not in (torch.float32, torch.float64):
+        raise AssayError(f"Inputs are {x.dtype}; pass x.float(): results are verified in float32.")
+    if x.ndim < 2 or len(x) == 0:
+        raise ShapeError(f"Inputs have shape {tuple(x.shape)}; attacks want a batch of at least one, shape (n, ...).")
+    if y.shape != (len(x),):
+        hint = " If these rows are one-hot, pass y.argmax(-1)." if y.ndim == 2 else ""
+        raise ShapeError(f"Labels have shape {tuple(y.shape)} for {len(x)} inputs; want shape ({len(x)},).{hint}")
+    if y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise AssayError(f"Labels are {y.dtype}; want class indices, such as y.long().")
+    if bool((y < 0).any()):
+        raise AssayError(f"Labels must be at least 0, got {int(y.min())}.")
+    lowest, highest = x.aminmax()
+    if not bool(torch.isfinite(lowest) & torch.isfinite(highest)):
+        bad = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
+        raise AssayError(f"Input {bad} has NaN or infinite features; remove or repair it before the attack.")
+    if float(lowest) < low or float(highest) > high:
+        raise AssayError(
+            f"Inputs span [{float(lowest):g}, {float(highest):g}] but the bounds are [{low:g}, {high:g}]; scale the "
+            "inputs (normalisation belongs inside the model) or pass bounds=(low, high)."
+        )
+    if target is not None:
+        if target.shape != y.shape:
+            raise ShapeError(f"Targets have shape {tuple(target.shape)}; want one class per input, ({len(x)},).")
+        same = (target == y).nonzero()
+        if len(same):
+            i = int(same[0, 0])
+            raise AssayError(f"Input {i} has target {int(target[i])} equal to its label; pick another class.")
+
+
+class Nearest:
+    """The nearest point met that reaches the goal, per input; where there is none, the one of lowest cost."""
+
+    def __init__(self, x: Tensor, norm: Norm, bounds: tuple[float, float]) -> None:
+        n, device = len(x), x.device
+        self.start, self.norm, self.bounds, self.found_x = x, norm, bounds, x.clone()
+        self.hoped = torch.zeros(n, dtype=torch.bool, device=device)
+        self.rows = torch.arange(n, device=device)
+        self.x = x
+        self.size = torch.full((n,), torch.inf, dtype=x.dtype, device=device)
+        self.cost = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
+        self.reached = torch.zeros(n, dtype=torch.bool, device=device)
+
+    def offer(self, at: Tensor, size: Tensor, cost: Tensor, reached: Tensor) -> Tensor:
+        """Keep `at` where it is better; returns where it was: n *d, n, n, n -> n."""
+        better = torch.where(reached, size < self.size, ~self.reached & (cost < self.cost))
+        self.x = torch.where(wide(better, at), at, self.x)
+        self.size = torch.where(better & reached, size, self.size)
+        self.cost = torch.where(better, cost, self.cost)
+        self.reached = self.reached | reached
+        return better
+
+    def let_go(self, step: int, within: Tensor) -> Tensor | None:
+        """Let inputs leave that are broken within this size, now and then; returns the positions that stay, or None."""
+        if not now_and_then(step):
+            return None
+        done = self.size <= within[self.rows]
+        if not bool(done.any()):
+            return None
+        self._store(done.nonzero()[:, 0])
+        stay = (~done).nonzero()[:, 0]
+        self.rows, self.x, self.size = self.rows[stay], self.x[stay], self.size[stay]
+        self.cost, self.reached = self.cost[stay], self.reached[stay]
+        return stay
+
+    def result(self, slope: Slope, trace: Tensor) -> Attacked:
+        """Verify by fresh passes. A point on the boundary to the last bit may fall back when asked again: it is pushed
+        outwards by 0.1 %, twice at most."""
+        self._store(torch.arange(len(self.rows), device=self.rows.device))
+        x = self.found_x
+        _, success = slope.look(x)
+        for _ in range(2):
+            denied = (self.hoped & ~success).nonzero()[:, 0]
+            if len(denied) == 0:
+                break
+            x0 = self.start[denied]
+            x[denied] = torch.clamp(x0 + 1.001 * (x[denied] - x0), *self.bounds)
+            _, success[denied] = slope.take(denied).look(x[denied])
+        return Attacked(x, success, distance(x, self.start, self.norm), trace)
+
+    def _store(self, here: Tensor) -> None:
+        self.found_x[self.rows[here]], self.hoped[self.rows[here]] = self.x[here], self.reached[here]
+
+
+def now_and_then(step: int) -> bool:
+    """When to ask whether inputs can leave: asking makes a GPU wait, so not at every step."""
+    return step & (step - 1) == 0 or step % 5 == 0
+
+
+def refuse_nan(height: Tensor, what: str = "output or gradient") -> None:
+    """Name the first input whose height is NaN: n."""
+    sick = height.isnan()
+    if bool(sick.any()):
+        raise SubjectError(
+            f"The model's {what} is NaN for input {int(sick.nonzero()[0, 0])}; look for a division by zero, a square "
+            "root or logarithm at 0, or an overflow in its forward pass."
+        )
+
+
+class Standing:
+    """The inputs still under attack, the best point met for each, and the way out for those that are broken.
+
+    The best point is one that reaches the goal, and among equals the highest. An input leaves once a fresh float32
+    forward pass confirms its best point; what the search believed and the pass denies goes on.
+    """
+
+    def __init__(self, region: Region, slope: Slope, steps: int, *, leave: bool = True, last: bool = False) -> None:
+        n, device = len(region.centre), region.centre.device
+        self.whole, self.whole_slope, self.leave, self.last = region, slope, leave, last
+        self.region, self.slope, self.rows = region, slope, torch.arange(n, device=device)
+        self.found_x = region.centre.clone()
+        self.found_height = torch.full((n,), -torch.inf, dtype=torch.float64, device=device)
+        self.success = torch.zeros(n, dtype=torch.bool, device=device)
+        self.trace = torch.zeros(steps, n, dtype=torch.float64, device=device)
+        self._load()
+
+    def _load(self) -> None:
+        self.x, self.height = self.found_x[self.rows], self.found_height[self.rows]
+        self.reached = self.success[self.rows]
+        self.sick = torch.zeros_like(self.reached)
+
+    def again(self) -> bool:
+        """Take up the inputs that still hold for another restart; False when none is left."""
+        self.rows = (~self.success).nonzero()[:, 0]
+        if len(self.rows) == 0:
+            return False
+        if len(self.rows) == len(self.success):  # the first look sets head and scale on the slope itself
+            self.region, self.slope = self.whole, self.whole_slope
+        else:
+            self.region, self.slope = self.whole.take(self.rows), self.whole_slope.take(self.rows)
+        self._load()
+        return True
+
+    def offer(self, at: Tensor, height: Tensor, reached: Tensor, step: int) -> Tensor:
+        """Keep `at` where it beats the best so far; returns where it did: n *d, n, n -> n."""
+        self.sick |= height.isnan()
+        if self.last:
+            better = ~height.isnan()
+        else:
+            better = (reached & ~self.reached) | ((reached == self.reached) & (height > self.height))
+        self.x = torch.where(wide(better, at), at, self.x)
+        self.height = torch.where(better, height, self.height)
+        self.reached = torch.where(better, reached, self.reached)
+        if step < len(self.trace):
+            self.trace[step, self.rows] = height
+        return better
+
+    def let_go(self, step: int) -> Tensor | None:
+        """Let confirmed inputs leave, now and then; returns the positions that stay, or None if all do."""
+        if not self.leave or not now_and_then(step):
+            return None
+        self._refuse_sick()
+        hopes = self.reached.nonzero()[:, 0]
+        if len(hopes) == 0:
+            return None
+        height, sure = self.slope.take(hopes).look(self.x[hopes])
+        self.height[hopes], self.reached[hopes] = height, sure
+        if not bool(sure.any()):
+            return None
+        self._store(hopes[sure])
+        gone = self.rows[hopes[sure]]
+        self.trace[step + 1 :, gone] = self.trace[step, gone]
+        stay = (~self.reached).nonzero()[:, 0]
+        self.rows, self.x, self.height = self.rows[stay], self.x[stay], self.height[stay]
+        self.reached, self.sick = self.reached[stay], self.sick[stay]
+        self.region, self.slope = self.region.take(stay), self.slope.take(stay)
+        return stay
+
+    def finish(self, at: Tensor) -> None:
+        """End a run at its last points, which nobody has looked at yet; verify all that is still here: n *d."""
+        if len(self.rows) == 0:
+            return
+        fresh = torch.zeros_like(self.reached)
+        # A point that already reaches the goal needs no rival: one pass fewer.
+        unbroken = torch.ones_like(fresh) if self.last else ~self.reached
+        here = unbroken.nonzero()[:, 0]
+        if len(here):
+            height, reached = self.height.clone(), self.reached.clone()
+            height[here], reached[here] = self.slope.take(here).look(at[here])
+            fresh = self.offer(at, height, reached, len(self.trace)) & unbroken
+        stale = (~fresh).nonzero()[:, 0]
+        if len(stale):
+            self.height[stale], self.reached[stale] = self.slope.take(stale).look(self.x[stale])
+        self.sick |= self.x.isnan().flatten(1).any(1)
+        self._refuse_sick()
+        self._store(torch.arange(len(self.rows), device=self.rows.device))
+
+    def result(self) -> Attacked:
+        x = self.found_x
+        return Attacked(x, self.success, self.whole.distance(x), self.trace.to(x.dtype))
+
+    def _store(self, here: Tensor) -> None:
+        there = self.rows[here]
+        self.found_x[there], self.found_height[there] = self.x[here], self.height[here]
+        self.success[there] = self.reached[here]
+
+    def _refuse_sick(self) -> None:
+        if bool(self.sick.any()):
+            i = int(self.sick.nonzero()[0, 0])
+            clean, _ = self.slope.take(self.rows.new_tensor([i])).look(self.region.centre[i : i + 1])
+            sick = torch.zeros_like(self.found_height).index_fill(0, self.rows[self.sick], torch.nan)
+            refuse_nan(sick, "output" if bool(clean.isnan().any()) else "gradient")

@@ -1,0 +1,234 @@
+r"""Where an attacker may go from an input: a norm ball cut with the box of valid inputs.
+
+    B(x0) = { x : ||x - x0||_p <= r,  low <= x <= high,  x_i = x0_i off the mask }
+
+`Ball` is the budget as a value; `Ball.around(x0)` is the set itself, with what does not change over an attack
+computed once. All projections land inside B in exact arithmetic: float rounding may cost the attacker a few 1e-8 of
+budget and never gives any away.
+
+Sources: the l1 projection with a box is Croce & Hein, ICML 2021, arXiv:2103.01208, sec. 3.1; the sparse l1 direction is
+Tramer & Boneh, NeurIPS 2019, arXiv:1904.13000, sec. 4 (SLIDE). The l2 projection with a box is the KKT condition
+x_i = clip(x0_i + t (z_i - x0_i)) with one t per input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from assay.errors import AssayError, ShapeError
+
+Norm = Literal["linf", "l2", "l1", "l0"]
+
+SPARSE_SHARE = 0.01  # of the features one l1 step moves; SLIDE's 99th percentile
+LEVEL_ROUNDS = 12  # Newton or halving rounds for the l1 level: exact on images and vectors alike
+STRETCH_ROUNDS = 5  # rounds for the l2 factor; each is feasible, so fewer would only cost budget
+
+
+def wide(values: Tensor, like: Tensor) -> Tensor:
+    """One number per input, shaped to broadcast over its features."""
+    return values.reshape(-1, *(1,) * (like.ndim - 1))  # n -> n 1 1 1
+
+
+def norms(change: Tensor, norm: Norm) -> Tensor:
+    flat = change.flatten(1)  # n *d -> n f
+    if norm == "linf":
+        return flat.abs().amax(1)
+    if norm == "l0":
+        return (flat != 0).sum(1).to(change.dtype)
+    size: Tensor = torch.linalg.vector_norm(flat, ord=2 if norm == "l2" else 1, dim=1)
+    return size
+
+
+def distance(x: Tensor, x0: Tensor, norm: Norm) -> Tensor:
+    """||x - x0|| per input, in float64: n *d, n *d -> n. l0 counts changed features."""
+    return norms(x.double() - x0.double(), norm)
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """A budget: the norm, its radius (one number, or one per input), the bounds of an input, what may change."""
+
+    norm: Norm
+    radius: float | Tensor
+    low: float = 0.0
+    high: float = 1.0
+    mask: Tensor | None = None  # *d or n *d, True where a feature may change
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise AssayError(f"Unknown norm {self.norm!r}; choose one of {', '.join(get_args(Norm))}.")
+        radius = torch.as_tensor(self.radius)
+        if radius.ndim > 1:
+            raise ShapeError(f"A radius is one number or one per input, got shape {tuple(radius.shape)}.")
+        if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
+            raise AssayError(f"A radius must be finite and at least 0, got {self.radius}.")
+        if not self.low < self.high:
+            raise AssayError(f"Bounds must be (low, high) with low < high, got ({self.low}, {self.high}).")
+
+    def around(self, x0: Tensor) -> Region:
+        """The set of inputs that this budget reaches from each of x0: n *d."""
+        radius = torch.as_tensor(self.radius, dtype=torch.float64, device=x0.device)
+        if radius.ndim == 1 and len(radius) != len(x0):
+            raise ShapeError(f"Got {len(radius)} radii for {len(x0)} inputs; pass one number or one radius per input.")
+        radius = radius.expand(len(x0))
+        low, high = (torch.full((), b, dtype=x0.dtype, device=x0.device).expand_as(x0) for b in (self.low, self.high))
+        if self.norm == "linf":
+            r = wide(radius, x0)
+            centre = x0.double()
+            below, above = (centre - r).to(x0.dtype), (centre + r).to(x0.dtype)
+            # The rounding of x0 -+ r may have gone outwards: then step one float back towards x0.
+            below = torch.where(centre - below.double() > r, torch.nextafter(below, x0), below)
+            above = torch.where(above.double() - centre > r, torch.nextafter(above, x0), above)
+            low, high = torch.maximum(low, below), torch.minimum(high, above)
+        if self.mask is not None:
+            try:
+                fixed = ~self.mask.to(device=x0.device, dtype=torch.bool).expand_as(x0)
+            except RuntimeError:
+                raise ShapeError(
+                    f"A mask of shape {tuple(self.mask.shape)} does not fit inputs of shape {tuple(x0.shape)}; "
+                    "give it the shape of one input or of the batch."
+                ) from None
+            low, high = torch.where(fixed, x0, low), torch.where(fixed, x0, high)
+        return Region(self.norm, radius.to(x0.dtype), x0, low, high, max(abs(self.low), abs(self.high)))
+
+    def project(self, x: Tensor, x0: Tensor) -> Tensor:
+        return self.around(x0).project(x)
+
+    def sample(self, x0: Tensor, rng: torch.Generator) -> Tensor:
+        return self.around(x0).sample(rng)
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A ball around each of n inputs. Loops build it once and narrow it with `take` as inputs leave."""
+
+    norm: Norm
+    radius: Tensor  # n
+    centre: Tensor  # n *d
+    low: Tensor  # n *d: bounds, l_inf radius and mask in one
+    high: Tensor  # n *d
+    scale: float  # the largest |feature|, which bounds the rounding of a sum
+
+    def take(self, rows: Tensor) -> Region:
+        return replace(
+            self, radius=self.radius[rows], centre=self.centre[rows], low=self.low[rows], high=self.high[rows]
+        )
+
+    def distance(self, x: Tensor) -> Tensor:
+        return distance(x, self.centre, self.norm)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point of the ball: n *d -> n *d. A point already inside comes back bit for bit."""
+        boxed = torch.clamp(x, self.low, self.high)
+        if self.norm == "linf":
+            return boxed
+        x0, low, high = self.centre.flatten(1), self.low.flatten(1), self.high.flatten(1)  # n f
+        boxed, change = boxed.flatten(1), x.flatten(1) - x0
+        radius = self.radius[:, None]  # n 1
+        inside = norms(boxed - x0, self.norm)[:, None] <= radius * (1 - 1e-6)  # 1e-6 covers the sum's own rounding
+        if self.norm == "l0":
+            moved = torch.where(keep_largest((boxed - x0).abs(), self.radius) > 0, boxed, x0)
+            return torch.where(norms(boxed - x0, "l0")[:, None] <= radius, boxed, moved).reshape(x.shape)
+        reach = radius * (1 - 2e-6)
+        length, room = change.abs(), torch.where(change > 0, high - x0, x0 - low)
+        if self.norm == "l2":
+            shorter = torch.minimum(length * l2_factor(length, room, reach), room)
+        else:
+            shorter = torch.minimum((length - l1_level(length, room, reach)).clamp_min(0), room)
+        shorter *= (reach / norms(shorter, self.norm)[:, None].clamp_min(1e-30)).clamp_max(1)
+        # x0 + change rounds by at most scale * 2^-24: shorten first, so that no feature moves further than meant.
+        shorter = (shorter - self.scale * 2.0**-23).clamp_min_(0)
+        moved = torch.clamp(x0 + shorter.copysign(change), low, high)
+        return torch.where(inside, boxed, moved).reshape(x.shape)
+
+    def sample(self, rng: torch.Generator) -> Tensor:
+        """A random start: uniform in the ball (l0: uniform features on a random support), then into the box."""
+        shape, device, dtype = self.centre.shape, rng.device, self.centre.dtype
+        u = torch.rand(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
+        if self.norm == "linf":
+            return torch.clamp(self.low + u * (self.high - self.low), self.low, self.high)
+        free = self.high > self.low
+        if self.norm == "l0":
+            rank = torch.rand(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
+            few = keep_largest(torch.where(free, rank, 0).flatten(1), self.radius).reshape(shape) > 0
+            inside = torch.clamp(self.low + u * (self.high - self.low), self.low, self.high)
+            return torch.where(few, inside, self.centre)
+        if self.norm == "l2":
+            way = torch.randn(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
+        else:
+            way = -torch.log1p(-u) * torch.randn(shape, generator=rng, device=device, dtype=dtype).sign().to(u.device)
+        way = torch.where(free, way, 0)
+        depth = torch.rand(shape[0], generator=rng, device=device, dtype=dtype).to(self.centre.device)
+        count = free.flatten(1).sum(1).clamp_min(1)
+        size = self.radius * depth ** (1 / count) / norms(way, self.norm).clamp_min(1e-30)
+        return self.project(self.centre + way * wide(size, way))
+
+    def steepest(self, gradient: Tensor, at: Tensor, few: int = 1) -> Tensor:
+        """The unit step that climbs fastest: n *d -> n *d. l1 shares it among the `few` best features with room."""
+        if self.norm == "linf":
+            return gradient.sign()
+        if self.norm == "l2":
+            return gradient / wide(norms(gradient, "l2").clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
+        if self.norm == "l1":
+            return sparse_sign(gradient, at, self.low, self.high, few)
+        raise AssayError("There is no steepest step in l0; minimal_norm searches it, pgd takes linf, l2 or l1.")
+
+    def few(self, reach: float) -> int:
+        """How many features an l1 step moves: as many as the reach can saturate, and at least 1 %."""
+        features = self.centre[0].numel()
+        return min(features, max(1, math.ceil(SPARSE_SHARE * features), math.ceil(reach / self.scale)))
+
+
+def sparse_sign(gradient: Tensor, at: Tensor, low: Tensor, high: Tensor, few: int) -> Tensor:
+    """Signs of the `few` largest slopes among features with room left, at l1 length 1: n *d -> n *d."""
+    room = torch.where(gradient > 0, at < high, at > low)
+    slope = torch.where(room, gradient, 0).flatten(1)  # n f
+    top = slope.abs().topk(few, dim=1).indices
+    signs = slope.gather(1, top).sign() / few
+    return torch.zeros_like(slope).scatter_(1, top, signs).reshape(gradient.shape)
+
+
+def keep_largest(change: Tensor, count: Tensor) -> Tensor:
+    """Zero all but the `count` largest |entries| of each row: n f, n -> n f. Ties go to the lower index."""
+    rank = change.abs().argsort(dim=1, descending=True, stable=True).argsort(1)
+    return torch.where(rank < count.floor()[:, None], change, 0)
+
+
+def l2_factor(length: Tensor, room: Tensor, reach: Tensor) -> Tensor:
+    """The t with || min(t length, room) || = reach, from below: n f, n f, n 1 -> n 1.
+
+    With the features that are at their bound frozen, t = sqrt((reach^2 - ||room_frozen||^2) / ||length_free||^2). From
+    any t that is too small this gives a larger t that is still not too large, so every round is feasible.
+    """
+    t = reach / norms(length, "l2")[:, None].clamp_min(1e-30)
+    for _ in range(STRETCH_ROUNDS):
+        frozen = t * length >= room
+        spent = (room * frozen).square().sum(1, keepdim=True)
+        free = length.masked_fill(frozen, 0).square().sum(1, keepdim=True)
+        better = ((reach.square() - spent).clamp_min(0) / free.clamp_min(1e-30)).sqrt()
+        t = torch.where(free > 0, torch.maximum(t, better), t)
+    return t
+
+
+def l1_level(length: Tensor, room: Tensor, reach: Tensor) -> Tensor:
+    """The level v >= 0 with sum_i min(max(length_i - v, 0), room_i) = reach: n f, n f, n 1 -> n 1.
+
+    The sum falls with v, piecewise linearly: Newton's step is exact within a piece, and halving is the fallback where
+    it would leave the bracket.
+    """
+    low, high = torch.zeros_like(reach), length.amax(1, keepdim=True)
+    level = low
+    for _ in range(LEVEL_ROUNDS):
+        over = length - level
+        total = torch.minimum(over.clamp_min(0), room).sum(1, keepdim=True)
+        slope = ((over > 0) & (over < room)).sum(1, keepdim=True)
+        low, high = torch.where(total > reach, level, low), torch.where(total > reach, high, level)
+        newton = level + (total - reach) / slope
+        better = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)  # strict: no cycles
+        level = torch.where((total - reach).abs() <= 1e-6 * reach, level, better)  # there: stay, also on a flat piece
+    return level

@@ -1,0 +1,192 @@
+r"""The worst case that several attacks find together: cheap ones first, and an input leaves as soon as it is broken.
+
+    margin PGD from the input itself        all that the model gets right
+    APGD on cross-entropy, a quarter        what is left
+    targeted APGD on DLR, a quarter         what is left, its three likeliest wrong classes
+    then in full, on what is *near*:        APGD-CE, targeted APGD-DLR over all targets, minimal norm, Square
+
+An input is near where the lowest margin met is under half of its clean margin. What is far is not given up unseen: a
+random few of it get everything too, and if any of those breaks, so does all of the rest: the margin misled.
+
+Source: Croce & Hein, ICML 2020, arXiv:2003.01690 (AutoAttack: APGD-CE, targeted APGD-DLR, FAB, Square, in turn).
+Departs from print: the order, the first three short rounds, the near and the far; a fast minimum-norm attack (Pintor et
+    al., NeurIPS 2021) in FAB's place; Square goes on beyond a first tenth of its queries only if that broke something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from assay.errors import AssayError
+from assay.methods.attack.apgd import apgd
+from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, check
+from assay.methods.attack.ball import Norm, distance
+from assay.methods.attack.loss import Goal, LossName
+from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.square import square
+
+NEAR = 0.5
+SPOT = 16
+ATTACKS = ("none", "pgd", "apgd-ce", "apgd-dlr", "minimal-norm", "square")
+"""What `by` counts in: 0 is an input that was wrong before anyone touched it."""
+
+
+Hit = Callable[[Tensor, Tensor], Attacked]  # (n *d, n) -> Attacked
+
+
+class WorstCase(NamedTuple):
+    """What the attacks found together. `by` says which broke an input: an index into ATTACKS, -1 where none did."""
+
+    x: Tensor  # n *d
+    success: Tensor  # n bool
+    distance: Tensor  # n
+    by: Tensor  # n
+
+
+def worst_case(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    norm: Norm = "linf",
+    radius: float,
+    steps: int = 100,
+    restarts: int = 1,
+    targets: int = 9,
+    queries: int = 1000,
+    gradients: bool = True,
+    eot: int = 1,
+    eot_mode: EotMode = "loss",
+    bounds: tuple[float, float] = (0.0, 1.0),
+    precision: Precision = "float32",
+    rng: torch.Generator | None = None,
+) -> WorstCase:
+    """Break as many inputs as can be broken inside the ball: n *d, n -> WorstCase.
+
+    Without `gradients` only Square is run, on everything. `steps`, `restarts`, `targets` and `queries` are
+    what an input gets at the most from each attack.
+    """
+    check(x, y, bounds=bounds)
+    rng = rng or torch.Generator().manual_seed(0)
+    field = _Field(model, x.detach(), y, norm, radius, eot)
+    if radius == 0:
+        return field.result()
+    quarter = max(5, steps // 4)
+
+    def climb(loss: LossName, passes: int, leads: int, runs: int = 1) -> Hit:
+        def hit(a: Tensor, b: Tensor) -> Attacked:
+            return apgd(
+                model,
+                a,
+                b,
+                norm=norm,
+                radius=radius,
+                steps=passes,
+                restarts=runs,
+                loss=loss,
+                targets=leads,
+                eot=eot,
+                eot_mode=eot_mode if loss == "ce" else "loss",
+                bounds=bounds,
+                precision=precision,
+                rng=rng,
+            )
+
+        return hit
+
+    def descend(a: Tensor, b: Tensor) -> Attacked:
+        """Short margin steps from the input itself: what is easily broken leaves here."""
+        return pgd(
+            model,
+            a,
+            b,
+            norm=norm,
+            radius=radius,
+            steps=min(10, steps),
+            step=radius / 4,
+            random_start=False,
+            loss="margin",
+            eot=eot,
+            bounds=bounds,
+            precision=precision,
+            rng=rng,
+        )
+
+    def shrink(a: Tensor, b: Tensor) -> Attacked:
+        return minimal_norm(
+            model, a, b, norm=norm, radius=radius, steps=steps, eot=eot, bounds=bounds, precision=precision
+        )
+
+    def search(asked: int) -> Hit:
+        if norm not in ("linf", "l2"):
+            raise AssayError(f"Square knows linf and l2, not {norm}; without gradients use hop_skip_jump.")
+        return partial(square, model, norm=norm, radius=radius, queries=asked, eot=eot, bounds=bounds, rng=rng)
+
+    if not gradients:
+        field.attack("square", search(queries), field.alive())
+        return field.result()
+    field.attack("pgd", descend, field.alive())
+    field.attack("apgd-ce", climb("ce", quarter, 0), field.alive())
+    field.attack("apgd-dlr", climb("dlr", quarter, min(3, targets)), field.alive())
+    left = field.alive()
+    near = left[field.nearness[left] < NEAR]
+    far = left[field.nearness[left] >= NEAR]
+    spot = far[torch.randperm(len(far), generator=rng, device=rng.device).to(far.device)[:SPOT]]
+    for rows in (torch.cat([near, spot]), far):
+        rows = rows[~field.success[rows]]
+        if len(rows) == 0:
+            continue
+        field.attack("apgd-ce", climb("ce", steps, 0, restarts), rows)
+        field.attack("apgd-dlr", climb("dlr", steps, targets, restarts), rows)
+        field.attack("minimal-norm", shrink, rows)
+        if norm in ("linf", "l2") and queries:
+            gained = field.attack("square", search(max(1, queries // 10)), rows)
+            if gained:
+                field.attack("square", search(queries), rows)
+        if not bool(field.success[spot].any()):
+            break
+    return field.result()
+
+
+class _Field:
+    """The inputs, what became of each, and how near the rest came."""
+
+    def __init__(self, model: Model, x: Tensor, y: Tensor, norm: Norm, radius: float, eot: int) -> None:
+        self.model, self.x, self.y, self.norm, self.radius, self.eot = model, x, y, norm, radius, eot
+        self.worst = x.clone()
+        height, wrong = self._look(torch.arange(len(x), device=x.device), x)
+        self.clean = -height  # n: the margin before
+        self.success = wrong
+        self.by = torch.where(wrong, 0, -1)
+        self.nearness = torch.ones_like(self.clean)  # n: lowest margin met over the clean one
+
+    def _look(self, rows: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return Slope(self.model, Goal(self.y[rows], None, "margin"), eot=self.eot).look(at)
+
+    def alive(self) -> Tensor:
+        return (~self.success).nonzero()[:, 0]
+
+    def attack(self, name: str, attack: Hit, rows: Tensor) -> int:
+        """Attack those of `rows` that still hold; returns how many broke."""
+        rows = rows[~self.success[rows]]
+        if len(rows) == 0:
+            return 0
+        found = attack(self.x[rows], self.y[rows])
+        fell = found.success & (found.distance <= self.radius * (1 + 1e-6))
+        hit, held = rows[fell], rows[~fell]
+        self.worst[hit], self.success[hit], self.by[hit] = found.x[fell], True, ATTACKS.index(name)
+        if len(held):
+            inside = (found.distance <= self.radius * (1 + 1e-6))[~fell]
+            height, _ = self._look(held, found.x[~fell])
+            ratio = torch.where(inside, -height / self.clean[held], self.nearness[held])
+            self.nearness[held] = torch.minimum(self.nearness[held], ratio)
+        return len(hit)
+
+    def result(self) -> WorstCase:
+        return WorstCase(self.worst, self.success, distance(self.worst, self.x, self.norm), self.by)

@@ -1,0 +1,166 @@
+r"""Transfer: attack a substitute that was taught the victim's answers, and see whether the victim falls too.
+
+The victim is asked for labels only, O(x) = argmax f(x). The substitute F learns them, and asks for more where its own
+answers change fastest (Jacobian-based augmentation):
+
+    D_{r+1} = D_r  u  { P_box( x + lambda sign(grad_x F(x)_{O(x)}) ) : x in D_r },    F_{r+1} = F_r trained on (D, O(D))
+
+Source: Papernot et al., ASIACCS 2017, arXiv:1602.02697, Algorithm 1.
+Departs from print: new points are cut to the box; F's score is the log of its softmax, which has the sign of the
+    softmax's own gradient and does not vanish where F is sure; Adam, where the paper has SGD with momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.errors import AssayError
+from assay.methods.attack.attacked import Attacked, Model, Slope, refuse_nan
+from assay.methods.attack.loss import Goal, own
+
+Attack = Callable[[Model, Tensor, Tensor], Attacked]  # (model, n *d, n); such as partial(pgd, radius=r, leave=False)
+Kind = Literal["cnn", "mlp"]
+
+
+class Learned(NamedTuple):
+    model: nn.Module  # in eval mode, its parameters frozen
+    asked: int  # how many labels the victim was asked for
+
+
+def learn_substitute(
+    victim: Model,
+    seeds: Tensor,
+    *,
+    substitute: nn.Module,
+    rounds: int = 2,
+    reach: float = 0.1,
+    epochs: int = 10,
+    lr: float = 3e-3,
+    batch: int = 64,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    rng: torch.Generator,
+) -> Learned:
+    """Train `substitute` in place on the victim's labels of `seeds` and of what it makes of them: n *d -> Learned.
+
+    Each of the `rounds` doubles the points; `reach` is lambda above, `epochs` are per round and one more set of them
+    at the end. The module's own random numbers, if it has any (dropout), come from torch's global generator.
+    """
+    if len(seeds) == 0 or rounds < 0 or epochs < 1 or batch < 1:
+        raise AssayError(
+            f"A substitute needs at least 1 seed, rounds >= 0, epochs >= 1, batch >= 1; got {len(seeds)} seeds, "
+            f"{rounds=}, {epochs=}, {batch=}."
+        )
+    x = seeds.detach()
+    labels = _labels(victim, x, batch)
+    substitute.to(x.device).requires_grad_(True)
+    adam = torch.optim.Adam(substitute.parameters(), lr)
+    for r in range(rounds + 1):
+        substitute.train()
+        for _ in range(epochs):
+            for rows in _parts(torch.randperm(len(x), generator=rng, device=rng.device).to(x.device), batch):
+                cost = F.cross_entropy(substitute(x[rows]), labels[rows])
+                adam.zero_grad()
+                torch.autograd.backward(cost)
+                adam.step()
+        substitute.eval()
+        if r < rounds:
+            new = _augment(substitute, x, labels, reach, batch).clamp_(*bounds)
+            x, labels = torch.cat([x, new]), torch.cat([labels, _labels(victim, new, batch)])
+    adam.zero_grad()
+    return Learned(substitute.requires_grad_(False), len(x))
+
+
+def transfer(victim: Model, substitute: Model, x: Tensor, y: Tensor, *, attack: Attack, draws: int = 1) -> Attacked:
+    """Attack the substitute, judge on the victim: n *d, n -> Attacked, with the attack's own distances and heights.
+
+    Success is any answer but y, of a fresh pass through the victim, or of the mean softmax over `draws` passes where
+    the victim is random. An attack that stops at the substitute's boundary rarely crosses the victim's: give one that
+    goes on, such as `partial(pgd, radius=8 / 255, leave=False)`.
+    """
+    crafted = attack(substitute, x, y)
+    return crafted._replace(success=broken(victim, crafted.x, y, draws=draws))
+
+
+def broken(victim: Model, x: Tensor, y: Tensor, *, draws: int = 1) -> Tensor:
+    """Whether the victim answers something other than y, asked afresh and without gradients: n *d, n -> n bool."""
+    # head="logits" keeps the look free of gradients, which a victim that only answers may not survive
+    height, wrong = Slope(victim, Goal(y, loss="margin"), eot=draws, head="logits").look(x)
+    refuse_nan(height, "output")
+    return wrong
+
+
+def small_substitute(
+    kind: Kind,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    rng: torch.Generator,
+) -> nn.Module:
+    """A network that learns in seconds: "cnn", two convolutions for (channels, h, w); "mlp", two hidden layers."""
+    if kind not in get_args(Kind) or (kind == "cnn" and len(shape) != 3) or not shape or classes < 2:
+        raise AssayError(
+            f"A substitute is a 'cnn' for inputs (channels, h, w) or an 'mlp' for any, with at least 2 classes; got "
+            f"{kind=}, {shape=}, {classes=}."
+        )
+    # layers draw their weights from the global generator as they are built
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
+        if kind == "mlp":
+            return nn.Sequential(
+                Centred(*bounds),
+                nn.Flatten(),
+                nn.Linear(torch.Size(shape).numel(), 128),
+                nn.ReLU(),
+                nn.Linear(128, 128),
+                nn.ReLU(),
+                nn.Linear(128, classes),
+            )
+        s = max(1, round(min(shape[1:]) / 14))  # a map of about 14 x 14, whatever the picture's size
+        cells = torch.Size(-(-side // (2 * s)) for side in shape[1:]).numel()  # ceil(ceil(side / s) / 2) per side
+        return nn.Sequential(
+            Centred(*bounds),
+            nn.Conv2d(shape[0], 16, 2 * s + 1, stride=s, padding=s),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * cells, classes),
+        )
+
+
+class Centred(nn.Module):
+    """From the bounds to [-1, 1]."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *d
+        return (2 * x - self.low - self.high) / (self.high - self.low)
+
+
+def _labels(victim: Model, x: Tensor, batch: int) -> Tensor:
+    """All that the victim gives away: n *d -> n."""
+    with torch.no_grad():
+        return torch.cat([victim(part).argmax(1) for part in _parts(x, batch)])
+
+
+def _augment(substitute: nn.Module, x: Tensor, labels: Tensor, reach: float, batch: int) -> Tensor:
+    """x + lambda sign(grad F_label): n *d, n -> n *d."""
+    parts = []
+    for part, label in zip(_parts(x, batch), _parts(labels, batch), strict=True):
+        at = part.detach().requires_grad_()
+        (g,) = torch.autograd.grad(own(substitute(at).log_softmax(1), label).sum(), at)
+        parts.append(part + reach * g.sign())
+    return torch.cat(parts)
+
+
+def _parts(rows: Tensor, batch: int) -> tuple[Tensor, ...]:
+    """Batches whose sizes differ by at most one: a rest of a single input would upset a batch normalisation."""
+    return rows.tensor_split(-(-len(rows) // batch))

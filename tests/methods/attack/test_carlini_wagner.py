@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from assay.errors import AssayError
+from assay.methods.attack import carlini_wagner
+from assay.methods.attack.ball import distance
+
+from .conftest import Halves, Task, accuracy
+
+
+@pytest.mark.parametrize("c", [0.0, 0.02, 0.08, 0.4])
+def test_linear_model_has_the_closed_form(halves: Halves, c: float) -> None:
+    """delta = -min(c/2, m/||w||^2) w, and the input breaks iff c > 2 m / ||w||^2."""
+    energy = halves.w.square().sum()
+    got = carlini_wagner(halves.model, halves.x, halves.y, c=c, steps=400)
+    reach = torch.minimum(torch.tensor(c / 2), halves.margin / energy)
+    assert_close(got.x - halves.x, -reach[:, None] * halves.w, rtol=0, atol=2e-3)
+    assert torch.equal(got.success, c > 2 * halves.margin / energy)
+
+
+def test_c_zero_returns_the_input_to_the_bit(digits: Task) -> None:
+    got = carlini_wagner(digits.model, digits.x, digits.y, c=0.0, steps=5)
+    assert torch.equal(got.x, digits.x)
+    assert torch.equal(got.success, digits.model(digits.x).argmax(1) != digits.y)
+
+
+def test_search_finds_the_distance_to_the_boundary(halves: Halves) -> None:
+    got = carlini_wagner(halves.model, halves.x, halves.y, search=6, steps=100)
+    assert got.success.all()
+    assert_close(got.distance.float(), halves.margin / halves.w.norm(), rtol=1e-2, atol=0)
+
+
+def test_accuracy_falls_and_change_grows_with_c(digits: Task) -> None:
+    runs = [carlini_wagner(digits.model, digits.x, digits.y, c=c, steps=150) for c in (0.0, 0.02, 0.2, 2.0)]
+    held = [accuracy(run.success) for run in runs]
+    assert held == sorted(held, reverse=True)
+    assert held[-1] < 0.02
+    size = [run.distance.mean().item() for run in runs]
+    assert size[0] < size[1] < size[2]
+
+
+def test_saturated_background_can_move(rng: torch.Generator) -> None:
+    """All features but one sit at a bound, and only they matter: as published, tanh has no slope there."""
+    x = torch.cat([torch.zeros(3, 5), torch.full((3, 1), 0.5)], 1)
+
+    def model(x: Tensor) -> Tensor:
+        score = 0.5 - x[:, :5].sum(1)
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+    y = torch.zeros(3, dtype=torch.long)
+    ours = carlini_wagner(model, x, y, c=5.0, steps=300)
+    printed = carlini_wagner(model, x, y, c=5.0, steps=300, step=0.1, as_published=True)
+    assert ours.success.all()
+    assert_close(ours.distance, torch.full((3,), 0.5 / 5**0.5, dtype=torch.float64), rtol=0.02, atol=0)
+    assert not printed.success.any()
+    assert torch.equal(printed.x, x)
+
+
+def test_inside_the_box_and_honest_with_both_switches(digits: Task) -> None:
+    x, y = digits.x[:100], digits.y[:100]
+    best = carlini_wagner(digits.model, x, y, c=1.0, steps=80)
+    last = carlini_wagner(digits.model, x, y, c=1.0, steps=80, step=0.05, as_published=True)
+    for got in (best, last):
+        assert ((got.x >= 0) & (got.x <= 1)).all()
+        assert torch.equal(got.success, digits.model(got.x).argmax(1) != y)
+        assert_close(got.distance, distance(got.x, x, "l2"))
+    assert best.success.sum() >= last.success.sum()
+
+
+def test_search_does_not_mind_the_scale_of_the_logits(digits: Task) -> None:
+    x, y = digits.x[:60], digits.y[:60]
+    size = [
+        carlini_wagner(lambda x: k * digits.model(x), x, y, search=4, steps=60).distance.mean().item()  # noqa: B023
+        for k in (1.0, 100.0, 0.01)
+    ]
+    assert_close(size[1], size[0], rtol=0.01, atol=0)
+    assert_close(size[2], size[0], rtol=0.01, atol=0)
+
+
+def test_kappa_target_two_classes_and_mask(digits: Task, two_digits: Task) -> None:
+    x, y = digits.x[:60], digits.y[:60]
+    sure = carlini_wagner(digits.model, x, y, c=5.0, kappa=1.0, steps=100)
+    scores = digits.model(sure.x)
+    top = scores.topk(2, dim=1).values
+    assert (top[:, 0] - top[:, 1] >= 1 - 1e-4).float().mean() > 0.9
+    aim = (y + 1) % 10
+    led = carlini_wagner(digits.model, x, y, c=5.0, steps=100, target=aim)
+    assert torch.equal(led.success, digits.model(led.x).argmax(1) == aim)
+    assert led.success.float().mean() > 0.9
+    assert carlini_wagner(two_digits.model, two_digits.x, two_digits.y, c=5.0, steps=150).success.all()
+    mask = torch.arange(64) < 40
+    assert torch.equal(carlini_wagner(digits.model, x, y, c=5.0, steps=30, mask=mask).x[:, ~mask], x[:, ~mask])
+
+
+def test_eot_on_a_deterministic_model_is_bit_equal(digits: Task) -> None:
+    one, four = (carlini_wagner(digits.model, digits.x[:40], digits.y[:40], steps=20, eot=k) for k in (1, 4))
+    assert torch.equal(one.x, four.x)
+    assert torch.equal(one.loss, four.loss)
+
+
+def test_words_of_the_errors(halves: Halves) -> None:
+    with pytest.raises(AssayError, match=r"finite c >= 0.*got c=-1"):
+        carlini_wagner(halves.model, halves.x, halves.y, c=-1.0)
+    with pytest.raises(AssayError, match="fixed c"):
+        carlini_wagner(halves.model, halves.x, halves.y, search=3, as_published=True)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from assay.errors import AssayError
+from assay.methods.attack.ensemble import ATTACKS, worst_case
+from assay.methods.attack.pgd import pgd
+
+
+class Counted(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.images = model, 0
+
+    def forward(self, x):
+        self.images += len(x)
+        return self.model(x)
+
+
+@pytest.fixture
+def linear():
+    """A linear model of three classes and inputs far from the box: the exact l_inf distance of each is known."""
+    torch.manual_seed(0)
+    model = nn.Linear(20, 3)
+    x = 0.5 + 0.05 * torch.randn(60, 20)
+    z = model(x).detach()
+    y = z.argmax(1)
+    w = model.weight.detach()
+    gaps = torch.stack([(z[range(60), y] - z[:, j]) / (w[y] - w[j]).abs().sum(1).clamp_min(1e-12) for j in range(3)], 1)
+    gaps[range(60), y] = torch.inf
+    return model, x, y, gaps.amin(1)
+
+
+def test_it_breaks_exactly_what_can_be_broken(linear):
+    model, x, y, exact = linear
+    radius = float(exact.median())
+    found = worst_case(model, x, y, radius=radius, steps=20, targets=2, queries=50)
+    clear = (exact - radius).abs() > 1e-4
+    assert torch.equal(found.success[clear], (exact < radius)[clear])
+    assert (found.distance <= radius * (1 + 1e-6)).all()
+    assert torch.equal(model(found.x).argmax(1) != y, found.success)
+    assert (found.by[found.success] > 0).all()
+    assert (found.by[~found.success] == -1).all()
+
+
+def test_what_was_wrong_before_is_counted_as_nobodys(linear):
+    model, x, y, _ = linear
+    found = worst_case(model, x, (y + 1) % 3, radius=0.01, steps=5)
+    assert found.success.all()
+    assert (found.by == ATTACKS.index("none")).all()
+    assert torch.equal(found.x, x)
+
+
+def test_a_radius_of_nothing_changes_nothing(linear):
+    model, x, y, _ = linear
+    found = worst_case(model, x, y, radius=0.0)
+    assert torch.equal(found.x, x)
+    assert not found.success.any()
+
+
+def test_it_is_never_weaker_than_pgd_alone(digits):
+    model, x, y = digits.model, digits.x[:80], digits.y[:80]
+    alone = pgd(model, x, y, radius=0.1, steps=20, loss="margin").success
+    assert worst_case(model, x, y, radius=0.1, steps=20, targets=3, queries=50).success.sum() >= alone.sum()
+    with pytest.raises(AssayError, match="Square knows linf and l2, not l1"):
+        worst_case(model, x, y, norm="l1", radius=1.0, gradients=False)
+
+
+def test_broken_inputs_leave(linear):
+    model, x, y, _ = linear
+    easy, hard = Counted(model), Counted(model)
+    worst_case(easy, x, y, radius=0.5, steps=20, targets=2, queries=50)
+    worst_case(hard, x, y, radius=0.001, steps=20, targets=2, queries=50)
+    assert easy.images < 12 * len(x)
+    assert easy.images < hard.images / 3
+
+
+def test_without_gradients_only_square_is_run(linear):
+    class Blind(nn.Module):
+        def forward(self, x):
+            return model(x.detach())
+
+    model, x, y, exact = linear
+    found = worst_case(Blind(), x, y, radius=float(exact.quantile(0.9)), queries=300, gradients=False)
+    assert found.success.any()
+    assert set(found.by[found.success].tolist()) == {ATTACKS.index("square")}
+
+
+def test_masked_gradients_do_not_save_an_input(linear):
+    """Quantised inputs kill every gradient; the blind attack still gets through, and says so."""
+
+    class Steps(nn.Module):
+        def forward(self, x):
+            return model((x * 50).round() / 50 + 0 * x)
+
+    model, x, y, exact = linear
+    y = Steps()(x).argmax(1)
+    found = worst_case(Steps(), x, y, radius=float(exact.quantile(0.9)), steps=10, targets=2, queries=300)
+    assert found.success.sum() > 10
+    assert ATTACKS.index("square") in found.by.tolist()
