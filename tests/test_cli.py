@@ -173,13 +173,13 @@ def test_an_audit_asks_all_that_is_on_the_shelf_and_takes_settings_from_the_stan
         "subject.py:build",
         "--standards",
         standards(
-            "[probes.worst-case-accuracy]\nradius = 0.001\nsteps = 1\n[standards.worst-case-accuracy]\nat_least = 0.1"
+            "[probes.worst-case-accuracy]\nradius = 0.001\nsteps = 2\n[standards.worst-case-accuracy]\nat_least = 1.01"
         ),
     )
     stored = json.loads((Path(ended.last).parent / "audit.json").read_text())
     assert [row["probe"] for row in stored["rows"]] == shelf.names("probes")
     attacked = next(row for row in stored["rows"] if row["probe"] == "worst-case-accuracy")
-    assert (attacked["settings"]["radius"], attacked["verdict"]) == (0.001, "pass")
+    assert (attacked["settings"]["radius"], attacked["verdict"]) == (0.001, "fail")
     assert ended.status == stored["status"]
     for name in shelf.names("probes"):
         assert name in ended.out

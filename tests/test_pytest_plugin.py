@@ -132,8 +132,8 @@ def test_settings_seed_and_budget_reach_the_question(pytester: pytest.Pytester) 
         pytester,
         """
 def test_it(assay):
-    asked = assay(subject()).ask("worst-case-accuracy", radius="8/255", steps=1)
-    assert (asked.answer.settings["radius"], asked.answer.settings["steps"]) == (8 / 255, 1)
+    asked = assay(subject()).ask("worst-case-accuracy", radius="8/255", steps=2)
+    assert (asked.answer.settings["radius"], asked.answer.settings["steps"]) == (8 / 255, 2)
     keys = {assay(subject(), budget=budget, seed=seed).ask("accuracy").answer.key
             for budget in ("quick", "full") for seed in (3, 4)}
     assert len(keys) == 4

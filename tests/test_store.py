@@ -96,6 +96,17 @@ def test_a_run_is_opened_again_by_its_key(tmp_path):
     assert not any(p.name.startswith(".") for p in tmp_path.rglob("*"))
 
 
+def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path):
+    folder = store.open_run(tmp_path, "s", "aa", {})
+    (folder / "findings").mkdir()
+    dead, alive = folder / "findings" / ".p.json.999999999", folder / f".audit.json.{os.getpid()}"
+    dead.write_text("half")
+    alive.write_text("half")
+    store.open_run(tmp_path, "s", "aa", {})
+    assert not dead.exists()
+    assert alive.exists()
+
+
 def test_half_a_file_is_never_seen(tmp_path, monkeypatch):
     target = tmp_path / "audit.json"
     store.write_atomically(target, "old")

@@ -131,6 +131,21 @@ def test_the_fingerprint_follows_weights_data_task_and_code():
     assert len({s.fingerprint() for s in [one, *others]}) == 7
 
 
+def test_the_fingerprint_sees_a_flag_that_is_no_weight():
+    class Signed(nn.Module):
+        def __init__(self, sign):
+            super().__init__()
+            self.sign, self.inner = sign, nn.Linear(64, 3)
+            nn.init.ones_(self.inner.weight)
+            nn.init.zeros_(self.inner.bias)
+
+        def forward(self, x):
+            return self.sign * self.inner(x.flatten(1))
+
+    one, other, same = (Subject.classifier(Signed(s), (X, Y)).fingerprint() for s in (1, -1, 1))
+    assert one == same != other
+
+
 def test_layers_are_guessed_and_can_be_overridden():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     assert Subject.classifier(model, (X, Y)).layers == {"last_conv": "1", "head": "3"}

@@ -118,7 +118,7 @@ def cure(
 
 
 def _key(remedy: Remedy, fingerprint: str, run: Run) -> str:
-    parts = [fingerprint, remedy.name(), remedy.settings(), run.seed, dataclasses.asdict(run.budget)]
+    parts = [fingerprint, remedy.name(), remedy.version, remedy.settings(), run.seed, dataclasses.asdict(run.budget)]
     return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 

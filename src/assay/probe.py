@@ -116,10 +116,10 @@ def _read(owner: str, name: str, hint: Any, value: Any) -> Any:
         if kind in (int, float) and not isinstance(value, bool):
             try:
                 number = _fraction(value) if isinstance(value, str) else float(value)
-            except ValueError:
+                if kind is float or number == int(number):
+                    return kind(number)
+            except (ValueError, OverflowError):  # also int(nan) and int(inf)
                 continue
-            if kind is float or number == int(number):
-                return kind(number)
         if kind is str and isinstance(value, str):
             return value
         if get_origin(kind) is tuple:

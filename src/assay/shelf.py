@@ -40,7 +40,10 @@ def load(shelf: Shelf, name: str) -> Any:
     """What stands under `name`: the object that a module calls `SHELVED`, or what a third party's entry point names."""
     modules = _modules(shelf)
     if name in modules:
-        return importlib.import_module(modules[name]).SHELVED
+        module = importlib.import_module(modules[name])
+        if not hasattr(module, "SHELVED"):
+            raise AssayError(f"{modules[name]} puts nothing on the shelf; end it with SHELVED = ...")
+        return module.SHELVED
     theirs = _entry_points(shelf)
     if name in theirs:
         try:

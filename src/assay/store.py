@@ -67,6 +67,7 @@ def open_run(root: Path, subject: str, key: str, manifest: Mapping[str, Any]) ->
     """The folder of the audit with this key: the newest one that was begun, whether it ended or not, else a new one."""
     for folder in sorted(root.glob("*/run.json"), reverse=True):
         if _first_key(folder) == key:
+            _sweep(folder.parent)
             return folder.parent
     when = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder, twin = root / f"{when}-{slug(subject)}", 1
@@ -75,6 +76,24 @@ def open_run(root: Path, subject: str, key: str, manifest: Mapping[str, Any]) ->
         folder = root / f"{when}-{slug(subject)}-{twin}"
     write_atomically(folder / "run.json", strict_json({"key": key, **manifest}))
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left under temporary names; those of living ones stay."""
+    for path in folder.rglob(".*"):
+        writer = path.name.rpartition(".")[2]
+        if path.is_file() and writer.isdigit() and not _lives(int(writer)):
+            path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _first_key(path: Path) -> str | None:

@@ -184,8 +184,10 @@ class Subject:
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        for name, module in self.model.named_modules():
+            digest.update(f"{name} {sorted(_plain_attributes(module).items())}".encode())
         for kind in sorted({type(m) for m in self.model.modules()}, key=lambda k: k.__qualname__):
-            digest.update(_source(kind).encode())
+            digest.update(_source(kind))
         digest.update(repr((str(self.model), self.task, self.inputs, self.draws, self.differentiable)).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
@@ -205,14 +207,29 @@ class Recipe:
     build: Callable[[], Subject]
 
 
-def _source(kind: type[nn.Module]) -> str:
-    """The code of a module class: editing `forward` must make every stored answer stale. torch's own is its version."""
+def _plain_attributes(module: nn.Module) -> dict[str, str]:
+    """What a module holds besides tensors and modules, where it is plain: two nets may differ in a flag alone."""
+    plain = (bool, int, float, str, bytes, type(None))
+    return {
+        name: repr(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and name != "training"
+        and (isinstance(value, plain) or (isinstance(value, tuple | list) and all(isinstance(v, plain) for v in value)))
+    }
+
+
+def _source(kind: type[nn.Module]) -> bytes:
+    """The file that a module class stands in: editing its code must make every stored answer stale.
+
+    The whole file, because `forward` may call what stands beside the class; of torch's own, its version.
+    """
     if kind.__module__.split(".")[0] == "torch":
-        return f"{kind.__qualname__} of torch {torch.__version__}"
+        return f"{kind.__qualname__} of torch {torch.__version__}".encode()
     try:
-        return inspect.getsource(kind)
+        return Path(inspect.getfile(kind)).read_bytes()
     except (OSError, TypeError):
-        return kind.__qualname__
+        return kind.__qualname__.encode()
 
 
 def guess_layers(model: nn.Module) -> dict[str, str]:

@@ -72,6 +72,12 @@ class WorstCaseAccuracy(Probe):
                     f"{name}={getattr(self, name)} is not a budget; give a number of at least 0, such as 8/255."
                 )
 
+        for name in ("steps", "restarts"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise AssayError(
+                    f"{name}={getattr(self, name)} searches nothing; give at least 1, or none for the budget's."
+                )
+
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"])
         found = {

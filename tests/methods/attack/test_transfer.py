@@ -73,15 +73,17 @@ def test_every_round_asks_for_the_step_up_the_answered_class_and_nothing_twice(h
         asked.append(x.clone())
         return halves.model(x)
 
+    seeds = torch.cat([halves.x, halves.x - 0.3 * halves.w.sign()])
+    assert halves.model(seeds).argmax(1).tolist() == [0] * 6 + [1] * 6
     student = nn.Linear(12, 2)
     before = student.weight.detach().clone()
     rng = torch.Generator().manual_seed(0)
     learned = learn_substitute(
-        victim, halves.x, substitute=student, rounds=2, epochs=1, lr=1e-12, reach=0.1, batch=100, rng=rng
+        victim, seeds, substitute=student, rounds=2, epochs=1, lr=1e-12, reach=0.1, batch=100, rng=rng
     )
     assert_close(student.weight, before, rtol=0, atol=1e-6)
-    assert [len(q) for q in asked] == [6, 6, 12]
-    assert learned.asked == 24
+    assert [len(q) for q in asked] == [12, 12, 24]
+    assert learned.asked == 48
     points = asked[0]
     for new in asked[1:]:
         said = halves.model(points).argmax(1)

@@ -146,7 +146,7 @@ def worst_case(
         field.attack("apgd-dlr", climb("dlr", steps, targets, restarts), rows)
         field.attack("minimal-norm", shrink, rows)
         if norm in ("linf", "l2") and queries:
-            gained = field.attack("square", search(max(1, queries // 10)), rows)
+            gained = field.attack("square", search(max(2, queries // 10)), rows)
             if gained:
                 field.attack("square", search(queries), rows)
         if not bool(field.success[spot].any()):
