@@ -135,8 +135,6 @@ def test_settings_come_as_text_or_as_values():
         ("steps", "2.5", "is not int or NoneType"),
         ("steps", "nan", "is not int or NoneType"),
         ("steps", "inf", "is not int or NoneType"),
-        ("steps", "nan", "is not int or NoneType"),
-        ("steps", "inf", "is not int or NoneType"),
         ("norm", "l7", "is not 'linf' | 'l2'"),
         ("deep", "perhaps", "is not bool"),
     ],

@@ -183,7 +183,7 @@ def test_every_verdict_in_every_place(build):
     for reason in ("m passes. It should be at least 0.5", "m fails.", "m cannot be told."):
         assert reason in page.text
     settle = rows[2].judgements[0].more
-    assert page.text.count(f"about {settle} more inputs would settle it") == 1
+    assert page.text.count(f"about {settle:,} more inputs would settle it") == 1
 
 
 def test_a_limit_on_a_measure_that_is_not_there_is_shown(build):

@@ -226,7 +226,7 @@ def says(row: Judged) -> str:
 def why(judgement: Judgement) -> str:
     """The reason for a verdict, and what would settle one that cannot be told."""
     reason = judgement.why.rstrip(".")
-    if judgement.more is None or f"{judgement.more} more" in reason:
+    if judgement.more is None or f"{judgement.more:,} more" in reason:
         return reason
     return f"{reason}; about {judgement.more:,} more inputs would settle it"
 

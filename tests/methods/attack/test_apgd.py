@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.testing import assert_close
 from assay.errors import AssayError
 from assay.methods.attack import apgd, pgd
 from assay.methods.attack.apgd import _checkpoints
-from assay.methods.attack.ball import Norm, distance
+from assay.methods.attack.ball import Ball, Norm, distance
 
 from .conftest import Halves, Task, accuracy
 
@@ -40,6 +42,65 @@ def test_the_step_halves_where_it_does_not_climb() -> None:
     x = torch.full((1, 3), 0.5)
     got = apgd(model, x, torch.tensor([0]), norm="linf", radius=0.2, steps=100, loss="margin")
     assert (got.x - top).abs().max() < 4e-3
+
+
+def apgd_as_printed(
+    loss: Callable[[Tensor], Tensor], x: Tensor, start: Tensor, norm: Norm, radius: float, steps: int
+) -> list[float]:
+    """Algorithm 1 of Croce & Hein for one input, with lists and ifs; returns f at x_0, ..., x_{steps-1}."""
+    ball = Ball(norm, radius)
+
+    def ask(at: Tensor) -> tuple[float, Tensor]:
+        at = at.clone().requires_grad_()
+        height = loss(at)
+        return float(height), torch.autograd.grad(height, at)[0]
+
+    def climb(at: Tensor, g: Tensor, eta: float) -> Tensor:
+        return ball.project(at + eta * (g.sign() if norm == "linf" else g / g.norm()), x)
+
+    eta, f, points, marks = 2 * radius, [], [start], [0]
+    value, g = ask(start)
+    f.append(value)
+    f_max, x_max, g_max = value, start, g
+    points.append(climb(start, g, eta))
+    p = [0.0, 0.22]
+    while p[-1] < 1:
+        p.append(p[-1] + max(p[-1] - p[-2] - 0.03, 0.06))
+    w = [math.ceil(round(v * steps, 6)) for v in p]
+    halved, old_max, rises = False, f_max, 0
+    here, before, f_here = points[1], start, value
+    for k in range(1, steps):
+        value, g = ask(here)
+        f.append(value)
+        rises += value > f_here
+        f_here = value
+        if value > f_max:
+            f_max, x_max, g_max = value, here, g
+        if k in w:
+            halve = rises <= 0.75 * (k - marks[-1]) or (not halved and f_max == old_max)
+            if halve:
+                eta, here, before, g, f_here = eta / 2, x_max, x_max, g_max, f_max
+            halved, old_max, rises = halve, f_max, 0
+            marks.append(k)
+        z = climb(here, g, eta)
+        before, here = here, ball.project(here + 0.75 * (z - here) + 0.25 * (here - before), x)
+    return f
+
+
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 0.1), ("l2", 0.6)])
+def test_the_path_is_that_of_the_printed_algorithm(digits: Task, norm: Norm, radius: float) -> None:
+    model = copy.deepcopy(digits.model).double()  # so that rounding does not part the two paths
+    x, y = digits.x[:3].double(), digits.y[:3]
+    got = apgd(model, x, y, norm=norm, radius=radius, steps=40, loss="margin", leave=False)
+    starts = Ball(norm, radius).sample(x, torch.Generator().manual_seed(0))
+    for i in range(3):
+
+        def loss(at: Tensor, i: int = i) -> Tensor:
+            z = model(at)[0]
+            return torch.cat([z[: y[i]], z[y[i] + 1 :]]).max() - z[y[i]]
+
+        path = apgd_as_printed(loss, x[i : i + 1], starts[i : i + 1], norm, radius, 40)
+        assert_close(got.loss[:, i], torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("norm", "radius"), NORMS)

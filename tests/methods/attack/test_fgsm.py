@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError
@@ -33,6 +33,12 @@ def test_random_start_spends_half_of_the_radius_on_each_part(halves: Halves, rng
     assert ((size < 1e-6) | ((size - 0.04).abs() < 1e-6)).all()  # the two halves cancel or add up
     assert (size < 1e-6).any()
     assert ((moved * -halves.w.sign()) > -1e-6).all()  # and where they add up, downhill
+
+    def blind(x: Tensor) -> Tensor:
+        return halves.model(torch.cat([torch.full_like(x[:, :1], 0.5), x[:, 1:]], 1))
+
+    moved = fgsm(blind, halves.x, halves.y, radius=0.04, random_start=True, rng=rng).x - halves.x
+    assert_close(moved[:, 0].abs(), torch.full((6,), 0.02), rtol=0, atol=1e-6)  # no slope: the random half alone
 
 
 @pytest.mark.parametrize(("norm", "radius"), [("linf", 0.1), ("l2", 0.6), ("l1", 3.0)])

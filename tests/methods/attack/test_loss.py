@@ -38,6 +38,9 @@ def test_cross_entropy_keeps_its_order_where_softmax_rounds_to_one() -> None:
     z = torch.tensor([[400.0, 0.0, -5.0], [300.0, 0.0, -5.0]], dtype=torch.float64)
     low, high = cross_entropy(z, torch.zeros(2, dtype=torch.long)).tolist()
     assert 0 < low < high
+    lost = torch.tensor([[-5000.0, 0.0, -5.0]], dtype=torch.float64, requires_grad=True)
+    (g,) = torch.autograd.grad(cross_entropy(lost, torch.tensor([0])).sum(), lost)
+    assert_close(g, torch.tensor([[-1.0, 1.0, 0.0]], dtype=torch.float64), rtol=0, atol=0.01)  # no overflow either
 
 
 @pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])

@@ -122,6 +122,22 @@ def test_leaving_early_changes_no_verdict(digits: Task) -> None:
     assert torch.equal(stay.success, leave.success)
 
 
+def test_every_restart_runs_while_inputs_hold(digits: Task) -> None:
+    sure = digits.model(digits.x).topk(2, dim=1).values.diff(dim=1)[:, 0] < -5
+    seen: list[Tensor] = []
+
+    def model(x: Tensor) -> Tensor:
+        if x.requires_grad:
+            seen.append(x.detach().clone())
+        out: Tensor = digits.model(x)
+        return out
+
+    y = digits.model(digits.x[sure]).argmax(1)
+    pgd(model, digits.x[sure], y, radius=0.001, steps=4, restarts=3)
+    assert len(seen) == 12
+    assert not torch.equal(seen[0], seen[4])  # from another start
+
+
 def test_inputs_that_leave_cost_no_more_passes(digits: Task) -> None:
     seen = []
 

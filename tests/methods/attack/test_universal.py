@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,19 @@ def test_as_published_is_the_printed_loop(digits: Task) -> None:
     assert got.rate == pytest.approx(error_rate(digits.model, x, y, delta))
     assert len(got.loss) == 12
     assert got.loss[-1] > got.loss[0]
+
+
+def test_inputs_count_as_in_the_cross_entropy_of_logits_at_one_spread(digits: Task) -> None:
+    """One step in l2 is the direction of sum_i s_i grad CE(4 z_i / s_i): those near the edge and beyond count most."""
+    x, y = digits.train_x[:80].double(), digits.train_y[:80]
+    model = copy.deepcopy(digits.model).double()
+    at = x.clone().requires_grad_()
+    z = model(at)
+    s = z.detach().std(1, correction=0)
+    total = (s * nn.functional.cross_entropy(4 * z / s[:, None], y, reduction="none")).sum()
+    slope = torch.autograd.grad(total, at)[0].sum(0)
+    got = universal(model, x, y, norm="l2", radius=0.4, steps=1, step=0.3, batch=80)
+    assert_close(got.delta, 0.3 * slope / slope.norm(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("norm", "radius"), NORMS)
@@ -115,13 +130,22 @@ def test_a_gradient_that_misleads_costs_nothing(digits: Task) -> None:
     def model(x: Tensor) -> Tensor:
         return digits.model(Backwards.apply(x))
 
-    x, y = digits.train_x[:200], digits.train_y[:200]
+    x, y = digits.train_x[:200], torch.full((200,), 3)  # strange labels, so that there is an error to lose
     clean = error_rate(digits.model, x, y, torch.zeros(64))
+    last = universal(model, x, y, radius=0.2, steps=10, as_published=True)
+    assert last.rate < clean - 0.1
     best = universal(model, x, y, radius=0.2, steps=10)
     assert best.rate >= clean
     assert error_rate(digits.model, x, y, best.delta) == best.rate  # the judges are all of x: batch is 200
-    last = universal(model, x, y, radius=0.2, steps=10, as_published=True)
-    assert float(last.delta.abs().max()) > 0.1
+
+
+def test_more_restarts_are_never_worse_on_the_judges(digits: Task) -> None:
+    x, y = digits.train_x[:200], digits.train_y[:200]  # all of them are judges: batch is 200
+    for as_published in (False, True):
+        rates = [universal(digits.model, x, y, radius=0.1, steps=8, restarts=n, as_published=as_published).rate
+                 for n in (1, 2, 4)]  # fmt: skip
+        assert rates == sorted(rates)
+    assert len(universal(digits.model, x, y, radius=0.1, steps=8, restarts=3).loss) == 24
 
 
 def test_every_input_is_seen_before_any_is_seen_again(digits: Task) -> None:
@@ -175,7 +199,7 @@ def test_noise_is_as_large_as_it_may_be(norm: Norm, rng: torch.Generator) -> Non
 
 
 def test_what_cannot_be_done_is_refused_in_words(digits: Task) -> None:
-    with pytest.raises(AssayError, match="got steps=-1, batch=200"):
+    with pytest.raises(AssayError, match="got steps=-1, batch=200, restarts=1"):
         universal(digits.model, digits.x, digits.y, radius=0.1, steps=-1)
     with pytest.raises(AssayError, match="For 8-bit images pass x / 255"):
         universal(digits.model, (255 * digits.x).to(torch.uint8), digits.y, radius=0.1)

