@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,13 @@ class Probe(ABC):
         if "train" in self.needs and "train" not in subject.data:
             return f"it needs the training data, and the subject has only {sorted(subject.data)}"
         return None
+
+    def refuse_below(self, least: float, *names: str) -> None:
+        """Refuse settings that are below `least` or not finite; None, which stands for the budget's own, is fine."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= least):
+                raise AssayError(f"The setting {name}={value} of {self.name()!r} must be a number of at least {least}.")
 
     def settings(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

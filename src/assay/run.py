@@ -91,14 +91,14 @@ class Run:
 
         return torch.Generator(self.device).manual_seed(self.seed)
 
-    def pick(self, data: Data) -> NDArray[np.int64]:
-        """The inputs to ask about: as many as the budget has, drawn by seed, stratified by class, in ascending order.
+    def pick(self, data: Data, count: int | None = None) -> NDArray[np.int64]:
+        """The inputs to ask about: `count` or as many as the budget has, drawn by seed, stratified by class, ascending.
 
         Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost.
         """
         import numpy as np
 
-        labels, wanted = np.asarray(data.labels), self.budget.samples
+        labels, wanted = np.asarray(data.labels), count or self.budget.samples
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         classes, counts = np.unique(labels, return_counts=True)

@@ -36,7 +36,7 @@ from assay.standard import Standard
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
-    from assay.subject import Data, Subject
+    from assay.subject import Subject
 
 SHARE = 0.3  # of the budget's inputs, because each of them is attacked on every model
 SEEDS = 4  # training inputs whose labels a substitute starts from, for each input that is attacked
@@ -62,14 +62,14 @@ class DoesItTransfer(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and self.radius >= 0):
-            raise AssayError(f"radius={self.radius} is not a budget; give a number of at least 0, such as 8/255.")
+        self.refuse_below(0, "radius")
+        self.refuse_below(1, "steps")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         wanted = None if run.budget.samples is None else math.ceil(SHARE * run.budget.samples)
-        index = _pick(run, subject.data["test"], wanted)
+        index = run.pick(subject.data["test"], wanted)
         if "train" in subject.data:
-            split, seeds = "train", _pick(run, subject.data["train"], SEEDS * len(index))
+            split, seeds = "train", run.pick(subject.data["train"], SEEDS * len(index))
         else:
             split, seeds, index = "test", index[::2], index[1::2]
             if not len(index):
@@ -224,10 +224,6 @@ class DoesItTransfer(Probe):
             radius=np.full(int(broke.sum()), self.radius),
             how=tuple(f"made on {others[int(h)]}" for h in rows["how"][broke]),
         )
-
-
-def _pick(run: Run, data: Data, samples: int | None) -> NDArray[np.int64]:
-    return replace(run, budget=replace(run.budget, samples=samples)).pick(data)
 
 
 def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64]) -> dict[str, nn.Module]:

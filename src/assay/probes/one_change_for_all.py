@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,12 +66,8 @@ class OneChangeForAll(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and self.radius >= 0):
-            raise AssayError(f"radius={self.radius} is not a budget; give a number of at least 0, such as 8/255.")
-        for name in ("steps", "batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise AssayError(f"{name}={value} makes no change; give at least 1, or none for the budget's.")
+        self.refuse_below(0, "radius")
+        self.refuse_below(1, "steps", "batch")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         split, makers, index = self._halves(subject, run)
@@ -102,8 +98,7 @@ class OneChangeForAll(Probe):
         index = run.pick(subject.data["test"])
         if "train" in subject.data:
             steps, batch = self._effort(run)
-            wanted = replace(run, budget=replace(run.budget, samples=min(MADE_ON, steps * batch)))
-            return "train", wanted.pick(subject.data["train"]), index
+            return "train", run.pick(subject.data["train"], min(MADE_ON, steps * batch)), index
         by_class = index[np.argsort(np.asarray(subject.data["test"].labels)[index], kind="stable")]
         makers, judges = np.sort(by_class[::2][:MADE_ON]), np.sort(by_class[1::2])
         if not len(judges):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.errors import AssayError
 from assay.finding import (
     Alarm,
     Beside,
@@ -66,17 +64,8 @@ class WorstCaseAccuracy(Probe):
     version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        for name in ("radius", "l2_radius"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise AssayError(
-                    f"{name}={getattr(self, name)} is not a budget; give a number of at least 0, such as 8/255."
-                )
-
-        for name in ("steps", "restarts"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise AssayError(
-                    f"{name}={getattr(self, name)} searches nothing; give at least 1, or none for the budget's."
-                )
+        self.refuse_below(0, "radius", "l2_radius")
+        self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"])

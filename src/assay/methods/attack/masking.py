@@ -1,0 +1,311 @@
+r"""Is a robust accuracy real? Attacks that ought to agree run side by side; where they do not, the lower one counts.
+
+An attack that fails may fail for bad reasons: a gradient that rounds to 0, a loss that points away from the boundary, a
+model that rolls dice. Each of these leaves a sign, a pair of numbers in the wrong order:
+
+    usual > margin          the model's own cross-entropy misleads: huge logits, a softmax inside, a flat tail
+    steps > more steps      more steps must not help the model, and in the end must not change the number
+    one start > restarts    the surface is rough
+    seeing > blind          Square asks for no gradient, a substitute's gradients are another's, the step between class
+                            means is fixed in advance: none of them may break what the attacks that see leave standing
+    any size > 0            with the whole box to move in, everything must break
+
+`examine` runs the attacks, `read` finds the signs, `vital_signs` are those that a few passes show.
+
+Sources: Wang, TU Delft 2024 (dissertation), sec. 5.4.2 and Table 5.2 (steps, white, black and average-sample side by
+    side); Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420, sec. 3 (the signs); Carlini et al., arXiv:1902.06705.
+Departs from print: an attack that is free to do more is run on what another one left, so that "beats" is counted input
+    by input; the margin attack is added, because it removes most of what the others would call robustness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.methods.attack.apgd import apgd
+from assay.methods.attack.attacked import Model, Slope
+from assay.methods.attack.average_sample import average_sample
+from assay.methods.attack.loss import Goal, LossName
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.square import square
+from assay.methods.attack.transfer import broken
+
+GAP = 0.02  # two accuracies closer than this are taken as equal
+MORE, RESTARTS, DRAWS = 5, 5, 8  # times the steps; starts; passes of a model that turns out to be random
+STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
+TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
+
+ATTACKS = (
+    "none", "usual", "1 step", "few steps", "margin", "more steps", "restarts", "square", "average-sample", "transfer",
+)  # fmt: skip
+"""In the order in which they are run; what `Examined.by` counts in."""
+BLIND = {
+    "square": "Square, which sees no gradients,",
+    "average-sample": "One step between class means, fixed in advance,",
+    "transfer": "A change made against a substitute",
+}
+VITAL = {
+    "dice": (
+        "Two passes over the same input differ for {}: the model is random although draws=1 says otherwise; the "
+        "attacks averaged over passes. Give draws=, or find the layer that ignores eval mode.",
+        True,
+    ),
+    "company": (
+        "For {} the answer depends on the other inputs of the batch: a layer uses batch statistics in eval mode, and "
+        "an attack on one batch says little about another.",
+        True,
+    ),
+    "stairs": (
+        "The model rounds its inputs (no change below 1e-5 of their range shows): gradients through rounding are 0 or "
+        "made up. Only attacks without gradients are to be believed here.",
+        True,
+    ),
+    "saturated": (
+        "The gradient of the plain cross-entropy is exactly 0 for {}, so attacks that use it stand still; those here "
+        "use scale-free losses.",
+        False,
+    ),
+    "flat": ("The gradient of the margin is exactly 0 for {}: an attack that sees gradients sees nothing there.", True),
+    "standardised": (
+        "The inputs have mean 0 and spread 1, so they seem to be normalised before the model: a radius counts in "
+        "standard deviations and not in pixel values. Give natural inputs, and --mean and --std.",
+        True,
+    ),
+}
+"""What each vital sign says, with the share of inputs that show it, and whether it stays open."""
+MANY = 0.05  # of the inputs: from here on a flat gradient is a sign
+
+
+class Sign(NamedTuple):
+    """Two numbers that should agree. `open` says that no cure settled the matter, so that no pass can rest on it."""
+
+    name: str
+    says: str
+    expected: float
+    seen: float
+    open: bool
+
+
+def vital_signs(
+    model: Model, x: Tensor, y: Tensor, *, random: bool = False, bounds: tuple[float, float] = (0.0, 1.0)
+) -> dict[str, Tensor]:
+    """What a few passes show of each input: n *d, n -> n bool each. `random`: the model is known to roll dice.
+
+    dice            two passes over the same input differ
+    company         the answer depends on the other inputs of the batch, as with batch statistics in use
+    stairs          no change below 1e-5 of the range shows, a larger one does: inputs are rounded inside the model
+    saturated       the gradient of the plain float32 cross-entropy is exactly 0
+    flat            the gradient of the margin is exactly 0
+    standardised    inputs with mean about 0 and spread about 1, on both sides of 0: normalised before the model
+    """
+    x, n = x.detach(), len(x)
+    with torch.no_grad():
+        first = model(x)
+        spread = first.std(1).clamp_min(1e-30)  # n
+
+        def moved(other: Tensor) -> Tensor:
+            return (other - first).abs().amax(1) > STILL * spread
+
+        dice = moved(model(x))
+        alone = torch.cat([model(part) for part in x.tensor_split(1 if n < 4 else 2)])  # statistics of one row fail
+        # alternating signs: the same for everyone, and no generator is needed
+        push = (torch.arange(x[0].numel(), device=x.device) % 2 * 2 - 1).reshape(x.shape[1:]).to(x)
+        span = bounds[1] - bounds[0]
+        same = (model((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
+        steps = same & moved(model((x + 0.1 * span * push).clamp(*bounds)))
+    wobbles = bool(dice.any()) or random
+    centred = x.mean().abs() < 0.5 and 0.5 < x.std() < 2 and bool(x.min() < -0.5) and bool(x.max() > 0.5)
+    return {
+        "dice": torch.zeros_like(dice) if random else dice,
+        "company": torch.zeros_like(dice) if wobbles else moved(alone),
+        "stairs": torch.zeros_like(dice) if wobbles else steps,
+        "saturated": _still(model, x, Goal(y, None, "ce", as_published=True)),
+        "flat": _still(model, x, Goal(y, None, "margin")),
+        "standardised": torch.full_like(dice, bool(centred)),
+    }
+
+
+def _still(model: Model, x: Tensor, goal: Goal) -> Tensor:
+    """Where the gradient with respect to the input is 0 in every feature: n *d -> n bool."""
+    return (Slope(model, goal).at(x).gradient == 0).flatten(1).all(1)
+
+
+class Examined(NamedTuple):
+    """What came of each input. `columns`: the vital signs, and `held <attack>` for each attack that met all inputs."""
+
+    right: Tensor  # n bool, before anyone touched it
+    by: Tensor  # n: the attack that broke it first, an index into ATTACKS; 0 was wrong before, -1 holds
+    worst: Tensor  # n *d, the point that broke it
+    any_size: Tensor  # n bool: holds although the whole box is open
+    columns: dict[str, Tensor]  # n bool each
+
+
+def examine(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    radius: float,
+    steps: int = 20,
+    queries: int = 200,
+    means: Tensor | None = None,
+    substitute: Model | None = None,
+    draws: int = 1,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    rng: torch.Generator,
+) -> Examined:
+    """Run the attacks side by side in l_inf, n *d, n -> Examined.
+
+    "usual" is what libraries run: PGD on the model's own cross-entropy, last point. `means` are the class means for the
+    average-sample attack, `substitute` a network that was taught the model's answers; without them those two are left
+    out. A model that is found to roll dice is attacked with an average over passes from there on.
+    """
+    x = x.detach()
+    vitals = vital_signs(model, x, y, random=draws > 1, bounds=bounds)
+    eot = DRAWS if bool(vitals["dice"].any()) else draws
+    right = ~broken(model, x, y, draws=eot)
+    by, worst = torch.where(right, -1, 0), x.clone()
+    columns = {**vitals, "held none": right}
+    span = bounds[1] - bounds[0]
+
+    def climb(
+        rows: Tensor, loss: LossName = "margin", steps: int = steps, reach: float = radius, restarts: int = 1
+    ) -> Tensor:
+        return pgd(
+            model, x[rows], y[rows], radius=reach, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
+            random_start=steps > 1, as_published=loss == "ce", rng=rng,
+        ).x  # fmt: skip
+
+    def blind(rows: Tensor, reach: float = radius) -> Tensor:
+        return square(model, x[rows], y[rows], radius=reach, queries=queries, eot=eot, bounds=bounds, rng=rng).x
+
+    def longer(rows: Tensor) -> Tensor:
+        return apgd(model, x[rows], y[rows], radius=radius, steps=MORE * steps, eot=eot, bounds=bounds, rng=rng).x
+
+    def between_means(rows: Tensor) -> Tensor:
+        assert means is not None
+        return average_sample(model, x[rows], y[rows], means=means, radius=radius, eot=eot, bounds=bounds).x
+
+    def transferred(rows: Tensor) -> Tensor:
+        assert substitute is not None
+        return pgd(substitute, x[rows], y[rows], radius=radius, steps=steps, bounds=bounds, leave=False, rng=rng).x
+
+    def judge(attack: Callable[[Tensor], Tensor], held: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs that fall to an attack on those that `held`, and their points: n bool -> k, k *d."""
+        rows = held.nonzero()[:, 0]
+        if len(rows) == 0:
+            return rows, x[rows]
+        found = attack(rows)
+        fell = broken(model, found, y[rows], draws=eot)
+        return rows[fell], found[fell]
+
+    def trial(name: str, attack: Callable[[Tensor], Tensor], *, all_inputs: bool = False) -> None:
+        rows, found = judge(attack, right if all_inputs else by == -1)
+        if all_inputs:
+            columns[f"held {name}"] = right.index_fill(0, rows, False)
+        new = by[rows] == -1
+        by[rows[new]], worst[rows[new]] = ATTACKS.index(name), found[new]
+
+    trial("usual", partial(climb, loss="ce"), all_inputs=True)
+    trial("1 step", partial(climb, steps=1), all_inputs=True)
+    trial("few steps", partial(climb, steps=max(2, steps // 4)), all_inputs=True)
+    trial("margin", climb, all_inputs=True)
+    trial("more steps", longer)
+    trial("restarts", partial(climb, restarts=RESTARTS))
+    trial("square", blind)
+    if means is not None:
+        trial("average-sample", between_means, all_inputs=True)
+    if substitute is not None:
+        trial("transfer", transferred, all_inputs=True)
+    any_size = by == -1
+    for attack in (partial(climb, steps=max(2, steps // 2), reach=span), partial(blind, reach=span)):
+        any_size = any_size.index_fill(0, judge(attack, any_size)[0], False)
+    return Examined(right, by, worst, any_size, columns)
+
+
+def read(
+    by: NDArray[np.int64], any_size: NDArray[np.bool_], columns: Mapping[str, NDArray[np.bool_]], *, steps: int
+) -> tuple[Sign, ...]:
+    """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees."""
+
+    def held(name: str) -> float:
+        return float(columns[f"held {name}"].mean())
+
+    def gain(name: str) -> float:
+        """What an attack broke of what all before it had left standing."""
+        return float((by == ATTACKS.index(name)).mean())
+
+    def left(name: str) -> float:
+        """The accuracy after this attack and all before it."""
+        return float(((by == -1) | (by > ATTACKS.index(name))).mean())
+
+    def percent(value: float) -> str:
+        return f"{100 * value:.1f} %"
+
+    signs = read_vitals(columns)
+
+    def sign(name: str, says: str, *, expected: float, seen: float, open_: bool) -> None:
+        signs.append(Sign(name, says, expected, seen, open_))
+
+    usual, margin = held("usual"), held("margin")
+    if usual - margin > GAP:
+        says = (
+            f"PGD on the model's own cross-entropy, as libraries run it, leaves {percent(usual)} right; on the margin "
+            f"of the logits {percent(margin)}. The lower one is kept."
+        )
+        sign("loss", says, expected=margin, seen=usual, open_=False)
+    ladder = [("1 step", 1), ("few steps", max(2, steps // 4)), ("margin", steps)]
+    for (short, a), (long, b) in pairwise(ladder):
+        if held(long) - held(short) > GAP:
+            says = (
+                f"More steps make the attack weaker: {percent(held(short))} right after {a}, {percent(held(long))} "
+                f"after {b}."
+            )
+            sign("steps", says, expected=held(short), seen=held(long), open_=True)
+    for name, how in (("more steps", f"{MORE} times the steps"), ("restarts", f"{RESTARTS} random starts")):
+        if gain(name) > GAP:
+            before, level = left(name) + gain(name), name == "more steps" and gain("restarts") == 0
+            says = (
+                f"The attack had not levelled off: {how} take the accuracy from {percent(before)} to "
+                f"{percent(left(name))}; " + ("new starts find no more." if level else "still more might take more.")
+            )
+            sign(name, says, expected=left(name), seen=before, open_=not level)
+    for name, who in BLIND.items():
+        if f"held {name}" in columns and usual - held(name) > GAP:
+            says = (
+                f"{who} leaves {percent(held(name))} right, the usual attack, which sees gradients, {percent(usual)}: "
+                "the loss leads that one astray."
+            )
+            sign(name, says, expected=held(name), seen=usual, open_=False)
+        if gain(name) > GAP:
+            says = (
+                f"{who} breaks {percent(gain(name))} of the inputs that hold against every attack that sees gradients; "
+                "the gradients may be masked."
+            )
+            sign(f"{name} beats gradients", says, expected=0.0, seen=gain(name), open_=True)
+    if any_size.any():
+        free = float(any_size.mean())
+        says = (
+            f"{percent(free)} stay right although the attack may change every value at will, where nothing can; the "
+            "attacks are blind to something."
+        )
+        sign("any size", says, expected=0.0, seen=free, open_=True)
+    return tuple(signs)
+
+
+def read_vitals(columns: Mapping[str, NDArray[np.bool_]]) -> list[Sign]:
+    """The signs among the vital ones: n each -> signs."""
+    found = []
+    for name, (says, open_) in VITAL.items():
+        seen = float(columns[name].mean())
+        if seen > (0 if name in ("dice", "company") else MANY):
+            found.append(Sign(name, says.format(f"{100 * seen:.0f} %"), 0.0, seen, open_))
+    return found

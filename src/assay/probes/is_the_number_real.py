@@ -1,0 +1,187 @@
+"""Whether a robust accuracy can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from assay.finding import Alarm, Bars, Beside, Finding, Measure, Table, Witnesses, share, wilson
+from assay.methods.attack.average_sample import class_means
+from assay.methods.attack.masking import ATTACKS, examine, read
+from assay.methods.attack.transfer import learn_substitute, small_substitute
+from assay.probe import Need, Probe
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+EACH = 5  # inputs for each step of the budget: every one of them meets a dozen attacks
+TAUGHT = 4  # inputs for each of those, to teach a substitute and to take class means of
+HEADLINE = "robustness that was not real"
+
+
+@dataclass(frozen=True)
+class IsTheNumberReal(Probe):
+    """Is its robustness real, or do attacks fail on it for bad reasons?
+
+    `radius` is the l_inf budget in the input's own units. The attack that libraries run meets others that ought to
+    agree with it; where one breaks more, the lower accuracy counts and an alarm says why.
+    """
+
+    radius: float = 8 / 255
+    steps: int | None = None
+    inputs: int | None = None
+
+    source: ClassVar[str] = (
+        "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "
+        "2024 (dissertation), sec. 5.4.2"
+    )
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(0, "radius")
+        self.refuse_below(1, "steps", "inputs")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        steps = self.steps or run.budget.steps
+        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        means, substitute = self._taught(subject, run, TAUGHT * len(index))
+        rows = run.map(
+            partial(self._examine, subject, steps, means, substitute), subject, "test", index, "is the number real"
+        )
+        by = np.asarray(rows["by"], dtype=np.int64)
+        label = np.asarray(rows["label"], dtype=np.int64)
+        columns = {name: column for name, column in rows.items() if column.dtype == bool}
+        usual, held = columns["held usual"], by == -1
+        signs = read(by, columns["any size"], columns, steps=steps) if self.radius > 0 else ()
+        fell = np.flatnonzero(by > 0)
+        witnesses = Witnesses(
+            split="test",
+            index=index[fell],
+            clean=rows["x"][fell].astype(np.float32),
+            changed=rows["worst"][fell].astype(np.float32),
+            label=label[fell],
+            said=np.asarray(rows["said"], dtype=np.int64)[fell],
+            norm=("linf",) * len(fell),
+            radius=np.full(len(fell), self.radius),
+            how=tuple(ATTACKS[k] for k in by[fell]),
+        )
+        lost = int((usual & ~held).sum())
+        return Finding(
+            says=f"Of the inputs, {share(int(usual.sum()), len(index))} hold against the attack that libraries run; "
+            f"{share(lost, len(index))} of all fall to another one of the same size"
+            + (f". {len(signs)} signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
+            measures=(
+                Measure.proportion(
+                    HEADLINE,
+                    usual & ~held,
+                    better="lower",
+                    column="not real",
+                    about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
+                    f"{self.radius:.4g}, but broken by another attack of that size",
+                    beside=(Beside("attacks that agree", 0.0),),
+                ),
+                Measure.proportion(
+                    "accuracy, the usual attack", usual, better="higher", column="held usual", about="as libraries do"
+                ),
+                Measure.proportion(
+                    "accuracy, all attacks", held, better="higher", column="held all", about="the number to believe"
+                ),
+            ),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    "not real": usual & ~held,
+                    "held all": held,
+                    "broken by": np.array([ATTACKS[k] if k >= 0 else "" for k in by]),
+                    **columns,
+                },
+            ),
+            views=(_side_by_side(columns, by),),
+            alarms=tuple(Alarm(s.says, doubts=(HEADLINE, "accuracy, all attacks") if s.open else ()) for s in signs),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _taught(self, subject: Subject, run: Run, count: int) -> tuple[Tensor | None, nn.Module]:
+        """The class means, where every class is there, and a substitute that learned the subject's answers."""
+        split = "train" if "train" in subject.data else "test"
+        index, classes = run.pick(subject.data[split], count), len(subject.task.classes)
+        rows = run.map(lambda s: {"x": s.x, "y": s.y}, subject, split, index, "inputs to learn from")
+        x, y = (torch.as_tensor(rows[name], device=run.device) for name in ("x", "y"))
+        bounds, rng = (subject.inputs.low, subject.inputs.high), run.rng()
+        student = small_substitute(
+            "cnn" if subject.inputs.is_image else "mlp", subject.inputs.shape, classes, bounds=bounds, rng=rng
+        )
+        with run.progress("teaching a substitute", 1) as tick:
+            learned = learn_substitute(subject.predict, x, substitute=student, rounds=1, bounds=bounds, rng=rng)
+            tick(1)
+        every_class = len(np.unique(rows["y"])) == classes
+        return class_means([(x, y)], classes=classes) if every_class else None, learned.model
+
+    def _examine(
+        self, subject: Subject, steps: int, means: Tensor | None, substitute: nn.Module, shard: Shard
+    ) -> Mapping[str, Tensor]:
+        found = examine(
+            subject.model,
+            shard.x,
+            shard.y,
+            radius=self.radius,
+            steps=steps,
+            queries=10 * steps,
+            means=means,
+            substitute=substitute,
+            draws=subject.draws,
+            bounds=(subject.inputs.low, subject.inputs.high),
+            rng=shard.rng,
+        )
+        said = subject.predict(found.worst).argmax(1)
+        return {
+            "x": shard.x,
+            "label": shard.y,
+            "worst": found.worst,
+            "said": said,
+            "by": found.by,
+            "any size": found.any_size,
+            **found.columns,
+        }
+
+
+def _side_by_side(columns: Mapping[str, np.ndarray], by: np.ndarray) -> Bars:
+    """The accuracy under each attack alone where it met all inputs, else after it and all before it."""
+    names, hits = [], []
+    for k, name in enumerate(ATTACKS):
+        alone = columns.get(f"held {name}")
+        if alone is not None:
+            names.append("clean" if name == "none" else name)
+            hits.append(int(alone.sum()))
+        elif name in ("more steps", "restarts", "square"):
+            names.append(f"+ {name}")
+            hits.append(int(((by == -1) | (by > k)).sum()))
+    names.append("all")
+    hits.append(int((by == -1).sum()))
+    bands = [wilson(h, len(by)) for h in hits]
+    return Bars(
+        name="side-by-side",
+        title="The same budget, by each attack",
+        y_label="accuracy",
+        labels=tuple(names),
+        values=tuple(h / len(by) for h in hits),
+        low=tuple(b[0] for b in bands),
+        high=tuple(b[1] for b in bands),
+        unit_y=True,
+        says="A + means: on what the attacks before it left standing. Where a blind attack is lower than one that sees "
+        "gradients, or more steps are higher than fewer, the gradients mislead.",
+    )
+
+
+SHELVED = IsTheNumberReal

@@ -1,0 +1,210 @@
+"""The masking audit: known ways to look robust are seen, an honest model raises nothing that stays open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.methods.attack.average_sample import class_means
+from assay.methods.attack.masking import ATTACKS, GAP, VITAL, Examined, examine, read, vital_signs
+
+RADIUS = 0.1
+
+
+def look(model, task, *, n=60, radius=RADIUS, steps=10, substitute=None, draws=1, bounds=(0.0, 1.0)) -> Examined:
+    return examine(
+        model,
+        task.x[:n],
+        task.y[:n],
+        radius=radius,
+        steps=steps,
+        queries=100,
+        means=class_means([(task.train_x, task.train_y)], classes=10),
+        substitute=substitute,
+        draws=draws,
+        bounds=bounds,
+        rng=torch.Generator().manual_seed(0),
+    )
+
+
+def signs(found: Examined, steps: int = 10):
+    columns = {name: column.numpy() for name, column in found.columns.items()}
+    return {s.name: s for s in read(found.by.numpy(), found.any_size.numpy(), columns, steps=steps)}
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner, before=lambda x: x, after=lambda z: z):
+        super().__init__()
+        self.inner, self.before, self.after = inner, before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.inner(self.before(x)))
+
+
+@pytest.fixture(scope="module")
+def plain(digits):
+    return look(digits.model, digits)
+
+
+def held(found: Examined) -> float:
+    return float((found.by == -1).double().mean())
+
+
+def test_an_honest_model_raises_no_sign_that_stays_open(plain):
+    assert not [s for s in signs(plain).values() if s.open]
+    assert 0.05 < held(plain) < 0.9  # the audit has something to say about it
+
+
+def test_what_is_broken_is_broken_by_a_point_in_the_ball_and_the_box(digits, plain):
+    fell = plain.by > 0
+    x, y = digits.x[:60], digits.y[:60]
+    assert fell.any()
+    assert (digits.model(plain.worst).argmax(1) != y)[fell].all()
+    assert ((plain.worst - x).abs().amax(1) <= RADIUS + 1e-6).all()
+    assert plain.worst.min() >= 0
+    assert plain.worst.max() <= 1
+    assert torch.equal(plain.worst[~fell], x[~fell])
+    assert torch.equal(plain.by == 0, digits.model(x).argmax(1) != y)
+    for name in ATTACKS[1:]:  # whoever an attack broke first does not hold against it
+        if f"held {name}" in plain.columns:
+            assert not plain.columns[f"held {name}"][plain.by == ATTACKS.index(name)].any()
+
+
+@pytest.mark.parametrize("head", [lambda z: 100 * z, lambda z: (100 * z).softmax(1)], ids=["times 100", "softmax"])
+def test_logits_times_a_hundred_fool_the_usual_attack_and_not_the_doctor(digits, plain, head):
+    loud = look(Wrapped(digits.model, after=head), digits)
+    seen = signs(loud)
+    assert held(loud) == pytest.approx(held(plain), abs=0.02)
+    assert "loss" in seen
+    assert not seen["loss"].open
+    assert seen["loss"].seen > held(plain) + 0.1
+    assert seen["loss"].expected < seen["loss"].seen - 0.1
+    assert "saturated" in seen
+
+
+class Straight(torch.autograd.Function):
+    """Rounds to 17 levels, with the gradient that autograd gives rounding: none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return (x * 16).round() / 16
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.zeros_like(grad)
+
+
+def test_rounded_inputs_are_seen_and_stay_open(digits):
+    seen = signs(look(Wrapped(digits.model, before=Straight.apply), digits))
+    assert seen["stairs"].open
+    assert seen["flat"].open
+    assert seen["flat"].seen == 1
+    assert seen["square beats gradients"].open  # the blind attack finds what the others cannot
+
+
+def test_a_model_that_rolls_dice_is_seen_unless_it_says_so(digits):
+    noisy = Wrapped(digits.model, before=lambda x: x + 0.1 * torch.randn_like(x))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assert signs(look(noisy, digits, n=20))["dice"].open
+        assert "dice" not in signs(look(noisy, digits, n=20, draws=4))
+
+
+def test_batch_statistics_in_use_are_seen(digits):
+    mixed = Wrapped(digits.model, before=lambda x: F.batch_norm(x, None, None, training=True))
+    vitals = vital_signs(mixed, digits.x[:40], digits.y[:40])
+    assert vitals["company"].all()
+    assert not vitals["dice"].any()
+    honest = vital_signs(digits.model, digits.x[:40], digits.y[:40])
+    assert not any(honest[name].any() for name in VITAL)
+    assert not any(s.any() for s in vital_signs(digits.model, digits.x[:1], digits.y[:1]).values())
+
+
+def test_inputs_normalised_before_the_model_are_seen(digits):
+    mean, std = digits.x.mean(), digits.x.std()
+    outside = digits._replace(x=(digits.x - mean) / std)
+    bounds = (float(outside.x.min()), float(outside.x.max()))
+    inside = Wrapped(digits.model, before=lambda x: x * std + mean)
+    assert vital_signs(inside, outside.x[:40], outside.y[:40], bounds=bounds)["standardised"].all()
+
+
+def test_a_gradient_that_points_the_wrong_way_is_caught_by_the_blind(digits):
+    class Liar(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return -grad
+
+    found = look(Wrapped(digits.model, before=Liar.apply), digits, substitute=digits.model)
+    seen = signs(found)
+    assert seen["transfer beats gradients"].open or seen["square beats gradients"].open
+    assert "average-sample" in seen
+    assert seen["average-sample"].seen > seen["average-sample"].expected
+    assert "any size" not in seen  # Square finds its way over the whole box
+
+
+def test_an_input_that_nothing_can_break_is_reported(digits):
+    class Deaf(nn.Module):
+        def forward(self, x):
+            return F.one_hot(torch.zeros(len(x), dtype=torch.long), 10).float() + 0 * x.sum(1, keepdim=True)
+
+    task = digits._replace(y=torch.zeros_like(digits.y))
+    seen = signs(look(Deaf(), task, n=20))
+    assert seen["any size"].open
+    assert seen["any size"].seen == 1
+
+
+def test_with_nothing_right_there_is_nothing_to_break(digits):
+    wrong = digits._replace(y=(digits.model(digits.x).argmax(1) + 1) % 10)
+    found = look(digits.model, wrong, n=10)
+    assert (found.by == 0).all()
+    assert not found.any_size.any()
+
+
+def reading(**accuracies: float):
+    """A table of 100 inputs on which each attack leaves the given number right, and nothing was broken after margin."""
+    columns = {name: np.zeros(100, dtype=bool) for name in VITAL}
+    names = ("none", "usual", "1 step", "few steps", "margin", "average-sample", "transfer")
+    columns |= {f"held {n}": np.arange(100) < accuracies.get(n.replace(" ", "_").replace("-", "_"), 40) for n in names}
+    by = np.where(np.arange(100) < accuracies.get("margin", 40), -1, ATTACKS.index("margin"))
+    return by, np.zeros(100, dtype=bool), columns
+
+
+def test_signs_are_read_from_pairs_of_numbers():
+    assert read(*reading(), steps=20) == ()
+    (one,) = read(*reading(usual=60), steps=20)[:1]
+    assert (one.name, one.seen, one.expected, one.open) == ("loss", 0.6, 0.4, False)
+    assert "60.0 %" in one.says
+    assert "40.0 %" in one.says
+    weaker = read(*reading(few_steps=30, **{"1_step": 80}), steps=20)
+    assert [s.name for s in weaker] == ["steps"]
+    assert weaker[0].open
+    astray = read(*reading(average_sample=30), steps=20)
+    assert [(s.name, s.open) for s in astray] == [("average-sample", False)]
+
+
+def test_an_attack_that_has_not_levelled_off_is_open_only_if_new_starts_still_gain():
+    by, free, columns = reading(margin=40)
+    by[:5] = ATTACKS.index("more steps")
+    (level,) = read(by, free, columns, steps=20)
+    assert level.name == "more steps"
+    assert not level.open
+    assert level.expected == pytest.approx(0.35)
+    by[5:6] = ATTACKS.index("restarts")
+    (rough,) = read(by, free, columns, steps=20)
+    assert rough.open
+    by[:] = np.where(by == -1, -1, ATTACKS.index("margin"))
+    by[: int(100 * GAP)] = ATTACKS.index("more steps")
+    assert read(by, free, columns, steps=20) == ()  # a gap within the tolerance is none
+
+
+def test_averaging_over_passes_changes_nothing_on_a_deterministic_model(digits):
+    one, many = look(digits.model, digits, n=20), look(digits.model, digits, n=20, draws=3)
+    assert torch.equal(one.by, many.by)
+    assert torch.equal(one.worst, many.worst)
