@@ -116,6 +116,24 @@ def test_a_linear_model_breaks_exactly_at_its_margin(digits, run):
         assert (held[clear] == (distance > budget)[clear]).all()
 
 
+def test_without_gradients_square_alone_attacks_and_a_pass_is_in_doubt(digits, run):
+    blind = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=20), replace(digits, differentiable=False), run)
+    seeing = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=20), digits, run)
+    assert seeing.measure().value <= blind.measure().value < 0.9
+    assert {"square"} == set(blind.witnesses.how)
+    assert judge_witnesses(blind.witnesses, digits, run)[0].all()
+    assert blind.measure().name in blind.alarms[0].doubts
+    assert "no gradients" in blind.alarms[0].says
+    assert "linf" not in {v.name for v in blind.views}  # nothing was tried at other radii
+
+
+def test_worst_case_accuracy_is_shown_for_each_class(digits, run):
+    finding = ask(WorstCaseAccuracy(radius=0.1), digits, run)
+    bars = next(v for v in finding.views if v.name == "by-class")
+    label, held = finding.samples.columns["label"], finding.samples.columns["held linf"]
+    assert bars.values == pytest.approx([held[label == c].mean() for c in range(10)])
+
+
 def test_everyday_change_counts_every_corruption_at_every_severity(digits, run):
     finding = ask(EverydayChange(corruptions=("brightness", "gaussian_noise")), digits, run)
     matrix = next(v for v in finding.views if v.name == "corruptions")

@@ -1,4 +1,4 @@
-"""How many inputs survive an attacker who sees gradients?"""
+"""How many inputs survive an attacker who sees everything that there is to see?"""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from assay.finding import (
     Alarm,
+    Bars,
     Beside,
     Curve,
     Exhibit,
@@ -27,8 +28,9 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.ensemble import ATTACKS, worst_case
+from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
-from assay.probe import Need, Probe
+from assay.probe import Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ NORMS: tuple[Norm, ...] = ("linf", "l2")
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Where the curve is drawn, in budgets."""
 HOW = (*ATTACKS, "minimal-norm, any size")
+MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
+BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class WorstCaseAccuracy(Probe):
 
     `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are in the input's own units.
     A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
+    A model that gives answers only meets Square, which asks for no gradient.
     """
 
     radius: float = 8 / 255
@@ -59,9 +64,8 @@ class WorstCaseAccuracy(Probe):
         "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "l2_radius")
@@ -83,21 +87,25 @@ class WorstCaseAccuracy(Probe):
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         beside = (commonest, Beside("clean accuracy", float(clean.mean())))
         steps = self.steps or run.budget.steps
+        if subject.differentiable:
+            attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
+        else:
+            attacks = f"Square with {BLIND_QUERIES * steps} questions"
+        curves = [self._curve(norm, broke[norm]) for norm in NORMS] if subject.differentiable else []
         return Finding(
             says=f"An attacker who may change each value by {self.radius:.3g} leaves "
             f"{share(int(held['linf'].sum()), len(index))} right, of {100 * clean.mean():.0f} % on clean inputs.",
             measures=(
                 Measure.proportion(
-                    "worst-case accuracy",
+                    MEASURES[0],
                     held["linf"],
                     better="higher",
                     column="held linf",
-                    about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: margin PGD, "
-                    f"APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each",
+                    about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: {attacks}",
                     beside=beside,
                 ),
                 Measure.proportion(
-                    "worst-case accuracy, l2",
+                    MEASURES[1],
                     held["l2"],
                     better="higher",
                     column="held l2",
@@ -116,8 +124,12 @@ class WorstCaseAccuracy(Probe):
                     **{f"smallest {n}": np.where(np.isfinite(broke[n]), broke[n], np.nan) for n in NORMS},
                 },
             ),
-            views=(*(self._curve(n, broke[n]) for n in NORMS), *_pictures(subject, witnesses, run.budget.shown)),
-            alarms=tuple(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
+            views=(
+                *curves,
+                _by_class(subject.task.classes, label, held["linf"]),
+                *_pictures(subject, witnesses, run.budget.shown),
+            ),
+            alarms=self._alarms(subject, found, broke, steps),
             witnesses=witnesses if len(witnesses) else None,
         )
 
@@ -141,7 +153,7 @@ class WorstCaseAccuracy(Probe):
             changed[there], said[there], broke[there], how[there] = x[fell], answer[fell], size[fell], by[fell]
 
         rows = torch.isinf(broke).nonzero()[:, 0]
-        if len(rows) and radius > 0:
+        if len(rows) and radius > 0 and subject.differentiable:
             x, y = shard.x[rows], shard.y[rows]
             small = minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
             got = small.success.nonzero()[:, 0]
@@ -157,18 +169,41 @@ class WorstCaseAccuracy(Probe):
                 steps=steps,
                 restarts=self.restarts or run.budget.restarts,
                 targets=3 if steps < 50 else 9,
-                queries=10 * steps,
+                queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
+                gradients=subject.differentiable,
                 eot=subject.draws,
                 bounds=bounds,
                 rng=shard.rng,
             )
             got = worst.success.nonzero()[:, 0]
             keep(rows[got], worst.x[got], worst.distance[got], worst.by[got])
-        return {"label": shard.y, "broke": broke, "x": shard.x, "changed": changed, "said": said, "how": how}
+        vitals = {}
+        if norm == "linf" and subject.differentiable:
+            vitals = vital_signs(subject.model, shard.x, shard.y, random=subject.draws > 1, bounds=bounds)
+        return {"label": shard.y, "broke": broke, "x": shard.x, "changed": changed, "said": said, "how": how, **vitals}
+
+    def _alarms(
+        self,
+        subject: Subject,
+        found: Mapping[Norm, Mapping[str, NDArray[Any]]],
+        broke: Mapping[Norm, NDArray[np.float64]],
+        steps: int,
+    ) -> tuple[Alarm, ...]:
+        if not subject.differentiable:
+            says = (
+                f"The model gives answers and no gradients, so only Square was run, with {BLIND_QUERIES * steps} "
+                "questions for each input; an attacker with the weights may break more."
+            )
+            return (Alarm(says, doubts=MEASURES),)
+        signs = read_vitals(found["linf"])
+        return (
+            *(Alarm(s.says, doubts=MEASURES if s.open else ()) for s in signs),
+            *(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
+        )
 
     def _doubts(self, norm: Norm, rows: Mapping[str, NDArray[Any]], broke: NDArray[np.float64]) -> tuple[Alarm, ...]:
         """Signs that gradients mislead: a blind attack beats those that see, or no change at all breaks an input."""
-        measure = "worst-case accuracy" if norm == "linf" else "worst-case accuracy, l2"
+        measure = MEASURES[NORMS.index(norm)]
         blind, never = int((rows["how"] == HOW.index("square")).sum()), int(np.isinf(broke).sum())
         alarms = []
         if blind:
@@ -237,6 +272,21 @@ def _witnesses(
         norm=norms,
         radius=np.concatenate([broke[norm][rows[norm]] for norm in NORMS]),
         how=tuple(HOW[by] for by in join("how")),
+    )
+
+
+def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[np.bool_]) -> Bars:
+    present = np.unique(label)
+    bands = [wilson(int(held[label == c].sum()), int((label == c).sum())) for c in present]
+    return Bars(
+        name="by-class",
+        title="Worst-case accuracy of each class (l∞)",
+        y_label="accuracy",
+        labels=tuple(classes[c] for c in present),
+        values=tuple(float(held[label == c].mean()) for c in present),
+        low=tuple(low for low, _ in bands),
+        high=tuple(high for _, high in bands),
+        unit_y=True,
     )
 
 
