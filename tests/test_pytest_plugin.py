@@ -105,7 +105,7 @@ def test_a_question_that_does_not_apply_fails_and_says_why(pytester: pytest.Pyte
         pytester,
         """
 def test_it(assay):
-    assay(subject(differentiable=False)).ask("worst-case-accuracy", radius=8/255).at_least(0.1)
+    assay(subject(differentiable=False)).ask("one-change-for-all", radius=8/255).at_most(0.1)
 """,
     )
     assert not passed

@@ -434,9 +434,9 @@ class Standing:
             height, reached = self.height.clone(), self.reached.clone()
             height[here], reached[here] = self.slope.take(here).look(at[here])
             fresh = self.offer(at, height, reached, len(self.trace)) & unbroken
-        stale = (~fresh).nonzero()[:, 0]
-        if len(stale):
-            self.height[stale], self.reached[stale] = self.slope.take(stale).look(self.x[stale])
+        hopes = (~fresh & self.reached).nonzero()[:, 0]  # what the search believes broken; a pass has the last word
+        if len(hopes):
+            self.height[hopes], self.reached[hopes] = self.slope.take(hopes).look(self.x[hopes])
         self.sick |= self.x.isnan().flatten(1).any(1)
         self._refuse_sick()
         self._store(torch.arange(len(self.rows), device=self.rows.device))

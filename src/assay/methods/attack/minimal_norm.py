@@ -43,8 +43,8 @@ def minimal_norm(
 
     a and gamma fall along a cosine from `step` (times the range of the bounds) and `gamma`. l0 counts features and
     changes eps by at least one; its first guess is how many features, moved to their bounds, use up the margin to first
-    order, and at least half as many again as before. `success` says that a breaking point was found; how near, `distance` says. With a `radius`, an input leaves
-    as soon as it is broken within it: the attack for a fixed budget.
+    order, and at least half as many again as before. `success` says that a breaking point was found; how near,
+    `distance` says. With a `radius`, an input leaves as soon as it is broken within it: the attack for a fixed budget.
 
     Source: Pintor et al., NeurIPS 2021, arXiv:2102.12827, Algorithm 1.
     Departs from print: the first guess of eps is 0.1 % longer, so that it crosses the boundary of a linear model;
