@@ -30,6 +30,7 @@ from assay.methods.attack.ensemble import worst_case
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.swift import Swift
+from assay.nn.softrmax import SoftRmax
 
 RUNS = 5
 
@@ -61,6 +62,18 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.passes += len(x) * (1.0 if torch.is_grad_enabled() and x.requires_grad else 0.5)
         out: Tensor = self.model(x)
+        return out
+
+
+class Softmaxed(nn.Module):
+    """A softmax inside the model, where people put one by mistake: the same decisions."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = (10 * self.model(x)).softmax(1)
         return out
 
 
@@ -194,9 +207,14 @@ def strength() -> None:
     test_x, test_y = cifar("test", 1000)
     torch.manual_seed(0)
     start = time.perf_counter()
-    model = trained(ResNet18(width=32), x, y, epochs=12, radius=8 / 255)
-    print(f"adversarially trained for {time.perf_counter() - start:.0f} s")
-    beside_autoattack(model, test_x, test_y, 8 / 255, "cuda", 1000)
+    plain = trained(ResNet18(width=32), x, y, epochs=12, radius=8 / 255)
+    torch.manual_seed(0)
+    softened = trained(nn.Sequential(ResNet18(width=32), SoftRmax()), x, y, epochs=12, radius=8 / 255)
+    print(f"two networks, adversarially trained in {time.perf_counter() - start:.0f} s")
+    heads = {"logits": plain, "softmax of 10 times the logits": Softmaxed(plain), "softRmax": softened}
+    for name, model in heads.items():
+        print(name)
+        beside_autoattack(model, test_x, test_y, 8 / 255, "cuda", 1000)
 
 
 def gpu() -> None:

@@ -147,7 +147,8 @@ class Slope:
                 factor = torch.ones_like(v[:, :1]) if printed else v.abs().amax(1, keepdim=True).clamp_min(FLOOR)
             gradient = self._pull_back(z, at, (v / factor).to(z.dtype))
         # sign(NaN) is 0: without this a NaN gradient would pass for a flat one
-        height = height.detach().double().masked_fill(gradient.flatten(1).amax(1).isnan(), torch.nan)
+        sick = gradient.amax(tuple(range(1, gradient.ndim))).isnan()  # flatten would copy what is channels-last
+        height = height.detach().double().masked_fill(sick, torch.nan)
         return gradient, height, base.detach().double(), factor
 
     def _glance(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

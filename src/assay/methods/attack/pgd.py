@@ -57,8 +57,9 @@ def pgd(
     rng = rng or torch.Generator().manual_seed(0)
     slope = Slope(model, Goal(y, target, loss, as_published), eot=eot, eot_mode=eot_mode, precision=precision)
     standing = Standing(ball.around(x.detach()), slope, steps, leave=leave and not as_published, last=as_published)
-    stride = step if step is not None else 2.5 * torch.as_tensor(radius) / max(steps, 1)
-    strides = torch.as_tensor(stride, dtype=x.dtype, device=x.device).expand(len(x))
+    stride = step if step is not None else 2.5 * radius / max(steps, 1)
+    if isinstance(stride, Tensor):
+        stride = stride.to(x).expand(len(x))
     few = standing.region.few(float(standing.region.radius.max()))
     for run in range(restarts):
         if not standing.again():
@@ -69,7 +70,11 @@ def pgd(
             seen = standing.slope.at(at)
             standing.offer(at, seen.height, seen.reached, t)
             way = standing.region.steepest(seen.gradient, at, few)
-            at = standing.region.project(torch.addcmul(at, way, wide(strides[standing.rows], at)))
+            if isinstance(stride, Tensor):
+                at = torch.addcmul(at, way, wide(stride[standing.rows], at))
+            else:
+                at = torch.add(at, way, alpha=stride)
+            at = standing.region.project(at)
             stay = standing.let_go(t)
             if stay is not None:
                 at = at[stay]
