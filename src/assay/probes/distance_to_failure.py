@@ -62,7 +62,7 @@ class DistanceToFailure(Probe):
         "Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the smallest change); Wang & Loog, CVPR 2022, arXiv:2203.12693 "
         "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"
     )
-    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=8 / 255),)
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.03),)
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps", "inputs")

@@ -78,7 +78,7 @@ class IsTheNumberReal(Probe):
         return Finding(
             says=f"Of the inputs, {share(int(usual.sum()), len(index))} hold against the attack that libraries run; "
             f"{share(lost, len(index))} of all fall to another one of the same size"
-            + (f". {len(signs)} signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
+            + (f". Signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
             measures=(
                 Measure.proportion(
                     HEADLINE,
