@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +13,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
+from assay.claims._whole import Whole, whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:
@@ -33,33 +33,16 @@ UNCLIPPED: Bounds = (-1.0, 2.0)  # holds every image with every change
 PAIRED = 1000  # inputs whose Jacobians are compared, pair by pair
 
 
-@dataclass(frozen=True)
-class _Held:
-    """A data set on the device as a whole, where a batch is an index and no copy from host memory."""
-
-    x: Tensor  # n *d
-    y: Tensor  # n
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def take(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        rows = torch.as_tensor(index, device=self.x.device)
-        return self.x[rows], self.y[rows]
-
-
-Look = Callable[[nn.Module, Mapping[str, _Held], Name, int], tuple[float, ...]]
+Look = Callable[[nn.Module, Mapping[str, Whole], Name, int], tuple[float, ...]]
 """What is measured of a trained network: model, data, name of the data, seed -> numbers."""
 
 
 @lru_cache(maxsize=1)
-def _data(name: Name, device: str) -> dict[str, _Held]:
+def _data(name: Name, device: str) -> dict[str, Whole]:
     from assay.data.beyond import fashion_mnist, mnist
 
     splits = mnist() if name == "MNIST" else fashion_mnist()
-    return {
-        split: _Held(*(part.to(device) for part in data.take(np.arange(len(data))))) for split, data in splits.items()
-    }
+    return whole(splits, device)
 
 
 @cache  # three claims are about the same networks
@@ -100,7 +83,7 @@ def _seen(names: Sequence[Name], run: Run, look: Look) -> NDArray[np.float64]:
     return np.array(seen).reshape(len(names), SEEDS, len(ARMS), -1)
 
 
-def _attacked(model: nn.Module, data: Mapping[str, _Held], name: Name, seed: int) -> tuple[float, ...]:
+def _attacked(model: nn.Module, data: Mapping[str, Whole], name: Name, seed: int) -> tuple[float, ...]:
     """Test error, universal error, mean targeted success, and the universal error of the attack as printed.
 
     The paper does not say that images are clipped to [0, 1] under a change. Where most pixels are 0, as on MNIST, it
@@ -137,7 +120,7 @@ def _attacked(model: nn.Module, data: Mapping[str, _Held], name: Name, seed: int
     )
 
 
-def _aligned(model: nn.Module, data: Mapping[str, _Held], name: Name, seed: int) -> tuple[float, ...]:
+def _aligned(model: nn.Module, data: Mapping[str, Whole], name: Name, seed: int) -> tuple[float, ...]:
     """The median similarity of the Jacobians of two test inputs, the paper's and by input directions alone."""
     from assay.methods.attack.jacobian import jacobian, right_similarity, similarity
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -14,6 +13,7 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
+from assay.claims._whole import Whole, whole
 from assay.finding import Measure, bootstrap
 
 if TYPE_CHECKING:
@@ -37,32 +37,15 @@ CLASSES, PIXELS = 10, 28 * 28
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Held:
-    """A data set on the device as a whole, where a batch is an index and no copy from host memory."""
-
-    x: Tensor  # n *d
-    y: Tensor  # n
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def take(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        rows = torch.as_tensor(index, device=self.x.device)
-        return self.x[rows], self.y[rows]
-
-
-Look = Callable[[nn.Module, Head, Mapping[str, _Held], int], Array]
+Look = Callable[[nn.Module, Head, Mapping[str, Whole], int], Array]
 """What is measured of a trained network: the network that gives z, its head, the data, the seed -> numbers x images."""
 
 
 @cache
-def _data(device: str) -> dict[str, _Held]:
+def _data(device: str) -> dict[str, Whole]:
     from assay.data.beyond import mnist
 
-    return {
-        split: _Held(*(part.to(device) for part in data.take(np.arange(len(data))))) for split, data in mnist().items()
-    }
+    return whole(mnist(), device)
 
 
 def _headed(net: nn.Module, head: Head) -> nn.Module:
@@ -119,7 +102,7 @@ def _right(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return z.argmax(1) == y
 
 
-def _as_printed(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> Array:
+def _as_printed(net: nn.Module, head: Head, data: Mapping[str, Whole], seed: int) -> Array:
     """Whether each image is still right: clean, under FGSM and under BIM at either radius, all on the model's loss."""
     from assay.methods.attack import fgsm, pgd
 
@@ -134,7 +117,7 @@ def _as_printed(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int
     return torch.stack(held).double().cpu().numpy()
 
 
-def _by_loss(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> Array:
+def _by_loss(net: nn.Module, head: Head, data: Mapping[str, Whole], seed: int) -> Array:
     """Whether each image is still right after BIM on the model's own loss, after BIM on the margin of z, and whether
     it was at every point that the former passed; at either radius."""
     from assay.methods.attack import pgd
@@ -150,7 +133,7 @@ def _by_loss(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -
     return torch.stack(held).double().cpu().numpy()
 
 
-def _aimed(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> Array:
+def _aimed(net: nn.Module, head: Head, data: Mapping[str, Whole], seed: int) -> Array:
     """Whether each image is right, and the share of the nine targets under which it stays right: white-box, average."""
     from assay.methods.attack import fgsm
     from assay.methods.attack.average_sample import average_sample, class_means, share_of_targets
@@ -168,7 +151,7 @@ def _aimed(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> 
     return torch.cat(parts, 1).cpu().numpy()
 
 
-def _ratios(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> Array:
+def _ratios(net: nn.Module, head: Head, data: Mapping[str, Whole], seed: int) -> Array:
     """Whether each image is right, and its R."""
     from assay.methods.attack.magnitude_margin import magnitude_margin
 
@@ -176,7 +159,7 @@ def _ratios(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) ->
     return torch.stack([told.right.double(), torch.where(told.right, told.ratio, 0.0)]).cpu().numpy()
 
 
-def _ranked(net: nn.Module, head: Head, data: Mapping[str, _Held], seed: int) -> Array:
+def _ranked(net: nn.Module, head: Head, data: Mapping[str, Whole], seed: int) -> Array:
     """The same, and the smallest l_inf change that breaks each image: within [0, 1], and without bounds.
 
     R knows of no bounds and the paper names none. Most pixels of an image are 0, and within them can only rise.

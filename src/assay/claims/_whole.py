@@ -1,0 +1,36 @@
+"""Data sets that studies hold on the device as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from assay.subject import Data
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A data set on the device as a whole, where a batch is an index and no copy from host memory."""
+
+    x: Tensor  # n *d
+    y: Tensor  # n
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        rows = torch.as_tensor(index, device=self.x.device)
+        return self.x[rows], self.y[rows]
+
+
+def whole(splits: Mapping[str, Data], device: str) -> dict[str, Whole]:
+    return {
+        split: Whole(*(part.to(device) for part in data.take(np.arange(len(data))))) for split, data in splits.items()
+    }
