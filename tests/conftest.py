@@ -15,6 +15,11 @@ from assay.subject import Subject
 torch.set_num_threads(1)  # pytest-xdist runs one process per core
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes starts first, so that no process waits for it at the end."""
+    items.sort(key=lambda item: "tutorial" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture
 def run() -> Run:
     return Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))

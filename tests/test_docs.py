@@ -39,6 +39,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.xdist_group("tutorial")
 def test_every_block_of_the_tutorial_runs(tutorial):
     assert (tutorial / "model.pt2").exists()
     assert len(list(tutorial.glob("runs/*/report.html"))) >= 3
@@ -46,6 +47,7 @@ def test_every_block_of_the_tutorial_runs(tutorial):
     assert list(tutorial.glob("claims/ledger/*.json"))
 
 
+@pytest.mark.xdist_group("tutorial")
 def test_the_bundled_report_is_whole_and_small(tutorial):
     stored = {p: json.loads((p / "audit.json").read_text()) for p in tutorial.glob("runs/*-fashion-cnn")}
     run = max(stored, key=lambda p: len(stored[p]["rows"]))
@@ -57,6 +59,7 @@ def test_the_bundled_report_is_whole_and_small(tutorial):
     assert {p.stem for p in (run / "witnesses").iterdir()} >= {"accuracy", "worst-case-accuracy", "everyday-change"}
 
 
+@pytest.mark.xdist_group("tutorial")
 def test_the_same_question_twice_is_not_asked_again(tutorial):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     assay = Path(sys.executable).with_name("assay")
