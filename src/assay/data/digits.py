@@ -1,0 +1,36 @@
+"""Scikit-learn's 8 x 8 digits, split once for all subjects on them, and the weights trained on them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+from torch import Tensor
+
+from assay.data.arrays import Arrays
+
+CLASSES = tuple("0123456789")
+TESTED = 497  # so that 1,300 are left to learn from
+
+
+def load_digits() -> dict[str, Arrays]:
+    """`train` (1,300) and `test` (497): grey images n 1 8 8 in [0, 1], drawn by a fixed seed.
+
+    Source: Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits (UCI), doi:10.24432/C50P49; the copy of
+    its test part that comes with scikit-learn.
+    """
+    from sklearn.datasets import load_digits as read
+
+    x, y = read(return_X_y=True)
+    x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    order = np.random.default_rng(0).permutation(len(x))
+    rows = {"train": order[TESTED:], "test": order[:TESTED]}
+    return {part: Arrays(x[chosen], y[chosen], CLASSES) for part, chosen in rows.items()}
+
+
+def digits_weights() -> dict[str, Tensor]:
+    """The state of `assay.subjects.digits_mlp.network` after `tools/train_digits.py`."""
+    from safetensors.torch import load
+
+    weights: dict[str, Tensor] = load((files("assay.data") / "bundled" / "digits_mlp.safetensors").read_bytes())
+    return weights
