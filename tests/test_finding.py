@@ -160,3 +160,19 @@ def test_a_share_reads_the_same_everywhere():
     assert share(3, 40) == "3 of 40 (8 %)"
     assert share([1, 2], 4) == "2 of 4 (50 %)"
     assert share(0, 0) == "0 of 0"
+
+
+def test_a_median_counts_what_never_happens_and_is_not_measured_where_that_is_half():
+    values = [0.0, 1.0, 2.0, 3.0, np.inf]
+    m = Measure.median("m", values, better="higher", seed=0)
+    assert m.value == 2.0
+    assert m.n == 5
+    assert 0.0 <= m.low <= 2.0 <= m.high <= 3.0
+    assert Measure.median("m", [1.0, 4.0], better="higher", seed=0).value == 1.0  # the lower of two
+    never = Measure.median("m", [1.0, np.inf, np.inf], better="higher", seed=0)
+    assert (never.value, never.low, never.high, never.n) == (None, None, None, 3)
+    samples = np.random.default_rng(0).exponential(size=(60, 100))
+    found = [Measure.median("m", sample, better="higher", seed=0) for sample in samples]
+    assert sum(m.low <= np.log(2) <= m.high for m in found) >= 51  # 95 % of 60 is 57; below 51 once in a thousand times
+    with pytest.raises(AssayError, match="median of 0 values"):
+        Measure.median("m", [], better="higher", seed=0)

@@ -151,6 +151,35 @@ class Measure:
             beside=beside,
         )
 
+    @classmethod
+    def median(
+        cls,
+        name: str,
+        values: ArrayLike,
+        *,
+        better: Better,
+        seed: int,
+        about: str = "",
+        beside: tuple[Beside, ...] = (),
+    ) -> Measure:  # values: n, infinity where there is none
+        """The median of `values`, the lower of two, with a bootstrap interval; not measured where it is infinite."""
+        import numpy as np
+
+        order = np.sort(np.asarray(values, dtype=np.float64))
+        if order.size == 0:
+            raise AssayError(f"Measure {name!r} is a median of 0 values; give at least one.")
+        value = float(order[(order.size - 1) // 2])
+        if not math.isfinite(value):
+            return cls(name=name, value=None, n=order.size, better=better, about=about, beside=beside)
+        largest = float(order[np.isfinite(order)][-1])
+
+        def middle(counts: NDArray[np.float64]) -> NDArray[np.float64]:  # draws n -> draws
+            drawn: NDArray[np.float64] = order[(np.cumsum(counts, axis=1) < order.size / 2).sum(1)]
+            return np.minimum(drawn, largest)
+
+        low, high = bootstrap(middle, order.size, seed=seed)
+        return cls(name=name, value=value, low=low, high=high, n=order.size, better=better, about=about, beside=beside)
+
 
 @dataclass(frozen=True)
 class Alarm:

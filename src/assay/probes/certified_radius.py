@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
-from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, bootstrap, share, wilson
+from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
 from assay.methods.certify.layers import layers
@@ -468,16 +468,8 @@ def _measures(norm: Norm, radius: float, b: Bound, count: int, seed: int) -> tup
 
 
 def _median(name: str, size: NDArray[np.float64], seed: int) -> Measure:  # n
-    order = np.sort(size)
-
-    def middle(counts: NDArray[np.float64]) -> NDArray[np.float64]:  # draws n -> draws
-        drawn: NDArray[np.float64] = order[(np.cumsum(counts, axis=1) < len(order) / 2).sum(1)]
-        return drawn
-
-    low, high = bootstrap(middle, len(order), seed=seed)
-    value = float(middle(np.ones((1, len(order))))[0])
     about = "half of the inputs have at most this; 0 where the answer is wrong or nothing was proved"
-    return Measure(name=name, value=value, low=low, high=high, n=len(order), better="higher", about=about)
+    return Measure.median(name, size, better="higher", seed=seed, about=about)
 
 
 def _sizes(radius: float, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:  # -> 41

@@ -32,7 +32,7 @@ class Confidence(Probe):
         logits, label = run.predict(subject, "test", index, "confidence")
         chance, rows = softmax(logits.astype(np.float64), axis=1), np.arange(len(index))
         sure, right = chance.max(1), logits.argmax(1) == label
-        error = calibration_error(sure, right, bins=self.bins, seed=run.seed)
+        error = calibration_error(sure, right, bins=min(self.bins, len(index)), seed=run.seed)
         bands = reliability(sure, right, bins=self.bins)
         hits = np.rint(bands.accuracy * bands.inputs).astype(int)
         limits = [wilson(int(h), int(n)) for h, n in zip(hits, bands.inputs, strict=True)]
@@ -127,7 +127,7 @@ class Confidence(Probe):
                 },
             ),
             views=(figure, histogram),
-            alarms=few if len(index) < 30 else (),
+            alarms=few if error.few else (),
         )
 
 

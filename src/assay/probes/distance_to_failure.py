@@ -24,7 +24,6 @@ from assay.finding import (
     Measure,
     Table,
     Witnesses,
-    bootstrap,
     share,
     wilson,
 )
@@ -145,33 +144,15 @@ class DistanceToFailure(Probe):
         self, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None, seed: int
     ) -> Measure:  # n, n
         """The median over all inputs; those that were wrong before count as 0."""
-        value, low, high = _middle(size, seed)
         beside = [Beside("to first order", float(np.median(first)))] if first is not None else []
-        return Measure(
-            name=f"median smallest change, {norm}",
-            value=value,
-            low=low,
-            high=high,
-            n=len(size),
+        return Measure.median(
+            f"median smallest change, {norm}",
+            size,
             better="higher",
+            seed=seed,
             about=f"half of the inputs break at this {LETTERS[norm]} size or below, by the best search found",
             beside=tuple(b for b in beside if np.isfinite(b.value)),
         )
-
-
-def _middle(size: NDArray[np.float64], seed: int) -> tuple[float | None, float | None, float | None]:
-    """The median with its bootstrap interval; None where half of the inputs or more hold: n -> 3 numbers."""
-    order = np.sort(size)
-
-    def median(counts: NDArray[np.float64]) -> NDArray[np.float64]:  # draws n -> draws
-        place = (np.cumsum(counts, axis=1) < len(order) / 2).sum(1)
-        drawn: NDArray[np.float64] = np.minimum(order[place], order[np.isfinite(order)].max(initial=0.0))
-        return drawn
-
-    if not np.isfinite(order[(len(order) - 1) // 2]):
-        return None, None, None
-    low, high = bootstrap(median, len(order), seed=seed)
-    return float(median(np.ones((1, len(order))))[0]), low, high
 
 
 def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Measure:
