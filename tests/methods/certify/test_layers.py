@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from assay.errors import AssayError, ShapeError, SubjectError
-from assay.methods.certify.layers import Affine, layers
+from assay.methods.certify.layers import Affine, Mean, layers
 from assay.nn.lenet import LeNet
 from assay.nn.small_cnn import SmallCNN
 
@@ -163,6 +163,27 @@ def test_any_convolution_and_its_transpose_are_adjoint(
     x = torch.randn(2, *affine.in_shape, dtype=torch.float64, generator=rng)
     g = torch.randn(2, *affine.out_shape, dtype=torch.float64, generator=rng)
     torch.testing.assert_close((affine.linear(x) * g).sum(), (x * affine.transpose(g)).sum())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.AvgPool2d(2),
+        nn.AvgPool2d((3, 2), stride=2, padding=1, ceil_mode=True),
+        nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
+        nn.AvgPool2d(3, stride=(1, 2), divisor_override=5),
+        nn.AdaptiveAvgPool2d(1),
+        nn.AdaptiveAvgPool2d((3, None)),
+        nn.Flatten(),
+        nn.Flatten(2),
+    ],
+    ids=repr,
+)
+def test_the_transpose_of_an_average_is_its_gradient(module: nn.Module) -> None:
+    at = torch.zeros(2, 3, 8, 7, dtype=torch.float64, requires_grad=True)
+    out = module(at)
+    g = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Mean(module).transpose(g, (3, 8, 7)), torch.autograd.grad(out, at, g)[0])
 
 
 def test_what_cannot_be_read_is_named() -> None:

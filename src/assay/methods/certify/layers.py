@@ -105,9 +105,14 @@ class Mean:
         return out
 
     def transpose(self, g: Tensor, shape: Shape) -> Tensor:
-        with torch.enable_grad():
-            at = torch.zeros(len(g), *shape, dtype=g.dtype, device=g.device, requires_grad=True)
-            return torch.autograd.grad(self.linear(at), at, g)[0]
+        pool, at = self.module, g.new_empty(len(g), *shape)
+        # What autograd would call; the first use of torch.autograd.grad imports hundreds of modules.
+        if isinstance(pool, nn.AvgPool2d):
+            window = pool.kernel_size, pool.stride, pool.padding, pool.ceil_mode
+            g = torch.ops.aten.avg_pool2d_backward(g, at, *window, pool.count_include_pad, pool.divisor_override)
+        elif isinstance(pool, nn.AdaptiveAvgPool2d):
+            g = torch.ops.aten._adaptive_avg_pool2d_backward(g, at)
+        return g.reshape(at.shape)
 
     def magnitude(self) -> Mean:
         return self
