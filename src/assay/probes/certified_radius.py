@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Norm = Literal["l2", "linf"]
 NORMS: tuple[Norm, ...] = ("l2", "linf")
 LETTERS = {"l2": "l2", "linf": "l∞"}
-EACH, FEWER = 5, 1.5  # inputs for each step of the budget, and where each costs more
+EACH, FEWER = 5, 1  # inputs for each step of the budget, and where each costs more
 NEURONS = 1000  # ReLUs times inputs for each step of the budget: beyond them backward bounds cost too much
 CELLS: dict[Norm, int] = {"l2": 40_000_000, "linf": 1_000_000}  # training points x features x inputs, likewise
 CHOOSING, DRAWS = 100, 50  # draws that choose the smoothed answer; and that count it, for each step of the budget

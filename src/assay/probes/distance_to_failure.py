@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NORMS: tuple[Norm, ...] = ("linf", "l2", "l1", "l0")
 BLIND: tuple[Norm, ...] = ("linf", "l2")
 """The norms that an attacker without gradients can search in here."""
-EACH = 5  # inputs for each step of the budget: the search is run once per norm
+EACH = 3  # inputs for each step of the budget: the search is run once per norm
 QUESTIONS = 50  # for each step of the budget, where there are no gradients
 LETTERS = {"linf": "l∞", "l2": "l2", "l1": "l1", "l0": "l0"}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from assay.run import Run, Shard
     from assay.subject import Subject
 
-EACH = 5  # inputs for each step of the budget: every one of them meets a dozen attacks
+EACH = 3  # inputs for each step of the budget: every one of them meets a dozen attacks
 TAUGHT = 4  # inputs for each of those, to teach a substitute and to take class means of
 HEADLINE = "robustness that was not real"
 

@@ -39,7 +39,7 @@ from assay.methods.attack.square import square
 from assay.methods.attack.transfer import broken
 
 GAP = 0.02  # two accuracies closer than this are taken as equal
-MORE, RESTARTS, DRAWS = 5, 5, 8  # times the steps; starts; passes of a model that turns out to be random
+MORE, RESTARTS, DRAWS = 5, 3, 8  # times the steps; starts; passes of a model that turns out to be random
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
 

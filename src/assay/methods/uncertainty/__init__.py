@@ -1,5 +1,31 @@
 """What a probability is worth."""
 
-from assay.methods.uncertainty.calibration import CalibrationError, Reliability, calibration_error, reliability
+from assay.methods.uncertainty.calibration import (
+    Brier,
+    CalibrationError,
+    Reliability,
+    ReliabilityCurve,
+    bin_weights,
+    brier,
+    calibration_error,
+    ece,
+    nll,
+    reliability,
+    reliability_curve,
+    sharpness,
+)
 
-__all__ = ["CalibrationError", "Reliability", "calibration_error", "reliability"]
+__all__ = [
+    "Brier",
+    "CalibrationError",
+    "Reliability",
+    "ReliabilityCurve",
+    "bin_weights",
+    "brier",
+    "calibration_error",
+    "ece",
+    "nll",
+    "reliability",
+    "reliability_curve",
+    "sharpness",
+]
