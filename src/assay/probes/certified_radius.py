@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Norm = Literal["l2", "linf"]
 NORMS: tuple[Norm, ...] = ("l2", "linf")
 LETTERS = {"l2": "l2", "linf": "l∞"}
-EACH, FEWER = 5, 1  # inputs for each step of the budget, and where each costs more
+EACH = 5  # inputs for each step of the budget, and 1 where each costs more
 NEURONS = 1000  # ReLUs times inputs for each step of the budget: beyond them backward bounds cost too much
 CELLS: dict[Norm, int] = {"l2": 40_000_000, "linf": 1_000_000}  # training points x features x inputs, likewise
 CHOOSING, DRAWS = 100, 50  # draws that choose the smoothed answer; and that count it, for each step of the budget
@@ -144,7 +144,7 @@ class CertifiedRadius(Probe):
 
     def _way(self, subject: Subject, steps: int) -> Way:
         most = len(subject.data["test"])
-        many, some, few = (min(self.inputs or math.ceil(f * steps), most) for f in (EACH, FEWER, 1))
+        many, few = (min(self.inputs or each * steps, most) for each in (EACH, 1))
         points = _points(subject.model)
         if points is not None:
             payable = {norm: cells * steps // points.x.size for norm, cells in CELLS.items()}
@@ -156,11 +156,11 @@ class CertifiedRadius(Probe):
             )
             return Way("nearest", inputs, linf, steps, limit if linf < inputs else "")
         if subject.draws > 1:
-            return Way("smoothing", some, 0, steps, "The model's answers are random, so it has no fixed bounds.")
+            return Way("smoothing", few, 0, steps, "The model's answers are random, so it has no fixed bounds.")
         try:
             chain = layers(subject.model, subject.inputs.shape)
         except (SubjectError, ShapeError) as e:
-            return Way("smoothing", some, 0, steps, f"The model cannot be read layer by layer: {e}")
+            return Way("smoothing", few, 0, steps, f"The model cannot be read layer by layer: {e}")
         neurons = sum(math.prod(a.out_shape) for a in chain[:-1])
         afford = NEURONS * steps // max(1, neurons)
         if afford >= few:
@@ -172,7 +172,7 @@ class CertifiedRadius(Probe):
             + (f"Ask about {afford} inputs or fewer" if afford else "Certify a smaller network")
             + ", or give a larger budget."
         )
-        return Way("interval", some, some, steps, limit)
+        return Way("interval", few, few, steps, limit)
 
     def _blocked(self, subject: Subject, way: Way, index: NDArray[np.int64], run: Run) -> tuple[Bars, ...]:
         """In which layer the undecided inputs lost their certificate."""
