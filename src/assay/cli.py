@@ -389,6 +389,7 @@ def cure(
             debug=debug,
         )
     _show_changes(done.before, done.after, done.changes)
+    typer.echo(done.price)
     typer.echo(done.weights)
     typer.echo(done.page)
     raise typer.Exit(2 if 2 in (done.before.status, done.after.status) else 0)

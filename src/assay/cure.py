@@ -9,9 +9,10 @@ without training again. They are believed only if the subject they make has the 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -39,6 +40,7 @@ class Cure:
     before: Audit
     after: Audit
     changes: tuple[Change, ...]
+    price: str
     folder: Path
 
     @property
@@ -107,14 +109,50 @@ def cure(
     before = asked(subject, source)
     key = _key(chosen, before.subject.fingerprint, run)
     folder = Path(out) / f"cure-{store.slug(subject.name)}+{chosen.name()}-{key[:8]}"
-    cured = _stored(folder / "weights.safetensors", key, subject, chosen)
-    if cured is None:
+    kept = _stored(folder / "weights.safetensors", key, subject, chosen)
+    if kept is None:
+        start = time.perf_counter()
         cured = chosen.apply(subject, run)
-        _keep(folder / "weights.safetensors", key, cured)
+        seconds = time.perf_counter() - start
+        _keep(folder / "weights.safetensors", key, cured, seconds)
+    else:
+        cured, seconds = kept
+    price = _price(chosen, subject, cured, seconds, run)
     after = asked(cured, ())
     changes = compare(before, after)
-    store.write_atomically(folder / "cure.html", render_diff(before, after))
-    return Cure(before=before, after=after, changes=changes, folder=folder)
+    store.write_atomically(folder / "cure.html", render_diff(before, after, price=price))
+    return Cure(before=before, after=after, changes=changes, price=price, folder=folder)
+
+
+def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run: Run) -> str:
+    """What the cure costs: by its settings, and as measured here."""
+    passes = [_pass_seconds(each, run) for each in (subject, cured)]
+    stated = remedy.cost()
+    words = (
+        ""
+        if stated is None
+        else f"By its settings {remedy.name()} takes {stated.training:.3g} times the plain training and "
+        f"{stated.inference:.3g} times the plain answer. "
+    )
+    return f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long."
+
+
+def _pass_seconds(subject: Subject, run: Run) -> float:
+    """Seconds of one answer to a batch: the median of five, after one that does not count."""
+    import numpy as np
+    import torch
+
+    subject.model.to(run.device)
+    x, _ = subject.data["test"].take(np.arange(min(256, len(subject.data["test"]))))
+    x = x.to(run.device)
+    taken = []
+    for _ in range(6):
+        start = time.perf_counter()
+        subject.predict(x)
+        if torch.device(run.device).type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
 
 
 def _key(remedy: Remedy, fingerprint: str, run: Run) -> str:
@@ -122,18 +160,19 @@ def _key(remedy: Remedy, fingerprint: str, run: Run) -> str:
     return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def _keep(path: Path, key: str, cured: Subject) -> None:
+def _keep(path: Path, key: str, cured: Subject, seconds: float) -> None:
     from safetensors.torch import save
 
     state = {name: t.detach().cpu().clone().contiguous() for name, t in cured.model.state_dict().items()}
-    store.write_atomically(path, save(state, metadata={"key": key, "fingerprint": cured.fingerprint()}))
+    about = {"key": key, "fingerprint": cured.fingerprint(), "seconds": repr(seconds)}
+    store.write_atomically(path, save(state, metadata=about))
 
 
-def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> Subject | None:
-    """The cured subject of an earlier run, or None where it must be made anew.
+def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> tuple[Subject, float] | None:
+    """The cured subject of an earlier run and how long it took, or None where it must be made anew.
 
-    Weights fit into a copy of the old model if the remedy only trained it. A remedy that builds another model is
-    applied again: the fingerprint, which covers code and layers too, tells the two apart.
+    The weights go into the remedy's `frame`; the fingerprint, which covers code and layers too, says whether it is the
+    subject that was stored.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -147,10 +186,9 @@ def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> Subject |
         raise AssayError(f"Cannot read the cured weights {str(path)!r}: {e}; delete that file and cure again.") from e
     if about.get("key") != key:
         return None
-    model = copy.deepcopy(subject.model)
+    cured = remedy.frame(subject)
     try:
-        model.load_state_dict(state)
+        cured.model.load_state_dict(state)
     except RuntimeError:
         return None
-    cured = subject.cured(model, remedy.name())
-    return cured if cured.fingerprint() == about.get("fingerprint") else None
+    return (cured, float(about.get("seconds", "nan"))) if cured.fingerprint() == about.get("fingerprint") else None

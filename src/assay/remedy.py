@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
+
+
+class Cost(NamedTuple):
+    """What a remedy asks for, as multiples of what the plain model took: its training and one forward pass."""
+
+    training: float
+    inference: float
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,14 @@ class Remedy(ABC):
     @abstractmethod
     def apply(self, subject: Subject, run: Run) -> Subject:
         """A new subject that remembers where it came from; the old one stays as it was."""
+
+    def cost(self) -> Cost | None:
+        """By its settings; None where there is no plain training to compare with."""
+        return None
+
+    def frame(self, subject: Subject) -> Subject:
+        """The cured subject before its weights are known: kept ones are loaded into it instead of training again."""
+        return subject.cured(copy.deepcopy(subject.model), self.name())
 
     @classmethod
     def name(cls) -> str:

@@ -193,9 +193,16 @@ class Subject:
             digest.update(f"{split} {data.fingerprint()}".encode())
         return digest.hexdigest()
 
-    def cured(self, model: nn.Module, remedy: str) -> Subject:
-        """The same task and data with another model, which remembers what was done."""
-        return replace(self, model=model, name=f"{self.name}+{remedy}", origin=(*self.origin, remedy), layers={})
+    def cured(self, model: nn.Module, remedy: str, *, draws: int | None = None) -> Subject:
+        """The same task and data with another model, which remembers what was done; `draws` where it is random."""
+        return replace(
+            self,
+            model=model,
+            name=f"{self.name}+{remedy}",
+            origin=(*self.origin, remedy),
+            layers={},
+            draws=self.draws if draws is None else draws,
+        )
 
 
 @dataclass(frozen=True)

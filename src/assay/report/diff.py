@@ -246,8 +246,8 @@ def counted(changes: Sequence[Change]) -> str:
     return ", ".join(parts)
 
 
-def render_diff(before: Audit, after: Audit) -> str:
-    """A page like the report, with both audits side by side."""
+def render_diff(before: Audit, after: Audit, *, price: str = "") -> str:
+    """A page like the report, with both audits side by side; of a cure, with its `price`."""
     from assay.report.page import colophon, drawings, environment, says
 
     changes = compare(before, after)
@@ -283,5 +283,6 @@ def render_diff(before: Audit, after: Audit) -> str:
             cautions=cautions(before, after),
             colophons=(list(colophon(before)), list(colophon(after))),
             difference=words.difference,
+            price=price,
         )
     )

@@ -1,0 +1,65 @@
+"""Predictors that answer many times: one interface, whether the answers come from several nets or several draws."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from assay.errors import AssayError
+
+
+class Members(nn.Module, ABC):
+    """A classifier with several opinions. `members` gives the logits of each; what they say together is their mean.
+
+    The mean is one of probabilities, not of logits: its negative log-likelihood is never above the members' mean one
+    (Jensen), on any data. Spread, entropies and mutual information: methods/uncertainty/disagreement.py.
+    """
+
+    @abstractmethod
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
+        """The logits of each member."""
+
+
+class Ensemble(Members):
+    """Several nets of the same task. It is deterministic, and its logits are the log of the mean probability."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        super().__init__()
+        if not nets:
+            raise AssayError("An ensemble needs at least one net, got none.")
+        self.nets = nn.ModuleList(nets)
+
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
+        return torch.stack([net(x) for net in self.nets])
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n c
+        return log_mean(self.members(x))
+
+
+class Drawn(Members):
+    """A net whose pass is random in eval mode; `draws` passes make its opinion, one pass is one draw.
+
+    A subject with such a model has `draws` set to the same number, and everything that asks it averages.
+    """
+
+    def __init__(self, net: nn.Module, draws: int) -> None:
+        super().__init__()
+        if draws < 1:
+            raise AssayError(f"A random net needs draws >= 1, got {draws}; 15 is usual.")
+        self.net, self.draws = net, draws
+
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
+        return torch.stack([self.net(x) for _ in range(self.draws)])
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n c, one draw
+        out: Tensor = self.net(x)
+        return out
+
+
+def log_mean(logits: Tensor) -> Tensor:  # m n c -> n c
+    """log( mean_m softmax(z_m) ): logits whose softmax is the mean probability."""
+    mean: Tensor = logits.log_softmax(-1).logsumexp(0)
+    return mean - torch.tensor(float(len(logits)), device=logits.device, dtype=logits.dtype).log()
