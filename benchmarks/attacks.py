@@ -134,13 +134,11 @@ def steps() -> None:
 def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, device: str, batch: int) -> None:
     counted = Counted(model).to(device).eval()
     x, y = x.to(device), y.to(device)
-    clean = float((model(x[:2000]).argmax(1) == y[:2000]).float().mean())
+    with torch.no_grad():
+        clean = float(torch.cat([model(part).argmax(1) for part in x.split(batch)]).eq(y).float().mean())
     start = time.perf_counter()
     rng = torch.Generator(device).manual_seed(0)
-    held = []
-    for a, b in zip(x.split(batch), y.split(batch), strict=True):
-        held.append(~worst_case(counted, a, b, radius=radius, rng=rng).success)
-    ours = float(torch.cat(held).float().mean())
+    ours = 1 - float(worst_case(counted, x, y, radius=radius, batch=batch, rng=rng).success.float().mean())
     taken, passes = time.perf_counter() - start, counted.passes / len(x)
     print(f"radius {radius * 255:.0f}/255, {len(x)} images, clean {clean:.4f}")
     print(f"  assay ensemble  robust {ours:.4f}  {passes:7.1f} passes per image  {taken:7.1f} s", flush=True)
@@ -161,9 +159,10 @@ def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, dev
 
 
 def ensemble() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model, x, y = bundled()
     for radius in (8 / 255, 2 / 255):
-        beside_autoattack(model, x[:256], y[:256], radius, "cpu", 64)
+        beside_autoattack(model.to(device), x[:256], y[:256], radius, device, 64 if device == "cpu" else 256)
 
 
 def cifar(part: str, n: int | None = None) -> tuple[Tensor, Tensor]:
@@ -288,6 +287,7 @@ def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
             "plain, bf16, input gradients": batched(lambda a, b, r=r: loop(True, False, a, b, r)),
             "assay, swift": lambda r=r: ours(swift, r, False),
             "assay, swift, early exit": lambda r=r: ours(swift, r, True),
+            "assay, swift, early exit, apgd": lambda r=r: apgd(swift, x, y, radius=r, steps=k, rng=rng).x,
         }
         for way, attack in ways.items():
             accuracy = held(attack())

@@ -354,6 +354,9 @@ def refuse_nan(height: Tensor, what: str = "output or gradient") -> None:
         )
 
 
+FEW = 64  # fewer than one in so many that could leave are not worth a pass to make sure
+
+
 class Standing:
     """The inputs still under attack, the best point met for each, and the way out for those that are broken.
 
@@ -408,7 +411,7 @@ class Standing:
             return None
         self._refuse_sick()
         hopes = self.reached.nonzero()[:, 0]
-        if len(hopes) == 0:
+        if len(hopes) * FEW < len(self.rows) or len(hopes) == 0:
             return None
         height, sure = self.slope.take(hopes).look(self.x[hopes])
         self.height[hopes], self.reached[hopes] = height, sure

@@ -142,8 +142,8 @@ class Region:
             shorter = torch.minimum((length - l1_level(length, room, reach)).clamp_min(0), room)
         shorter *= (reach / norms(shorter, self.norm)[:, None].clamp_min(1e-30)).clamp_max(1)
         # x0 + change rounds by at most scale * 2^-24: shorten first, so that no feature moves further than meant.
-        shorter = (shorter - self.scale * 2.0**-23).clamp_min_(0)
-        moved = torch.clamp(x0 + shorter.copysign(change), low, high)
+        shorter.sub_(self.scale * 2.0**-23).clamp_min_(0)
+        moved = torch.clamp(shorter.copysign_(change).add_(x0), low, high)
         return torch.where(inside, boxed, moved).reshape(x.shape)
 
     def sample(self, rng: torch.Generator) -> Tensor:
@@ -205,12 +205,13 @@ def l2_factor(length: Tensor, room: Tensor, reach: Tensor) -> Tensor:
     With the features that are at their bound frozen, t = sqrt((reach^2 - ||room_frozen||^2) / ||length_free||^2). From
     any t that is too small this gives a larger t that is still not too large, so every round is feasible.
     """
-    t = reach / norms(length, "l2")[:, None].clamp_min(1e-30)
+    full, most = length.square(), room.square()
+    bound = room / length.clamp_min(torch.finfo(length.dtype).tiny)  # n f: the t at which a feature meets its bound
+    t = reach / full.sum(1, keepdim=True).sqrt().clamp_min(1e-30)
     for _ in range(STRETCH_ROUNDS if length.shape[1] > FEW_FEATURES else 2 * STRETCH_ROUNDS):
-        frozen = t * length >= room
-        spent = norms(room * frozen, "l2")[:, None].square()
-        free = norms(length.masked_fill(frozen, 0), "l2")[:, None]
-        t = torch.maximum(t, (reach.square() - spent).clamp_min(0).sqrt() / free.clamp_min(1e-30))
+        free = (bound > t).to(length.dtype)  # by products: on a CPU torch.where takes eight times as long
+        spent, slope = ((1 - free) * most).sum(1, keepdim=True), (free * full).sum(1, keepdim=True)
+        t = torch.maximum(t, ((reach.square() - spent).clamp_min(0) / slope.clamp_min(1e-30)).sqrt())
     return t
 
 
