@@ -15,6 +15,7 @@ from assay.finding import (
     Alarm,
     Bars,
     Beside,
+    Boxes,
     Curve,
     Exhibit,
     Finding,
@@ -109,6 +110,15 @@ def test_every_view_survives_strict_json():
                 ),
             ),
             Bars(name="b", title="t", y_label="y", labels=("p", "q"), values=(1.0, 2.0)),
+            Boxes(
+                name="o",
+                title="t",
+                x_label="x",
+                y_label="y",
+                labels=("p", "q"),
+                values=((1.0, 2.0, 4.0), ()),
+                marks=(Beside("m", 1.0),),
+            ),
             Histogram(name="h", title="t", x_label="x", edges=(0.0, 1.0), counts=(("all", (3.0,)),)),
             Matrix(
                 name="m", title="t", row_label="r", column_label="c", rows=("a",), columns=("b",), values=((None,),)

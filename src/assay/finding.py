@@ -251,6 +251,22 @@ class Bars:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Boxes:
+    """For each label a box from quartile to quartile of its values, with the median and whiskers."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    labels: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    says: str = ""
+    unit_y: bool = False
+    marks: tuple[Beside, ...] = ()
+    """Labelled horizontal lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Histogram:
     name: str
     title: str
@@ -344,7 +360,7 @@ class Gallery:
     says: str = ""
 
 
-View = Curve | Bars | Histogram | Matrix | Gallery
+View = Curve | Bars | Boxes | Histogram | Matrix | Gallery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,7 +431,7 @@ class Finding:
 
 # Strict JSON. Tables and witnesses go to files of their own (store.py).
 
-_VIEWS: dict[str, type[Any]] = {v.__name__.lower(): v for v in (Curve, Bars, Histogram, Matrix, Gallery)}
+_VIEWS: dict[str, type[Any]] = {v.__name__.lower(): v for v in (Curve, Bars, Boxes, Histogram, Matrix, Gallery)}
 
 
 def _plain(value: Any) -> Any:

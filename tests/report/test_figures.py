@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from assay.finding import Bars, Beside, Curve, Gallery, Histogram, Line, Matrix
+from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Line, Matrix
 from assay.report.figures import COLOURS, draw, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -182,6 +182,8 @@ def test_a_thousand_classes_stay_small():
             name="c", title="c", x_label="x", y_label="y", lines=(Line(label="one", x=(2,), y=(0.5,)),), diagonal=True
         ),
         Bars(name="b", title="b", y_label="y", labels=(), values=()),
+        Boxes(name="o", title="o", x_label="x", y_label="y", labels=(), values=()),
+        Boxes(name="o", title="o", x_label="x", y_label="y", labels=("a", "b"), values=((), (1.0,)), unit_y=True),
         Histogram(name="h", title="h", x_label="x", edges=(0, 1), counts=()),
         Matrix(name="m", title="m", row_label="r", column_label="c", rows=("a",), columns=("b",), values=((None,),)),
     ],
@@ -189,6 +191,40 @@ def test_a_thousand_classes_stay_small():
 def test_next_to_nothing_is_drawn_without_complaint(view, recwarn):
     ET.fromstring(draw(view))
     assert not recwarn.list
+
+
+def test_boxes_show_quartiles_whiskers_and_what_lies_beyond():
+    boxes = Boxes(
+        name="o",
+        title="o",
+        x_label="severity",
+        y_label="error",
+        labels=("clean", "5"),
+        values=((0.5,), (0.1, 0.2, 0.3, 0.4, 0.5, 0.95)),
+        unit_y=True,
+        marks=(Beside("calibrated", 0.1),),
+    )
+    root = ET.fromstring(draw(boxes))
+    assert {"severity", "error", "clean", "5", "calibrated", "100 %"} <= {t.text for t in root.iter(f"{SVG}text")}
+    height = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", drawn_with(root, COLOURS[0]))]
+    ink = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", drawn_with(root, "currentColor", "1.8"))]
+    at = {0.5: min(ink), 0.35: max(ink)}  # the medians, of which the lower lies lower on the page
+    scale = (at[0.35] - at[0.5]) / 0.15
+
+    def y(value):
+        return at[0.5] + scale * (0.5 - value)
+
+    for value in (0.1, 0.225, 0.475, 0.5):  # whisker, quartiles, whisker
+        assert min(abs(h - y(value)) for h in height) < 0.05
+    assert min(abs(h - y(0.95)) for h in height) > 1  # no whisker reaches the outlier
+    (dot,) = [float(u.attrib["y"]) for u in root.iter(f"{SVG}use") if COLOURS[0] in u.attrib.get("style", "")]
+    assert abs(dot - y(0.95)) < 0.05
+
+
+def drawn_with(root, colour, width=""):
+    """All path data with a stroke of this colour and width."""
+    style = f"stroke: {colour}; stroke-width: {width}" if width else f"stroke: {colour}"
+    return " ".join(p.attrib["d"] for p in root.iter(f"{SVG}path") if style in p.attrib.get("style", ""))
 
 
 def test_a_gallery_is_not_drawn():

@@ -233,7 +233,7 @@ def test_writing_leaves_everything_and_reading_renders_the_same_page(small, tmp_
 def test_hostile_audits_are_written_below_their_folder_only(hostile, tmp_path):
     write(hostile, tmp_path / "run")
     assert {p.name for p in tmp_path.iterdir()} == {"run"}
-    assert len(list((tmp_path / "run" / "figures").iterdir())) == 4
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 5
 
 
 def test_a_report_needs_no_torch(small, tmp_path):

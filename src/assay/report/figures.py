@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from assay.finding import Bars, Beside, Curve, Gallery, Histogram, Matrix, View
+from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Matrix, View
 from assay.report.words import printable
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _RC: dict[str, Any] = {
 }
 
 
-def draw(view: Curve | Bars | Histogram | Matrix, key: str = "") -> str:
+def draw(view: Curve | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
     """One `<svg>` element; `key` sets its ids apart from those of other drawings on the same page."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -100,6 +100,8 @@ def _drawer(view: View, figure: Figure) -> None:
             _curve(view, figure)
         case Bars():
             _bars(view, figure)
+        case Boxes():
+            _boxes(view, figure)
         case Histogram():
             _histogram(view, figure)
         case Matrix():
@@ -293,6 +295,34 @@ def _bars(view: Bars, figure: Figure) -> None:
         (axes.set_xlim if lies else axes.set_ylim)(0, 1.02)
         _percent(along)
     (_marks_above if lies else _marks_beside)(axes, view.marks)
+
+
+def _boxes(view: Boxes, figure: Figure) -> None:
+    """Whiskers reach the farthest value within 1.5 boxes of the box; what lies beyond is drawn by itself."""
+    axes = figure.subplots()
+    full = [i for i, values in enumerate(view.values) if values]  # an empty one has no box
+    line: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.2}
+    if full:
+        axes.boxplot(
+            [view.values[i] for i in full],
+            positions=full,
+            widths=0.5,
+            patch_artist=True,
+            manage_ticks=False,
+            boxprops={"facecolor": (*_rgb(COLOURS[0]), 0.22), "edgecolor": COLOURS[0], "linewidth": 1.2},
+            medianprops={"color": _INK, "linewidth": 1.8},
+            whiskerprops=line,
+            capprops=line,
+            flierprops={"marker": "o", "markersize": 3.5, "markerfacecolor": COLOURS[0], "markeredgewidth": 0},
+        )
+    axes.set_xticks(range(len(view.labels)), [_clip(label, 16) for label in view.labels])
+    axes.set_xlim(-0.6, max(1, len(view.labels)) - 0.4)
+    axes.grid(True, axis="y", color=_INK, alpha=0.12, linewidth=0.6)
+    _name_axes(axes, view.x_label, view.y_label)
+    if view.unit_y:
+        axes.set_ylim(-0.03, 1.03)
+        _percent(axes.yaxis)
+    _marks_beside(axes, view.marks)
 
 
 def _histogram(view: Histogram, figure: Figure) -> None:

@@ -1,0 +1,83 @@
+"""Which labelled inputs may still be fitted on after a model's training, and which then stay to ask about.
+
+A temperature or a conformal threshold wants inputs that the model was not trained on, and what it is judged by wants
+inputs that it was not fitted on. A split named 'calibration' or 'validation' serves the first. Without one, the test
+data are cut in half, class by class, at random but always in the same way: whatever the seed of a run, a fitted model
+must not meet the half that it was fitted on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.errors import AssayError
+
+FITTING = ("calibration", "validation")
+"""Splits that are there to be fitted on, the first that there is."""
+CUT = 20170806  # any number, but never another one
+
+
+class Labelled(Protocol):
+    """Labelled inputs that can be taken a few at a time."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...  # n
+
+    @property
+    def classes(self) -> tuple[str, ...] | None: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d, k
+
+    def fingerprint(self) -> str: ...
+
+
+class Part:
+    """Some rows of other data, read when taken."""
+
+    def __init__(self, whole: Labelled, rows: NDArray[np.int64]) -> None:
+        self.whole, self.rows = whole, rows
+        self.labels = np.asarray(whole.labels)[rows]
+        self.classes = whole.classes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        return self.whole.take(self.rows[indices])
+
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(self.whole.fingerprint().encode(), digest_size=16)
+        digest.update(self.rows.astype(np.int64).tobytes())
+        return digest.hexdigest()
+
+
+class HeldOut(NamedTuple):
+    """Rows of `split` to fit on, and rows of 'test' to ask about; none is both."""
+
+    split: str
+    fit: NDArray[np.int64]
+    ask: NDArray[np.int64]
+
+
+def held_out(splits: Mapping[str, Labelled]) -> HeldOut:
+    """A split of its own, and then all of 'test'; or one half of 'test', and then the other."""
+    labels = np.asarray(splits["test"].labels)
+    for name in FITTING:
+        if name in splits:
+            return HeldOut(name, np.arange(len(splits[name])), np.arange(len(labels)))
+    if len(labels) < 2:
+        raise AssayError(
+            f"The split 'test' has {len(labels)} input and cannot be cut in two, to fit on and to ask about; give more "
+            f"inputs, or a split 'calibration'."
+        )
+    order = np.random.default_rng(CUT).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]  # class by class, at random in each
+    return HeldOut("test", np.sort(order[1::2]), np.sort(order[::2]))

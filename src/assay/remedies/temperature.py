@@ -1,0 +1,72 @@
+"""Divide the logits by one number, fitted on inputs that the model has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+
+from assay.data.held_out import Part, held_out
+from assay.methods.uncertainty.scaling import fit_temperature, fit_vector
+from assay.nn.scaled import Scaled
+from assay.probe import undisturbed
+from assay.remedy import Cost, Remedy
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class Temperature(Remedy):
+    """Scales the confidence to what held-out answers are worth; the answers stay, and no training is needed.
+
+    It is fitted on the split 'calibration', else 'validation', else on a fixed half of 'test', because on the training
+    data a model is right too often. What it was fitted on leaves the cured subject's data, so that nothing is judged by
+    it; where that is half of the test data, before and after have different ones and cannot be compared input by input,
+    and a split 'calibration' mends that. `kind` "vector" fits a factor and a summand for each class, which may change
+    answers.
+    """
+
+    kind: Literal["temperature", "vector"] = "temperature"
+
+    source: ClassVar[str] = "Guo et al., ICML 2017, arXiv:1706.04599, sec. 4.2"
+
+    def why_not(self, subject: Subject) -> str | None:
+        if (reason := super().why_not(subject)) is not None:
+            return reason
+        if subject.draws > 1:
+            return f"it scales single answers, and this subject's are means of {subject.draws} random ones"
+        return None
+
+    def cost(self) -> Cost:
+        return Cost(training=0, inference=1)
+
+    def frame(self, subject: Subject) -> Subject:
+        part = held_out(subject.data)
+        data = {name: split for name, split in subject.data.items() if name != part.split}
+        left = f"the split {part.split!r}, which left the data"
+        if part.split == "test":
+            data["test"] = Part(subject.data["test"], part.ask)
+            left = "one half of 'test', which left the data"
+        about = f"{subject.about} Its logits are scaled ({self.kind}), fitted on {len(part.fit):,} inputs: {left}."
+        cured = subject.cured(Scaled(subject.model, len(subject.task.classes)), self.name())
+        return replace(cured, data=data, about=about.strip())
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        cured, part = self.frame(subject), held_out(subject.data)
+        with undisturbed(subject.model, run):
+            given, truth = run.predict(subject, part.split, part.fit, "held-out inputs")
+        logits, labels = torch.from_numpy(given), torch.from_numpy(truth)
+        if self.kind == "vector":
+            scale, shift = fit_vector(logits, labels)
+        else:
+            found = fit_temperature(logits, labels).temperature
+            scale, shift = torch.full((logits.shape[1],), 1 / found), torch.zeros(logits.shape[1])
+        assert isinstance(cured.model, Scaled)  # frame
+        cured.model.set(scale, shift)
+        return cured
+
+
+SHELVED = Temperature
