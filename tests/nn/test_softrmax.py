@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -189,6 +190,11 @@ def test_as_a_module_it_ends_a_network_and_trains() -> None:
     assert net(1e4 * x).exp().max() < 0.6
 
 
+def test_a_temperature_is_a_power() -> None:
+    z = 2 * draw(20, 5)
+    assert_close((log_softrmax(z) / 0.4).softmax(1), softrmax(z, power=2.5))
+
+
 def test_what_it_refuses() -> None:
     with pytest.raises(ShapeError, match="at least two classes"):
         log_softrmax(torch.zeros(3, 1))
@@ -199,3 +205,90 @@ def test_what_it_refuses() -> None:
             SoftRmax(power)
         with pytest.raises(AssayError, match="power > 0"):
             log_softrmax(torch.zeros(2), power=power)
+
+
+@pytest.fixture(scope="module")
+def heads() -> tuple[dict[str, nn.Module], Tensor, Tensor]:
+    """The same network with either head on scikit-learn's digits, and the images that it did not see."""
+    from sklearn.datasets import load_digits
+
+    from assay.data.arrays import Arrays
+    from assay.methods.train.fit import fit
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x[order] / 16).astype(np.float32), y[order]
+    trained: dict[str, nn.Module] = {}
+    for name in ("softmax", "softRmax"):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+        model = nn.Sequential(net, SoftRmax()) if name == "softRmax" else nn.Sequential(net)
+        fit(model, Arrays(x[:1200], y[:1200]), epochs=30, lr=2e-3, batch=64, optimiser="adam", schedule="constant",
+            rng=torch.Generator().manual_seed(0))  # fmt: skip
+        trained[name] = model.eval().requires_grad_(False)
+    return trained, torch.as_tensor(x[1200:]), torch.as_tensor(y[1200:])
+
+
+def test_on_digits_it_is_as_right_and_unsure_where_softmax_is_not(
+    heads: tuple[dict[str, nn.Module], Tensor, Tensor],
+) -> None:
+    from assay.methods.attack import fgsm
+    from assay.methods.attack.magnitude_margin import magnitude_margin
+    from assay.methods.uncertainty.detection import auroc
+
+    trained, x, y = heads
+    told: dict[str, tuple[float, ...]] = {}
+    noise = torch.rand(500, 64, generator=torch.Generator().manual_seed(1))
+    for name, model in trained.items():
+        near = fgsm(model, x, y, radius=0.3, bounds=(-1e3, 1e3), as_published=True).x
+        wrong = model(near).argmax(1) != y
+        told[name] = (
+            float((model(x).argmax(1) == y).float().mean()),
+            float(model(near).softmax(1).amax(1)[wrong].mean()),
+            float(model(1000 * x).softmax(1).amax(1).mean()),
+            auroc(model(x).softmax(1).amax(1), model(noise).softmax(1).amax(1)),
+            float(magnitude_margin(model[0], x, y).ratio.median()),  # type: ignore[index]
+        )
+    (clean, sure, far, known, ratio), (clean_r, sure_r, far_r, known_r, ratio_r) = told["softmax"], told["softRmax"]
+    assert clean_r >= clean - 0.01 > 0.94
+    assert sure > 0.85 > 0.55 > sure_r  # confidence where an attack made it wrong
+    assert far > 0.99 > 0.2 > far_r  # a thousand times too bright
+    assert known_r > 0.95 > known
+    assert ratio_r < 0.8 * ratio
+
+
+def test_on_digits_its_robustness_is_mostly_its_own_loss_misleading_the_attack(
+    heads: tuple[dict[str, nn.Module], Tensor, Tensor],
+) -> None:
+    from assay.methods.attack import fgsm, pgd
+
+    trained, x, y = heads
+    wide = (-1e3, 1e3)  # no clipping
+
+    def right(model: nn.Module, at: Tensor) -> float:
+        return float((model(at).argmax(1) == y).float().mean())
+
+    held: dict[str, dict[str, float]] = {}
+    for name, model in trained.items():
+        net = model[0]  # type: ignore[index]
+        bim = {
+            f"own {r:g} {t}": pgd(model, x, y, radius=r, steps=t, step=r / t, random_start=False, bounds=wide,
+                                  as_published=True).x
+            for r, t in ((0.1, 10), (0.3, 10), (0.3, 50))
+        }  # fmt: skip
+        adaptive = {
+            f"margin {r:g}": pgd(net, x, y, radius=r, steps=20, step=r / 10, random_start=False, bounds=wide,
+                                 loss="margin").x
+            for r in (0.05, 0.1, 0.2, 0.3)
+        }  # fmt: skip
+        one = {"fgsm": fgsm(model, x, y, radius=0.1, bounds=wide, as_published=True).x}
+        held[name] = {key: right(model, at) for key, at in {**bim, **adaptive, **one}.items()}
+    soft, ours = held["softmax"], held["softRmax"]
+    assert ours["fgsm"] > soft["fgsm"] + 0.2
+    assert ours["own 0.1 10"] > soft["own 0.1 10"] + 0.15
+    assert ours["own 0.3 10"] > soft["own 0.3 10"] + 0.2
+    assert ours["own 0.3 50"] > ours["own 0.3 10"] - 0.1  # a plateau in the number of steps
+    assert ours["margin 0.3"] < 0.05  # which another loss takes away
+    assert ours["margin 0.2"] < 0.1
+    assert ours["margin 0.05"] > soft["margin 0.05"] - 0.02  # at small radii some margin is gained, not lost
