@@ -1,0 +1,329 @@
+"""Wang 2024, sec. 8.2: the posterior of softRmax as an outlier score, suggested there and left open."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor, nn
+
+from assay.claim import Claim, Evidence, Held
+from assay.claims._whole import Whole, whole
+from assay.finding import Measure
+
+if TYPE_CHECKING:
+    from assay.methods.uncertainty.activations import Seen
+    from assay.run import Run
+
+SOURCE = "Wang, 'Sensitivities and where to find them', dissertation, TU Delft 2024, sec. 5.5 and 8.2"
+HEADS: dict[str, float | None] = {"softmax": None, "softRmax": 1.0, "power 2": 2.0, "power 4": 4.0}  # the power
+UNKNOWN, CLASSES = 9, 9  # the digit that no network has seen, and how many classes are left
+SEEDS, EPOCHS, BATCH, LR, WIDTH = 4, 2, 128, 1e-3, 16
+TAUGHT, TESTED = 10_000, 2_000  # images that scores are fitted on, and that they are asked about, of each set
+STARTS, WAYS = 20, 50  # test images, and random directions from each
+DISTANCES = tuple(10 ** (i / 8) for i in range(49))  # from 1 to 10^6; an image of a digit is about 9 long
+ROUNDED = 1e4  # beyond this distance float32 has too few digits left for the image itself
+FLAT, CERTAIN = 0.01, 0.99  # from 1/k at most this far, and at least this sure
+TIE = 0.01  # of the AUROC: nearer than this counts as equal
+SETS = ("held-out digit", "glyphs", "Fashion-MNIST", "uniform noise")
+EXTRA = ("energy", "Mahalanobis", "nearest neighbours", "ViM")
+Array = NDArray[np.float64]
+
+
+class _Digits(NamedTuple):
+    train: Whole
+    inside: Tensor  # test images of the classes that are known
+    outside: dict[str, Tensor]
+
+
+@cache
+def _data(device: str) -> _Digits:
+    from assay.data.beyond import fashion_mnist, mnist
+    from assay.data.strangers import far_outliers
+
+    data = whole(mnist(), device)
+    train, test = data["train"], data["test"]
+    known = train.y != UNKNOWN
+    drawn = far_outliers((1, 28, 28), TESTED, rng=torch.Generator().manual_seed(0))
+    clothes = fashion_mnist()["test"]
+    return _Digits(
+        Whole(train.x[known], train.y[known]),
+        test.x[test.y != UNKNOWN][:TESTED],
+        {
+            "held-out digit": test.x[test.y == UNKNOWN][:TESTED],
+            "glyphs": drawn["glyphs"].to(device),
+            "Fashion-MNIST": clothes.take(np.arange(min(TESTED, len(clothes))))[0].to(device),
+            "uniform noise": drawn["uniform noise"].to(device),
+        },
+    )
+
+
+@cache  # all claims are about the same networks
+def _trained(head: str, seed: int, device: str) -> nn.Module:
+    """Four convolutions and a linear layer that give z, the same start for every head."""
+    from assay.methods.train.fit import fit
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        net = nn.Sequential(
+            *(nn.Conv2d(1, WIDTH, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(WIDTH, WIDTH, 3, stride=2, padding=1), nn.ReLU()),  # -> n w 14 14
+            *(nn.Conv2d(WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(2 * WIDTH, 2 * WIDTH, 3, stride=2, padding=1), nn.ReLU()),  # -> n 2w 7 7
+            nn.Flatten(),
+            nn.Linear(2 * WIDTH * 49, CLASSES),
+        )
+    fit(
+        _headed(net, head),
+        _data(device).train,
+        epochs=EPOCHS,
+        lr=LR,
+        batch=BATCH,
+        optimiser="adam",
+        schedule="constant",
+        device=device,
+        rng=torch.Generator(device).manual_seed(seed),
+    )
+    return net.eval().requires_grad_(False)
+
+
+def _headed(net: nn.Module, head: str) -> nn.Module:
+    from assay.nn.softrmax import SoftRmax
+
+    power = HEADS[head]
+    return net if power is None else nn.Sequential(net, SoftRmax(power))
+
+
+class _Centred(nn.Module):
+    """Takes the mean of each image away before the network, as preprocessing often does: brightness is not seen."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:  # n c h w -> n k
+        out: Tensor = self.net(x - x.mean((1, 2, 3), keepdim=True))
+        return out
+
+
+def _top(model: nn.Module, x: Tensor) -> Tensor:  # n *d -> n
+    """The largest posterior probability; both heads give its logarithm, up to a shift."""
+    with torch.no_grad():
+        return torch.cat([model(part).double().softmax(1).amax(1) for part in torch.split(x, 5000)])
+
+
+def _rays(model: nn.Module, seed: int, device: str, *, bright: bool = False) -> Array:  # rays distances
+    """The largest posterior along random directions from test images; `bright`: along that of equal brightness."""
+    from assay.methods.uncertainty.outliers import along_rays
+
+    rng, at = torch.Generator(device).manual_seed(seed), torch.tensor(DISTANCES, device=device)
+    found = []
+    for start in _data(device).inside[:STARTS]:
+        ways = torch.randn(WAYS, *start.shape, generator=rng, device=device)
+        found.append(along_rays(lambda x: _top(model, x), start, torch.ones_like(ways[:1]) if bright else ways, at))
+    return torch.cat(found).cpu().numpy()
+
+
+def _over(run: Run, heads: tuple[str, ...], about: str) -> list[tuple[str, int, nn.Module]]:
+    """Every network of these heads, trained."""
+    with run.progress(f"training {len(heads) * SEEDS} networks, {about}", len(heads) * SEEDS) as tick:
+        found = []
+        for head in heads:
+            for seed in range(run.seed, run.seed + SEEDS):
+                found.append((head, seed, _trained(head, seed, run.device)))
+                tick(1)
+    return found
+
+
+def far_away(run: Run) -> Evidence:
+    heads = ("softmax", "softRmax")
+    rays: dict[str, list[Array]] = {head: [] for head in heads}
+    blind: dict[str, list[Array]] = {head: [] for head in heads}
+    for head, seed, net in _over(run, heads, "far away"):
+        rays[head].append(_rays(_headed(net, head), seed, run.device))
+        blind[head].append(_rays(_headed(_Centred(net), head), seed, run.device, bright=True))
+    ends = {head: np.stack([of[:, -1] for of in rays[head]]) for head in heads}  # seeds rays
+    flat, sure = ends["softRmax"].max(1) - 1 / CLASSES, ends["softmax"].min(1)
+    verdict: Held = "cannot tell"
+    if (flat <= FLAT).all() and (sure >= CERTAIN).all():
+        verdict = "holds"
+    elif (ends["softRmax"].mean(1) - 1 / CLASSES > FLAT).all() or (ends["softmax"].mean(1) < CERTAIN).all():
+        verdict = "fails"
+    exact = np.array(DISTANCES) <= ROUNDED
+    still = {head: float(np.ptp(np.stack(blind[head])[..., exact], axis=2).max()) for head in heads}
+    peak = np.stack(rays["softRmax"])  # seeds rays distances
+    rises = float((np.diff(peak, axis=2) > 0.01).any(2).mean())
+    return Evidence(
+        verdict=verdict,
+        says=f"At distance {DISTANCES[-1]:g} softRmax says {ends['softRmax'].mean():.4f} on average and "
+        f"{ends['softRmax'].max():.4f} on its surest ray (1/k is {1 / CLASSES:.4f}); softmax says "
+        f"{ends['softmax'].mean():.4f} and {ends['softmax'].min():.4f} on its least sure. On the way softRmax rises "
+        f"somewhere on {100 * rises:.0f} % of the rays. Where the network takes each image's mean away first, "
+        f"brightness up to {ROUNDED:g} moves the posterior by {still['softRmax']:.1g} (softRmax) and "
+        f"{still['softmax']:.1g} (softmax): what a network ignores neither head can see.",
+        measures=(
+            *(
+                _seeds(
+                    f"largest posterior at {DISTANCES[i]:g}, {head}", [of[:, i].mean() for of in rays[head]], share=True
+                )
+                for i in range(0, len(DISTANCES), 8)
+                for head in heads
+            ),
+            _seeds("surest ray at the end, softRmax", list(ends["softRmax"].max(1)), share=True),
+            _seeds("least sure ray at the end, softmax", list(ends["softmax"].min(1)), share=True),
+            Measure(name="rays on which softRmax rises", value=rises, better="neither", unit="%"),
+            *(
+                Measure(name=f"largest move along an ignored direction, {head}", value=still[head], better="neither")
+                for head in heads
+            ),
+        ),
+    )
+
+
+def no_extra_measure(run: Run) -> Evidence:
+    areas: dict[tuple[str, str, str], list[float]] = {}
+    for head, _, net in _over(run, ("softmax", "softRmax"), "outliers"):
+        for score, of in _areas(net, head, run.device).items():
+            for name, value in of.items():
+                areas.setdefault((head, score, name), []).append(value)
+    own = {name: np.array(areas["softRmax", "posterior", name]) for name in SETS}
+    plain = {name: np.array(areas["softmax", "posterior", name]) for name in SETS}
+    extra = {name: np.stack([areas["softmax", score, name] for score in EXTRA]).max(0) for name in SETS}
+    gap = {name: own[name] - extra[name] for name in SETS}
+    gain = {name: own[name] - plain[name] for name in SETS}
+    verdict: Held = "cannot tell"
+    if all((gap[name] > -TIE).all() for name in SETS):
+        verdict = "holds"
+    elif any((gap[name] < -TIE).all() for name in SETS):
+        verdict = "fails"
+    return Evidence(
+        verdict=verdict,
+        says="AUROC of the posterior of softRmax, less that of the best extra measure on a softmax network: "
+        + ", ".join(f"{name} {gap[name].mean():+.3f}" for name in SETS)
+        + "; less that of the softmax posterior: "
+        + ", ".join(f"{name} {gain[name].mean():+.3f}" for name in SETS)
+        + ".",
+        measures=(
+            *(_seeds(f"gain over softmax's posterior, {name}", list(gain[name])) for name in SETS),
+            *(_seeds(f"gain over the best extra measure, {name}", list(gap[name])) for name in SETS),
+            *(_seeds(f"{score}, {head}, {name}", of, share=True) for (head, score, name), of in areas.items()),
+        ),
+    )
+
+
+def power_drops(run: Run) -> Evidence:
+    heads = tuple(head for head, power in HEADS.items() if power is not None)
+    half = (1 + 1 / CLASSES) / 2
+    reach: dict[str, list[float]] = {head: [] for head in heads}
+    rest: dict[str, list[float]] = {head: [] for head in heads}
+    for head, seed, net in _over(run, heads, "powers"):
+        rays = _rays(_headed(net, head), seed, run.device)  # rays distances
+        below = np.concatenate([rays < half, np.ones((len(rays), 1), dtype=bool)], 1)
+        steps = np.array([*DISTANCES, DISTANCES[-1]])
+        reach[head].append(float(np.exp(np.log(steps[below.argmax(1)]).mean())))
+        rest[head].append(float(rays[:, -1].mean() - 1 / CLASSES))
+    order = np.array([reach[head] for head in heads])  # powers seeds
+    verdict: Held = "cannot tell"
+    if (np.diff(order, axis=0) < 0).all():
+        verdict = "holds"
+    elif (order[-1] > order[0]).all():
+        verdict = "fails"
+    return Evidence(
+        verdict=verdict,
+        says="The largest posterior falls half way to 1/k at a distance (geometric mean) of "
+        + ", ".join(f"{np.mean(reach[head]):.3g} (power {HEADS[head]:g})" for head in heads)
+        + f"; at {DISTANCES[-1]:g} it is above 1/k by "
+        + ", ".join(f"{np.mean(rest[head]):.2g}" for head in heads)
+        + ". For z of a given length the excess is the power times larger, to first order.",
+        measures=(
+            *(_seeds(f"distance of the half way, power {HEADS[head]:g}", reach[head]) for head in heads),
+            *(_seeds(f"excess over 1/k at the end, power {HEADS[head]:g}", rest[head]) for head in heads),
+        ),
+    )
+
+
+def _areas(net: nn.Module, head: str, device: str) -> dict[str, dict[str, float]]:
+    """Score -> set -> AUROC against test images of known classes."""
+    from assay.methods.uncertainty.activations import look
+    from assay.methods.uncertainty.detection import auroc
+    from assay.methods.uncertainty.outliers import Energy, Mahalanobis, MaxSoftmax, Neighbours, OutlierScore, Vim
+    from assay.methods.uncertainty.outliers import SoftRmaxTail as Tail
+
+    data, last = _data(device), net[-1] if isinstance(net, nn.Sequential) else None
+    assert isinstance(last, nn.Linear)
+    x, y = data.train.x[:TAUGHT], data.train.y[:TAUGHT]
+    name = str(len(list(net.children())) - 1)
+
+    def see(images: Tensor) -> Seen:
+        return look(net, images, name, entering=True, batch=1000)
+
+    taught = see(x)
+    scores: dict[str, OutlierScore] = (
+        {"posterior": MaxSoftmax()}
+        if head == "softmax"
+        else {
+            "posterior": Tail.fit(taught, y),
+            "distance": Tail.fit(taught, y, by="distance"),
+        }
+    )
+    if head == "softmax":
+        scores["energy"] = Energy()
+        scores["ViM"] = Vim.fit(taught, y, head=last)
+    scores["Mahalanobis"] = Mahalanobis.fit(taught, y)
+    scores["nearest neighbours"] = Neighbours.fit(taught, y, k=min(50, len(y)))
+    inside, outside = see(data.inside), {kind: see(images) for kind, images in data.outside.items()}
+    marks = {score: of.score(inside) for score, of in scores.items()}
+    return {s: {kind: auroc(marks[s], of.score(seen)) for kind, seen in outside.items()} for s, of in scores.items()}
+
+
+def _seeds(name: str, values: list[float], *, share: bool = False) -> Measure:
+    """The mean over seeds with Student's interval; that of a share ends at 0 and 1."""
+    v = np.asarray(values, dtype=np.float64)
+    half = float(student.ppf(0.975, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0
+    mean = float(v.mean())
+    low, high = (max(0.0, mean - half), min(1.0, mean + half)) if share else (mean - half, mean + half)
+    return Measure(name=name, value=mean, low=low, high=high, n=len(v), better="neither")
+
+
+TRAINED = (
+    f"four convolutions and a linear layer ({WIDTH} to {2 * WIDTH} channels) on MNIST without the digit {UNKNOWN}, "
+    f"{EPOCHS} epochs of Adam (rate {LR:g}, batches of {BATCH}), every head from the same start, {SEEDS} seeds; "
+    "intervals over the seeds (Student)"
+)
+
+SHELVED = (
+    Claim(
+        name="far-away",
+        source=SOURCE,
+        says="Far from the data the posterior of softRmax is that of a random guess, where softmax is certain.",
+        published=(),
+        here=f"{TRAINED}; {WAYS} random directions from each of {STARTS} test images, to distance {DISTANCES[-1]:g}; "
+        f"held: on every ray within {FLAT:g} of 1/k, and at least {CERTAIN:g}",
+        minutes=15,
+        test=far_away,
+    ),
+    Claim(
+        name="no-extra-measure",
+        source=SOURCE,
+        says="A network trained with softRmax needs no extra measure against outliers: its posterior tells them.",
+        published=(),
+        here=f"{TRAINED}; up to {TESTED} images of each set; extra measures ({', '.join(EXTRA)}) on a softmax network, "
+        f"fitted on {TAUGHT} training images; held: on every set, in every seed, no more than {TIE:g} below the best",
+        minutes=20,
+        test=no_extra_measure,
+    ),
+    Claim(
+        name="power",
+        source=SOURCE,
+        says="A larger power makes the posterior of softRmax drop faster to a random guess.",
+        published=(),
+        here=f"{TRAINED}; powers {', '.join(f'{p:g}' for p in HEADS.values() if p)}; the distance at which the largest "
+        "posterior is first below half way between 1 and 1/k, along the same rays",
+        minutes=20,
+        test=power_drops,
+    ),
+)
