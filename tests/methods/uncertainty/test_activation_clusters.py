@@ -221,3 +221,14 @@ def test_bad_input_gets_one_line(case: Case) -> None:
         with pytest.raises(AssayError, match=words):
             call()
     assert get_args(Projection) == ("pca", "lda", "umap")
+
+
+@pytest.mark.parametrize("projection", ["pca", "lda"])
+def test_units_that_never_fire_leave_no_axis_behind(case: Case, projection: Projection) -> None:
+    first = nn.Linear(64, 64)
+    first.load_state_dict(case.model[0].state_dict())
+    with torch.no_grad():
+        first.bias[:40] = -1e3
+    model = nn.Sequential(first, *case.model[1:])
+    found = ActivationClusters.fit(model, case.x, case.y, layers=("1",), projection=projection, rng=generator())
+    assert found.score(case.new).isfinite().all()

@@ -45,6 +45,7 @@ Points = NDArray[np.float64]
 
 ROWS = 2048  # inputs from which standard deviations and PCA are computed
 WIDTH = 50  # dimensions that PCA keeps
+RANK = 1e-10  # of the first component's variance, below which a component is rounding
 SAMPLE = 5000  # points on which silhouettes are computed
 CLUSTERS = range(2, 21)  # the k that are tried
 TABLE = 2**22  # distances in one table
@@ -181,7 +182,8 @@ def _principal(name: str, rows: Tensor, rng: np.random.Generator) -> tuple[Tenso
     spread[spread == 0] = 1
     pca = PCA(min(WIDTH, *rows.shape), copy=False, iterated_power=3, random_state=int(rng.integers(2**31)))
     pca.fit(rows.sub_(mean).div_(spread).cpu().numpy())  # rows may be a gigabyte: nothing is copied
-    axes = torch.as_tensor(pca.components_).to(rows).T / spread[:, None]
+    alive = pca.explained_variance_ >= RANK * pca.explained_variance_[0]  # dead units leave axes without any spread
+    axes = torch.as_tensor(pca.components_[alive]).to(rows).T / spread[:, None]
     return axes, -mean @ axes
 
 
