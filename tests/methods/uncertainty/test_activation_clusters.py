@@ -229,6 +229,6 @@ def test_units_that_never_fire_leave_no_axis_behind(case: Case, projection: Proj
     first.load_state_dict(case.model[0].state_dict())
     with torch.no_grad():
         first.bias[:40] = -1e3
-    model = nn.Sequential(first, *case.model[1:])
+    model = nn.Sequential(first, *case.model[1:]).eval()
     found = ActivationClusters.fit(model, case.x, case.y, layers=("1",), projection=projection, rng=generator())
     assert found.score(case.new).isfinite().all()
