@@ -5,7 +5,7 @@ import pytest
 
 from assay.claims import posocco2021
 from assay.methods.uncertainty.calibration import Rule
-from assay.methods.uncertainty.estimator_bench import RULES, Trust
+from assay.methods.uncertainty.estimator_bench import RULES, Trust, called
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_the_verdict_follows_the_errors(monkeypatch, run, study, factors, verdic
     monkeypatch.setattr(
         posocco2021, "_benched", lambda kind, seed: dict.fromkeys(posocco2021.SIZES[kind], made(**factors))
     )
-    monkeypatch.setattr(posocco2021, "_laws", lambda seed: range(40))
     assert getattr(posocco2021, study)(run).verdict == verdict
 
 
 def test_rules_have_names_that_tell_them_apart():
     reverse = Rule("convex", "sqrt", as_published=True)
-    assert len({posocco2021._called(r) for r in (*RULES, reverse)}) == 16
+    assert len({called(r) for r in (*RULES, reverse)}) == 16
+    assert called(Rule()) == "legacy, 15 bins"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -7,19 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from assay.errors import AssayError
 from assay.methods.uncertainty import (
     bin_weights,
-    brier,
     calibration,
     calibration_error,
     ece,
-    nll,
     reliability,
-    reliability_curve,
-    sharpness,
 )
 from assay.methods.uncertainty.calibration import ESTIMATORS, Rule
 
@@ -56,18 +53,6 @@ def weights_as_printed(score, estimator, bins, low=0.0, high=1.0, reverse=False)
             part = (s - centre[j]) / (centre[j + 1] - centre[j])
             table[i, j : j + 2] = (part, 1 - part) if reverse else (1 - part, part)
     return table
-
-
-def densities_by_hand(score, hit, width, low=0.0, high=1.0, points=4097):
-    """Both densities by direct sums over the scores and their mirror images."""
-    grid = np.linspace(low, high, points)
-
-    def density(s):
-        images = np.concatenate([s, 2 * low - s, 2 * high - s])
-        u = (grid[:, None] - images) / (3 * width)
-        return (35 / 32 * np.clip(1 - u**2, 0, None) ** 3).sum(1) / (3 * width) / len(s)
-
-    return grid, density(score), density(score[hit == 1])
 
 
 def drawn(n, seed=0, bend=0.4):
@@ -153,45 +138,6 @@ def test_adaptive_bins_hold_equal_counts_and_ties_stay_together():
         assert np.isfinite(calibration_error(tied, tied > 0.5, estimator=estimator, bins=4, draws=5)).all()
 
 
-@pytest.mark.parametrize(("width", "low"), [(0.1, 0.0), (0.033, 0.0), (0.05, 0.25)])
-def test_the_density_estimate_is_the_mirrored_sum(width, low):
-    score, hit, _ = drawn(200)
-    score = low + (1 - low) * score
-    ours = ece(score, hit, estimator="kde", bandwidth=width, support=(low, 1.0))
-    grid, every, right = densities_by_hand(score, hit, width, low)
-    share = hit.mean()
-    by_product = np.trapezoid(np.abs(share * right - grid * every), grid)
-    with np.errstate(invalid="ignore"):
-        local = np.where(every > 0, share * right / every, grid) - grid
-    assert np.trapezoid(every, grid) == pytest.approx(1, abs=1e-5)
-    assert np.trapezoid(every * np.abs(local), grid) == pytest.approx(by_product, abs=1e-12)
-    assert ours == pytest.approx(by_product, abs=2e-6)
-
-
-@given(width=st.floats(1e-5, 3.0), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=30)
-def test_a_mirrored_density_keeps_all_its_mass_at_any_width(width, seed):
-    mass = np.random.default_rng(seed).random((2, calibration.GRID)) * (np.arange(calibration.GRID) % 97 == 0)
-    mass[:, [0, -1]] = 1.0
-    smooth = calibration._smooth(mass, calibration._spectrum(np.full(2, width), (0.0, 1.0)))
-    held = smooth.sum(1) - smooth[:, [0, -1]].sum(1) / 2
-    np.testing.assert_allclose(held, mass.sum(1))
-    assert smooth.min() > -1e-9
-
-
-def test_silverman_is_the_rule_and_the_width_of_the_default():
-    score, hit, _ = drawn(300)
-    low, high = np.percentile(score, [25, 75])
-    width = min(score.std(ddof=1), (high - low) / 1.3489795) * (3 * 300 / 4) ** -0.2
-    assert calibration._width(score[None], Rule("kde"))[0] == pytest.approx(width)
-    assert ece(score, hit, estimator="kde") == pytest.approx(ece(score, hit, estimator="kde", bandwidth=width))
-
-
-def test_equal_scores_have_no_width_and_still_an_error():
-    assert ece(np.full(50, 0.75), np.arange(50) < 25, estimator="kde") == pytest.approx(0.25, abs=1e-9)
-    assert ece(np.ones(50), np.arange(50) < 40, estimator="kde") == pytest.approx(0.2, abs=1e-9)
-
-
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_it_converges_to_the_known_error_and_to_zero_when_calibrated(estimator):
     score, hit, truth = drawn(200_000)
@@ -251,9 +197,27 @@ def test_of_equal_top_scores_the_first_class_is_the_answer():
     assert ece(torch.tensor(table, dtype=torch.float32), torch.tensor(label)) == pytest.approx(1 / 3 - 1 / 6)
 
 
-def test_blocks_make_no_difference():
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_ties_go_to_the_first_class_wherever_they_stand(kind):
+    quarters = np.random.default_rng(0).dirichlet([1, 1, 1, 1], 3000)
+    table = (np.round(quarters * 4) / 4).astype(kind)
+    table = table[table.sum(1) == 1]  # halves and quarters: many rows tie
+    label = np.arange(len(table)) % 4
+    wanted = ece(table.max(1).astype(float), table.argmax(1) == label, support=(0.25, 1.0))
+    assert ece(table, label) == pytest.approx(wanted, abs=1e-12)
+    assert ((table == table.max(1, keepdims=True)).sum(1) > 1).mean() > 0.1
+
+
+def test_blocks_and_the_layout_of_the_table_make_no_difference():
     table, label, _ = table_of(20_000, 3)
-    assert ece(table, label) == pytest.approx(ece(table.max(1), table.argmax(1) == label))
+    wanted = ece(table.max(1), table.argmax(1) == label)
+    locked = table.copy()
+    locked.flags.writeable = False
+    for same in (table, np.asfortranarray(table), locked, np.repeat(table, 2, axis=0)[::2]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert ece(same, label) == pytest.approx(wanted)
+    assert ece(table[::-1], label[::-1]) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -297,7 +261,7 @@ def test_the_floor_is_what_a_calibrated_model_shows():
     rng = np.random.default_rng(0)
     score = rng.uniform(0.3, 1.0, 500)
     for estimator in ESTIMATORS:
-        shown = [ece(score, rng.random(500) < score, estimator=estimator) for _ in range(150)]
+        shown = [ece(score, rng.random(500) < score, estimator=estimator) for _ in range(100)]
         floor = calibration_error(score, rng.random(500) < score, estimator=estimator).floor
         assert floor == pytest.approx(np.mean(shown), rel=0.08)
     floor, more = calibration_error(score, score > 0.5).floor, np.tile(score, 16)
@@ -306,7 +270,7 @@ def test_the_floor_is_what_a_calibrated_model_shows():
 
 @pytest.mark.parametrize(("estimator", "repeats"), [("legacy", 60), ("convex", 60), ("kde", 20)])
 def test_the_interval_covers_the_true_error_of_a_biased_model(estimator, repeats):
-    """87 to 90 % were measured over 250 repeats, below the nominal 95; the bound is three deviations below that."""
+    """95 % are nominal; the bound is three deviations below."""
     rng = np.random.default_rng(1)
     covered = 0
     for seed in range(repeats):
@@ -315,7 +279,7 @@ def test_the_interval_covers_the_true_error_of_a_biased_model(estimator, repeats
         error = calibration_error(score, hit, seed=seed, draws=80, estimator=estimator, support=(0.6, 1.0))
         assert error.low <= error.value <= error.high
         covered += error.low <= 0.1 <= error.high
-    assert covered >= 0.87 * repeats - 3 * (0.87 * 0.13 * repeats) ** 0.5
+    assert covered >= 0.95 * repeats - 3 * (0.95 * 0.05 * repeats) ** 0.5
 
 
 @pytest.mark.parametrize("estimator", ["legacy", "adaptive", "convex", "adaptive-convex"])
@@ -347,66 +311,6 @@ def test_reliability_bins_hold_their_means():
     assert curve.inputs.tolist() == [2, 1]
 
 
-def test_the_band_of_the_reliability_curve_covers_the_truth_where_there_are_data():
-    asked = np.linspace(0.35, 0.95, 13)
-    covered = []
-    for seed in range(30):
-        score, hit, _ = drawn(1500, seed)
-        curve = reliability_curve(score, hit, draws=80, bandwidth=0.04)
-        assert ((curve.low <= curve.median) & (curve.median <= curve.high)).all()
-        assert curve.low.min() >= 0
-        assert curve.high.max() <= 1
-        _, low, high = curve.at(asked)
-        truth = asked - 0.4 * asked * (1 - asked)
-        covered.append(((low <= truth) & (truth <= high)).mean())
-    assert 0.88 <= np.mean(covered) <= 0.99
-
-
-def test_the_reliability_curve_is_the_ratio_of_densities_and_ends_where_the_scores_do():
-    score, hit, _ = drawn(400)
-    score = 0.4 + 0.4 * score
-    curve = reliability_curve(score, hit, draws=200, bandwidth=0.03)
-    grid, every, right = densities_by_hand(score, hit, 0.03)
-    ratio = hit.mean() * right / np.maximum(every, 1e-12)
-    middle = (curve.score > 0.6) & (curve.score < 0.75)
-    np.testing.assert_allclose(curve.median[middle], np.interp(curve.score[middle], grid, ratio), atol=0.03)
-    assert score.min() - 0.09 <= curve.score.min()
-    assert curve.score.max() <= score.max() + 0.09
-
-
-@given(pairs=pairs_of, bins=st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
-def test_the_parts_of_the_brier_score_add_up(pairs, bins):
-    score, hit = np.array([c for c, _ in pairs]), np.array([float(h) for _, h in pairs])
-    parts = brier(score, hit, bins=bins)
-    assert parts.value == pytest.approx(((score - hit) ** 2).mean())
-    whole = parts.reliability - parts.resolution + parts.uncertainty + parts.within
-    assert whole == pytest.approx(parts.value, abs=1e-12)
-    assert min(parts.reliability, parts.resolution, parts.uncertainty) >= 0
-    coarse = np.round(score * 4) / 4
-    assert brier(coarse, hit, bins=4).within == pytest.approx(0, abs=1e-12) or (coarse == 0).any()
-
-
-def test_brier_nll_and_sharpness_on_classes():
-    table, label, logits = table_of(500, 4)
-    sklearn = pytest.importorskip("sklearn.metrics")
-    parts = brier(table, label)
-    one_hot = np.eye(4)[label]
-    assert parts.value == pytest.approx(((table - one_hot) ** 2).sum(1).mean(), abs=1e-12)
-    assert parts.value == pytest.approx(parts.reliability - parts.resolution + parts.uncertainty + parts.within)
-    assert brier(table[:, 1], label == 1).value == pytest.approx(
-        sklearn.brier_score_loss(label == 1, table[:, 1]), abs=1e-6
-    )
-    assert brier(logits, label, logits=True).value == pytest.approx(parts.value)
-    assert nll(table, label) == pytest.approx(sklearn.log_loss(label, table), abs=1e-6)
-    assert nll(logits, label, logits=True) == pytest.approx(-log_softmax(logits, axis=1)[range(500), label].mean())
-    assert nll(np.eye(2), [0, 0]) == np.inf
-    assert sharpness(np.full((9, 3), 1 / 3)) == pytest.approx(0, abs=1e-15)
-    assert sharpness(np.eye(2)) == pytest.approx(0.5)
-    assert sharpness([0.0, 1.0]) == pytest.approx(0.25)
-    assert sharpness(table_of(500, 4, temperature=0.5)[0]) > sharpness(table)
-
-
 def test_legacy_is_that_of_torchmetrics():
     theirs = pytest.importorskip("torchmetrics.functional.classification")
     table, label, _ = table_of(2000, 5)
@@ -421,10 +325,10 @@ GOOD = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])
 @pytest.mark.parametrize(
     ("confidence", "correct", "setting", "words"),
     [
-        ([1.2], [1], {}, "score 1.2; scores are probabilities"),
-        ([float("nan")], [1], {}, "score nan"),
+        ([1.2], [1], {}, r"score 1.2; scores are probabilities in \[0, 1\]. Of logits give all n x k with logits=True"),
+        ([float("nan")], [1], {}, "Got nan among the scores; leave such inputs out"),
         ([], [], {}, "at least one"),
-        ([0.5], [1, 0], {}, r"shape \(1,\) and outcomes of shape \(2,\)"),
+        ([0.5], [1, 0], {}, r"shape \(1,\) and outcomes in the shape \(2,\)"),
         ([0.5], [1], {"bins": 0}, "bins=0"),
         ([0.5, 0.6], [1, 0], {"bins": 3}, "bins=3 for 2 inputs; it wants at most one bin per input"),
         ([0.5, 0.6], [1, 2], {}, "the outcome 2; outcomes are 0 or 1"),
@@ -437,15 +341,19 @@ GOOD = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])
         (GOOD * 0.9, [0, 1, 0], {}, "probabilities that sum to 0.9 for an input; divide them"),
         (GOOD * 0.9, [0, 1, 0], {"kind": "class-wise"}, "probabilities that sum to 0.9"),
         (GOOD * 10 - 3, [0, 1, 0], {}, "if these are logits, pass logits=True"),
-        (GOOD * 5, [0, 1, 0], {}, "got 4 among the probabilities; if these are logits"),
+        (GOOD * 5, [0, 1, 0], {}, "Got 4 among the probabilities; if these are logits"),
         (GOOD[:, :1], [0, 0, 0], {}, "one class only"),
         (GOOD, [1, 1, 1], {"kind": "class-wise"}, "labels of one class only"),
-        (GOOD, [0, 1, 2], {}, "the label 2; with 2 classes it wants 0 to 1"),
+        (GOOD, [0, 1, 2], {}, "the label 2; with 2 classes labels are 0 to 1"),
         (GOOD, [0, 1, 0.5], {}, "the label 0.5"),
-        (GOOD, [0, 1], {}, r"shape \(3, 2\) and labels of shape \(2,\)"),
+        (GOOD, [0, 1, float("nan")], {}, "the label nan"),
+        (GOOD, [0, 1, 0], {"bins": 4, "estimator": "adaptive"}, "bins=4 for 3 inputs"),
+        (GOOD, [0, 1, 0], {"bins": 4, "kind": "class-wise"}, "bins=4 for 3 inputs"),
+        (GOOD, [0, 1, 0], {"bins": "many"}, "bins='many'; it wants at least 1, or 'sqrt'"),
+        (GOOD, [0, 1], {}, r"shape \(3, 2\) and labels in the shape \(2,\)"),
         (GOOD, [0, 1, 0], {"kind": "top"}, "no kind 'top'"),
-        (np.where(GOOD == 0.8, np.nan, GOOD), [0, 1, 0], {}, "got nan among its scores"),
-        (np.where(GOOD == 0.8, np.inf, GOOD), [0, 1, 0], {"logits": True}, "got inf among its scores"),
+        (np.where(GOOD == 0.8, np.nan, GOOD), [0, 1, 0], {}, "Got nan among the scores"),
+        (np.where(GOOD == 0.8, np.inf, GOOD), [0, 1, 0], {"logits": True}, "Got inf among the scores"),
         (GOOD[None], [0], {}, r"shape \(1, 3, 2\)"),
     ],
 )
@@ -453,3 +361,11 @@ def test_bad_input_is_named_in_one_line(confidence, correct, setting, words):
     with pytest.raises(AssayError, match=words) as caught:
         calibration_error(confidence, correct, **setting)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["confidence", "class-wise", "top-label"])
+def test_rounding_of_half_precision_is_no_error(kind):
+    table = np.array([[1.0004, 0.0], [0.3, 0.7002], [0.4, 0.6], [0.0, 1.0004]])
+    assert 0 <= ece(table, [0, 1, 1, 1], kind=kind) <= 1
+    half = torch.softmax(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), 1).half()
+    assert 0 <= ece(half, np.arange(50) % 4, kind=kind) <= 1

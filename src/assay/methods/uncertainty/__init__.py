@@ -1,25 +1,23 @@
 """What a probability is worth."""
 
 from assay.methods.uncertainty.calibration import (
-    Brier,
     CalibrationError,
     Reliability,
-    ReliabilityCurve,
     bin_weights,
-    brier,
     calibration_error,
     ece,
-    nll,
     reliability,
-    reliability_curve,
-    sharpness,
 )
+from assay.methods.uncertainty.density import ReliabilityCurve, reliability_curve
+from assay.methods.uncertainty.proper_scores import Brier, brier, nll, sharpness
+from assay.methods.uncertainty.selective import RiskCoverage, risk_coverage
 
 __all__ = [
     "Brier",
     "CalibrationError",
     "Reliability",
     "ReliabilityCurve",
+    "RiskCoverage",
     "bin_weights",
     "brier",
     "calibration_error",
@@ -27,5 +25,6 @@ __all__ = [
     "nll",
     "reliability",
     "reliability_curve",
+    "risk_coverage",
     "sharpness",
 ]

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.uncertainty.calibration import Rule, estimate
+from assay.methods.uncertainty.calibration import BINS, Rule, estimate
 
 Floats = NDArray[np.float64]
 Kind = Literal["confidence", "class-wise"]
@@ -81,8 +81,8 @@ def bench(
     truths, answers = [], []
     for law in laws:
         truths.append(truth(law, kind))
-        drawn = list(_drawn(law, n, kind, sets, rng))
-        answers.append([np.mean([estimate(s, o, rule, span) for s, o, span in drawn], axis=0) for rule in rules])
+        errors = [[estimate(s, o, rule, span) for rule in rules] for s, o, span in _drawn(law, n, kind, sets, rng)]
+        answers.append(np.mean(errors, axis=0))  # rules sets
     if not truths:
         raise AssayError("bench got no laws; give it those of `mixtures` or `around`.")
     true = np.array(truths)  # l
@@ -91,6 +91,15 @@ def bench(
     with np.errstate(divide="ignore"):
         found = [Trust(rule, true, worst[:, r], worst[:, r] / true, off[:, r].mean(1)) for r, rule in enumerate(rules)]
     return sorted(found, key=lambda t: float(np.median(t.absolute)))
+
+
+def called(rule: Rule) -> str:
+    """A rule's name, for people."""
+    if rule.estimator == "kde":
+        width = "Silverman" if rule.bandwidth == "silverman" else f"h={rule.bandwidth:g}"
+        return f"density, {width}"
+    count = "√n" if rule.bins == "sqrt" else rule.bins or BINS
+    return f"{rule.estimator}{' as printed' if rule.as_published else ''}, {count} bins"
 
 
 def truth(law: Law, kind: Kind = "confidence", *, bins: int = FINE) -> float:
@@ -131,10 +140,10 @@ def mixtures(
                 x, y = _sampled(modes, shape, TRAINED_ON, rng)
                 while len(np.unique(y)) < k:  # a model of fewer classes has no score for the others
                     x, y = _sampled(modes, shape, TRAINED_ON, rng)
-                ask, _ = _sampled(modes, shape, inputs, rng)
-                chances = _posterior(modes, shape, ask)
+                asked, _ = _sampled(modes, shape, inputs, rng)
+                chances = _posterior(modes, shape, asked)
                 for model in models:
-                    yield Law(_trained(model, x, y, repeat).predict_proba(ask), chances)
+                    yield Law(_answers(model, x, y, asked, repeat), chances)
 
 
 def around(probabilities: ArrayLike, *, temperatures: Sequence[float] = (0.5, 0.7, 1.0, 1.4, 2.0)) -> list[Law]:
@@ -165,18 +174,17 @@ def _drawn(
 ) -> Iterator[tuple[Floats, Floats, tuple[float, float]]]:
     """The same for sets of inputs with labels: sets n, sets n, (low, high)."""
     rows = rng.integers(0, len(law.chances), size=(sets, n))
-    label = _labels(law.chances[rows], rng)
     if kind == "class-wise":
+        label = np.stack([_labels(law.chances[each], rng) for each in rows])
         for c, column in enumerate(law.probabilities.T):
             yield column[rows], (label == c).astype(np.float64), (0.0, 1.0)
     else:
-        top = law.probabilities.argmax(1)
-        score = law.probabilities[np.arange(len(top)), top]
-        yield score[rows], (label == top[rows]).astype(np.float64), (1 / law.chances.shape[1], 1.0)
+        for score, chance, span in _columns(law, kind):
+            yield score[rows], (rng.random(rows.shape) < chance[rows]).astype(np.float64), span
 
 
-def _labels(chances: Floats, rng: np.random.Generator) -> NDArray[np.intp]:  # ... k -> ...
-    below = chances.cumsum(-1) <= rng.random((*chances.shape[:-1], 1))
+def _labels(chances: Floats, rng: np.random.Generator) -> NDArray[np.intp]:  # n k -> n
+    below = chances.cumsum(-1) <= rng.random((len(chances), 1))
     return np.asarray(np.minimum(below.sum(-1), chances.shape[-1] - 1), dtype=np.intp)
 
 
@@ -195,7 +203,8 @@ def _posterior(modes: Floats, shape: Floats, x: Floats) -> Floats:  # k m d, k m
     return np.asarray(softmax(logsumexp(heights, axis=2), axis=1))
 
 
-def _trained(model: Model, x: Floats, y: NDArray[np.int64], seed: int):  # type: ignore[no-untyped-def]  # scikit-learn's
+def _answers(model: Model, x: Floats, y: NDArray[np.int64], asked: Floats, seed: int) -> Floats:  # n d, n, m d -> m k
+    """What a model that was trained on x and y says of new inputs."""
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
@@ -203,9 +212,9 @@ def _trained(model: Model, x: Floats, y: NDArray[np.int64], seed: int):  # type:
     from sklearn.svm import SVC
 
     made = {
-        "logistic": lambda: LogisticRegression(max_iter=1000),
-        "naive bayes": GaussianNB,
-        "svc": lambda: CalibratedClassifierCV(SVC(), method="sigmoid", ensemble=False, cv=3),
-        "forest": lambda: RandomForestClassifier(100, random_state=seed),
+        "logistic": LogisticRegression(max_iter=1000),
+        "naive bayes": GaussianNB(),
+        "svc": CalibratedClassifierCV(SVC(), method="sigmoid", ensemble=False, cv=3),
+        "forest": RandomForestClassifier(100, random_state=seed),
     }
-    return made[model]().fit(x, y)
+    return np.asarray(made[model].fit(x, y).predict_proba(asked), dtype=np.float64)
