@@ -20,7 +20,7 @@ from typing import Any
 
 from assay import shelf
 from assay.audit import environment
-from assay.claim import Claim, Evidence
+from assay.claim import Claim, Evidence, Published
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
 from assay.report.words import in_full, moment
@@ -140,12 +140,17 @@ def _told(root: Path) -> list[_Told]:
     return [_tell(name, each, known.get(name)) for name, each in claims().items()]
 
 
+def _printed(number: Published) -> str:
+    """With all the digits of print; a share whose unit is % as the percentage that it was."""
+    return f"{number.value * (100 if number.unit == '%' else 1):.10g} {number.unit}".strip()
+
+
 def _tell(name: str, each: Claim, entry: Entry | None) -> _Told:
     measures = entry.evidence.measures if entry else ()
     numbers = tuple(
         (
             f"{p.what} ({p.where})" if p else "",
-            f"{p.value:.10g} {p.unit}".strip() if p else "",
+            _printed(p) if p else "",
             m.name if m else "",
             in_full(m) if m else "not run" if entry is None else "",
         )
