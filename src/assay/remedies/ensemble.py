@@ -1,0 +1,54 @@
+"""Train the same architecture several times, from other starts, and let the nets answer together."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from assay.methods.train.ensemble import fit_ensemble
+from assay.nn.members import Ensemble
+from assay.remedies._retraining import Retraining
+from assay.remedy import Cost
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class NaiveEnsemble(Retraining):
+    """Trains several nets from scratch, each from its own start, that answer with their mean probability.
+
+    The dearest of the ensembles and mostly the best. The subject's own weights are not among them.
+    """
+
+    members: int = 5
+
+    source: ClassVar[str] = "Lakshminarayanan, Pritzel & Blundell, NeurIPS 2017, arXiv:1612.01474"
+
+    def cost(self) -> Cost | None:
+        return Cost(self.members, self.members)
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        total = self.members * self.epochs
+        with run.progress(f"training {self.members} nets for {self.epochs} epochs", total) as tick:
+            nets = fit_ensemble(
+                subject.model,
+                subject.data["train"],
+                members=self.members,
+                epochs=self.epochs,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                rng=run.rng(),
+                on_epoch=lambda nets, loss: tick(nets),
+                device=run.device,
+            )
+        return subject.cured(Ensemble(nets).eval(), self.name())
+
+    def frame(self, subject: Subject) -> Subject:
+        nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
+        return subject.cured(Ensemble(nets).eval(), self.name())
+
+
+SHELVED = NaiveEnsemble

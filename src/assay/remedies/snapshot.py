@@ -1,0 +1,53 @@
+"""Train the same architecture once more in cycles, and let the nets at the ends of the cycles answer together."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from assay.methods.train.snapshot import fit_snapshots
+from assay.nn.members import Ensemble
+from assay.remedies._retraining import Retraining
+from assay.remedy import Cost
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class SnapshotEnsemble(Retraining):
+    """Trains it again from scratch in cycles of a falling rate; the nets at their ends answer with their mean.
+
+    `epochs` are those of all cycles together, so that the training costs as much as a plain one.
+    """
+
+    members: int = 5
+
+    source: ClassVar[str] = "Huang et al., ICLR 2017, arXiv:1704.00109"
+
+    def cost(self) -> Cost | None:
+        return Cost(1, self.members)
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        with run.progress(f"training for {self.epochs} epochs in {self.members} cycles", self.epochs) as tick:
+            nets = fit_snapshots(
+                subject.model,
+                subject.data["train"],
+                members=self.members,
+                epochs=self.epochs,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                rng=run.rng(),
+                on_epoch=lambda epoch, loss: tick(1),
+                device=run.device,
+            )
+        return subject.cured(Ensemble(nets).eval(), self.name())
+
+    def frame(self, subject: Subject) -> Subject:
+        nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
+        return subject.cured(Ensemble(nets).eval(), self.name())
+
+
+SHELVED = SnapshotEnsemble
