@@ -112,3 +112,23 @@ def test_words_of_the_errors(digits: Task) -> None:
         minimal_norm(digits.model, x, y, steps=0)
     with pytest.raises(SubjectError, match="NaN for input 0"):
         minimal_norm(lambda x: digits.model(x) * torch.nan, x, y)
+
+
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
+def test_what_may_not_move_does_not_shorten_the_step(norm: Norm, dual: int) -> None:
+    """The steepest features lie off the mask; the distance is that of the features on it alone."""
+    rng = torch.Generator().manual_seed(0)
+    slope = torch.randn(30, generator=rng)
+    slope[10:] *= 100
+    x = torch.randn(8, 30, generator=rng)
+
+    def model(x: Tensor) -> Tensor:
+        return torch.stack([x @ slope, torch.zeros(len(x))], 1)
+
+    z = model(x)[:, 0]
+    exact = z.abs() / torch.linalg.vector_norm(slope[:10], ord=dual)
+    found = minimal_norm(
+        model, x, (z < 0).long(), norm=norm, mask=torch.arange(30) < 10, steps=60, bounds=(-1e3, 1e3), step=0.1
+    )
+    assert found.success.all()
+    assert_close(found.distance.float(), exact, rtol=0.02, atol=0)

@@ -85,6 +85,7 @@ class Ball:
             below = torch.where(centre - below.double() > r, torch.nextafter(below, x0), below)
             above = torch.where(above.double() - centre > r, torch.nextafter(above, x0), above)
             low, high = torch.maximum(low, below), torch.minimum(high, above)
+        fixed = None
         if self.mask is not None:
             try:
                 fixed = ~self.mask.to(device=x0.device, dtype=torch.bool).expand_as(x0)
@@ -94,7 +95,7 @@ class Ball:
                     "give it the shape of one input or of the batch."
                 ) from None
             low, high = torch.where(fixed, x0, low), torch.where(fixed, x0, high)
-        return Region(self.norm, radius.to(x0.dtype), x0, low, high, max(abs(self.low), abs(self.high)))
+        return Region(self.norm, radius.to(x0.dtype), x0, low, high, max(abs(self.low), abs(self.high)), fixed)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         return self.around(x0).project(x)
@@ -113,11 +114,21 @@ class Region:
     low: Tensor  # n *d: bounds, l_inf radius and mask in one
     high: Tensor  # n *d
     scale: float  # the largest |feature|, which bounds the rounding of a sum
+    fixed: Tensor | None = None  # n *d bool: off the mask
 
     def take(self, rows: Tensor) -> Region:
         return replace(
-            self, radius=self.radius[rows], centre=self.centre[rows], low=self.low[rows], high=self.high[rows]
+            self,
+            radius=self.radius[rows],
+            centre=self.centre[rows],
+            low=self.low[rows],
+            high=self.high[rows],
+            fixed=None if self.fixed is None else self.fixed[rows],
         )
+
+    def movable(self, gradient: Tensor) -> Tensor:
+        """The gradient without what may not move, so that its length is that of what may: n *d -> n *d."""
+        return gradient if self.fixed is None else gradient.masked_fill(self.fixed, 0)
 
     def distance(self, x: Tensor) -> Tensor:
         return distance(x, self.centre, self.norm)
@@ -173,6 +184,7 @@ class Region:
         if self.norm == "linf":
             return gradient.sign()
         if self.norm == "l2":
+            gradient = self.movable(gradient)
             return gradient / wide(norms(gradient, "l2").clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
         if self.norm == "l1":
             return sparse_sign(gradient, at, self.low, self.high, few)

@@ -65,6 +65,7 @@ def minimal_norm(
     at, eps = x, torch.full((len(x),), 1.0 if norm == "l0" else torch.inf, dtype=x.dtype, device=x.device)
     for k in range(steps):
         seen = slope.at(at)
+        seen = seen._replace(gradient=region.movable(seen.gradient))
         size = norms(at - region.centre, norm)
         trace[k, best.rows] = seen.height.to(x.dtype)
         best.offer(at, size, -seen.height, seen.reached)

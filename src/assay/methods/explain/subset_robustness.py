@@ -124,16 +124,10 @@ def masked_minimal(
     Entries that are not free come back bit for bit.
     """
     search = search or Search()
-
-    def seen(at: Tensor) -> Tensor:
-        # The stride and the first guess at the radius read the whole gradient: let it be 0 where nothing may move.
-        looking = at.requires_grad and len(at) == len(free)
-        return model(torch.where(free, at, at.detach()) if looking else at)
-
     best = Reached(x, torch.zeros_like(y, dtype=torch.bool), torch.full((len(x),), torch.inf).to(x.device).double())
     for rival in rivals.unbind(1):
         found = minimal_norm(
-            seen, x, y, norm=search.norm, steps=search.steps, step=search.step, target=rival, mask=free,
+            model, x, y, norm=search.norm, steps=search.steps, step=search.step, target=rival, mask=free,
             bounds=search.bounds,
         )  # fmt: skip
         at, success = _on_the_way(model, x, found.x, found.success, rival, search)
