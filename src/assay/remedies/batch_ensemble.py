@@ -1,0 +1,45 @@
+"""Train one net that holds several: they share its weight matrices and differ by two vectors a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from assay.methods.train.fit import reset
+from assay.nn.batch_ensemble import as_batch_ensemble
+from assay.remedies._retraining import Retraining
+from assay.remedy import Cost
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class BatchEnsemble(Retraining):
+    """Trains it again as several members that share their weights but for two vectors a layer; answers are their mean.
+
+    A batch of the training is split among the `members`. `spread` is how far apart their vectors start.
+    """
+
+    members: int = 4
+    spread: float = 0.2
+
+    source: ClassVar[str] = "Wen, Tran & Ba, ICLR 2020, arXiv:2002.06715; Liu, UCLA 2021, ch. 5"
+
+    def cost(self) -> Cost | None:
+        return Cost(1, self.members)
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = as_batch_ensemble(subject.model, self.members, rng, spread=self.spread)
+        return subject.cured(self.train(reset(model, rng), subject, run, rng), self.name())
+
+    def frame(self, subject: Subject) -> Subject:
+        model = as_batch_ensemble(subject.model, self.members, torch.Generator(), spread=self.spread)
+        return subject.cured(model.eval(), self.name())
+
+
+SHELVED = BatchEnsemble

@@ -1,0 +1,49 @@
+"""Train the same architecture again with dropout that stays on when it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from assay.errors import AssayError
+from assay.methods.train.fit import reset
+from assay.nn.mc_dropout import with_dropout
+from assay.nn.members import Drawn
+from assay.remedies._retraining import Retraining
+from assay.remedy import Cost
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class McDropout(Retraining):
+    """Trains it again with dropout before every weight layer and keeps it on; answers are averages of random passes.
+
+    `rate` is the share that is dropped, where the model has no dropout layers of its own; `draws` passes are averaged.
+    """
+
+    rate: float = 0.05
+    draws: int = 15
+
+    source: ClassVar[str] = "Gal & Ghahramani, ICML 2016, arXiv:1506.02142; Liu, UCLA 2021, ch. 5"
+
+    def cost(self) -> Cost | None:
+        return Cost(1, self.draws)
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.train(reset(self._random(subject), rng), subject, run, rng)
+        return subject.cured(model, self.name(), draws=self.draws)
+
+    def frame(self, subject: Subject) -> Subject:
+        return subject.cured(self._random(subject).eval(), self.name(), draws=self.draws)
+
+    def _random(self, subject: Subject) -> Drawn:
+        if self.draws < 2:
+            raise AssayError(f"The setting draws={self.draws} of {self.name()!r} must be at least 2; 15 is usual.")
+        return with_dropout(subject.model, rate=self.rate, draws=self.draws)
+
+
+SHELVED = McDropout

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+from torch.testing import assert_close
+
+from assay.errors import AssayError
+from assay.methods.train.fit import reset
+from assay.nn.members import Drawn
+from assay.nn.variational import MeanField, as_variational, gaussian_kl
+
+
+def cnn() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+        net(torch.randn(30, 1, 4, 4))
+    return net.eval()
+
+
+def inputs(n: int = 6) -> Tensor:
+    return torch.rand(n, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    mu=st.lists(st.floats(-3, 3), min_size=1, max_size=5),
+    sigma=st.floats(0.01, 3),
+    prior_mu=st.floats(-2, 2),
+    prior_sigma=st.floats(0.05, 3),
+)
+def test_the_divergence_is_the_textbooks(mu: list[float], sigma: float, prior_mu: float, prior_sigma: float) -> None:
+    m = torch.tensor(mu, dtype=torch.float64)
+    s = torch.full_like(m, sigma)
+    got = gaussian_kl(m, s, prior_mu, prior_sigma)
+    prior = Normal(torch.full_like(m, prior_mu), torch.full_like(m, prior_sigma))
+    assert_close(got, kl_divergence(Normal(m, s), prior).sum(), rtol=1e-9, atol=1e-9)
+    assert float(got) >= -1e-9
+
+
+def test_the_divergence_from_itself_is_zero() -> None:
+    m, s = torch.full((7,), 0.3, dtype=torch.float64), torch.full((7,), 0.2, dtype=torch.float64)
+    assert float(gaussian_kl(m, s, 0.3, 0.2)) == pytest.approx(0, abs=1e-12)
+    layer = nn.Linear(4, 3)
+    for p in layer.parameters():
+        nn.init.zeros_(p)
+    assert float(as_variational(layer, draws=1, sigma=0.7, prior=0.7).kl()) == pytest.approx(0, abs=1e-5)
+
+
+def test_without_sigma_it_is_the_net_itself() -> None:
+    net, x = cnn(), inputs()
+    drawn = as_variational(net, draws=3, sigma=1e-30, prior=0.1).eval()
+    members = drawn.members(x)
+    assert float(members.std(0).max()) == 0
+    assert_close(drawn(x), net(x), rtol=0, atol=0)
+    assert bool(drawn.kl().isfinite())
+
+
+def test_spread_shrinks_with_sigma() -> None:
+    spreads = [
+        float(as_variational(cnn(), draws=20, sigma=sigma, prior=0.1).eval().members(inputs()).std(0).mean())
+        for sigma in (0.3, 0.03, 0.003)
+    ]
+    assert spreads[0] > 3 * spreads[1] > 9 * spreads[2] > 0
+
+
+def test_a_pass_draws_mu_plus_sigma_times_noise_for_the_whole_batch() -> None:
+    layer, x = nn.Linear(6, 3), torch.rand(5, 6)
+    drawn = as_variational(layer, draws=2, sigma=0.3, prior=1.0).eval()
+    torch.manual_seed(4)
+    got = drawn(x)
+    torch.manual_seed(4)
+    w = layer.weight + 0.3 * torch.randn(3, 6)
+    b = layer.bias + 0.3 * torch.randn(3)
+    assert_close(got, F.linear(x, w, b))
+    torch.manual_seed(4)
+    assert_close(drawn.members(x)[0], got)
+    assert_close(drawn(x[:1].expand(4, 6)).std(0), torch.zeros(3))
+    assert not torch.equal(drawn(x), drawn(x))
+
+
+def test_its_moments_are_those_of_the_gaussian() -> None:
+    layer, x = nn.Linear(8, 20_000), torch.rand(1, 8)  # each output has weights of its own
+    with torch.no_grad():
+        away = as_variational(layer, draws=1, sigma=0.2, prior=1.0).eval()(x) - layer(x)
+    variance = 0.2**2 * (float(x.square().sum()) + 1)
+    assert float(away.mean()) == pytest.approx(0, abs=5 * (variance / 20_000) ** 0.5)
+    assert float(away.var()) == pytest.approx(variance, rel=0.05)
+
+
+def test_weights_are_doubled_and_the_given_net_stays() -> None:
+    net = cnn()
+    before = copy.deepcopy(net.state_dict())
+    drawn = as_variational(net, draws=2, sigma=0.1, prior=0.5)
+    assert isinstance(drawn, Drawn)
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+    gaussian = sum(p.numel() for k in (0, 4) for p in net[k].parameters())
+    assert sum(p.numel() for p in drawn.parameters()) == sum(p.numel() for p in net.parameters()) + gaussian
+    naive = sum(
+        float(kl_divergence(Normal(p, torch.full_like(p, 0.1)), Normal(torch.zeros(()), torch.tensor(0.5))).sum())
+        for k in (0, 4)
+        for p in net[k].parameters()
+    )
+    assert float(drawn.kl()) == pytest.approx(naive, rel=1e-5)
+
+
+def test_means_and_sigmas_both_learn() -> None:
+    drawn = as_variational(cnn(), draws=2, sigma=0.1, prior=0.5).train()
+    torch.autograd.backward(F.cross_entropy(drawn(inputs()), torch.arange(6) % 5))
+    for name, p in drawn.named_parameters():
+        assert p.grad is not None, name
+        assert float(p.grad.abs().sum()) > 0 or "0.layer.bias" in name, name  # batch normalisation cancels that bias
+
+
+def test_it_can_be_started_afresh() -> None:
+    drawn = as_variational(cnn(), draws=2, sigma=0.1, prior=0.5)
+    with torch.no_grad():
+        for p in drawn.parameters():
+            p.add_(1)
+    fresh = reset(drawn, torch.Generator().manual_seed(0))
+    for layer in fresh.modules():
+        if isinstance(layer, MeanField):
+            assert_close(layer.sigma("weight"), torch.full_like(layer.sigma("weight"), 0.1))
+            assert float(layer.layer.weight.abs().max()) < 1
+
+
+@pytest.mark.parametrize(("sigma", "prior"), [(0.0, 1.0), (-1.0, 1.0), (0.1, 0.0), (float("nan"), 1.0)])
+def test_standard_deviations_must_be_positive(sigma: float, prior: float) -> None:
+    with pytest.raises(AssayError, match="both are standard deviations"):
+        as_variational(cnn(), draws=2, sigma=sigma, prior=prior)
+
+
+def test_nets_without_such_layers_are_refused() -> None:
+    with pytest.raises(AssayError, match="no Linear or Conv2d layer"):
+        as_variational(nn.Sequential(nn.ReLU()), draws=2, sigma=0.1, prior=1.0)
