@@ -182,3 +182,24 @@ def test_a_folder_without_an_audit_is_an_error_that_says_so(tmp_path):
     (tmp_path / "audit.json").write_text("{}")
     with pytest.raises(AssayError, match="Cannot read the audit"):
         assay.open_audit(tmp_path)
+
+
+def test_what_takes_long_waits_for_the_standard_budget_unless_it_is_named(digits, tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Slow(Counted):
+        """How slow?"""
+
+        in_quick: ClassVar[bool] = False
+
+        @classmethod
+        def name(cls):
+            return "slow"
+
+    monkeypatch.setattr(shelf, "names", lambda kind: ["slow"])
+    monkeypatch.setattr(shelf, "load", lambda kind, name: Slow)
+    row = assay.audit(digits, out=tmp_path).row("slow")
+    assert row.verdict == "not asked"
+    assert "--budget standard" in row.answer.why
+    assert "--probe slow" in row.answer.why
+    assert assay.audit(digits, budget="standard", out=tmp_path).row("slow").answer.status == "asked"
+    assert assay.audit(digits, probes=["slow"], out=tmp_path).row("slow").answer.status == "asked"

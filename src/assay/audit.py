@@ -270,8 +270,11 @@ def audit(
         answer = store.find_answer(folder.parent, folder, probe.name(), key) if folder else None
         known = answer is not None
         if answer is None:
-            answer = put(probe, subject, run, fingerprint)
-            if folder:
+            left_out = None
+            if probes is None and budget == "quick" and not probe.in_quick:
+                left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}"
+            answer = put(probe, subject, run, fingerprint, left_out=left_out)
+            if folder and left_out is None:
                 store.save_answer(folder, answer)
         row = Judged(answer=answer, judgements=_judgements(probe, answer, standards))
         told(row, not known)

@@ -37,6 +37,8 @@ class Probe(ABC):
     needs: ClassVar[tuple[Need, ...]] = ()
     standards: ClassVar[tuple[Standard, ...]] = ()
     source: ClassVar[str]
+    in_quick: ClassVar[bool] = True
+    """Whether a quick audit asks it unless told to; one that takes long waits for the standard budget."""
     version: ClassVar[int] = 1
     """Raised when the method changes, so that stored answers of the older one are asked again."""
 
@@ -167,10 +169,13 @@ class Answer:
     when: str = ""
 
 
-def put(probe: Probe, subject: Subject, run: Run, fingerprint: str | None = None) -> Answer:
+def put(
+    probe: Probe, subject: Subject, run: Run, fingerprint: str | None = None, *, left_out: str | None = None
+) -> Answer:
     """Put the question: does it apply, seed, time, ask, judge its witnesses afresh, leave the subject as it was.
 
-    A question that cannot be answered is an answer too; whatever goes wrong in one loses nothing of the others.
+    A question that cannot be answered is an answer too, and so is one that is `left_out`, with the reason; whatever
+    goes wrong in one loses nothing of the others.
     """
     key = probe.key(fingerprint or subject.fingerprint(), run)
     told: dict[str, Any] = {
@@ -181,7 +186,7 @@ def put(probe: Probe, subject: Subject, run: Run, fingerprint: str | None = None
         "key": key,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    reason = probe.why_not(subject)
+    reason = probe.why_not(subject) or left_out
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
     start = time.perf_counter()

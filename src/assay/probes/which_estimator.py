@@ -39,6 +39,7 @@ class WhichEstimator(Probe):
 
     sets: int = 60
 
+    in_quick: ClassVar[bool] = False
     source: ClassVar[str] = "Posocco & Bonnefoy, 'Estimating Expected Calibration Errors', 2021, sec. 5"
 
     def __post_init__(self) -> None:
