@@ -3,6 +3,7 @@
     python benchmarks/explanations.py subsets          g for 64 inputs x 16 subsets, beside loops over single attacks
     python benchmarks/explanations.py greedy           Greedy-AS with patches of 7 x 7 pixels on a 28 x 28 input
     python benchmarks/explanations.py pixels           Greedy-AS with single pixels on a network of MNIST's size
+    python benchmarks/explanations.py maps             each standard map, over the passes that it cannot do without
 
 All use a GPU if there is one. Run it on a quiet machine.
 """
@@ -23,6 +24,7 @@ from assay.methods.attack.pgd import pgd
 from assay.methods.explain.faithfulness import FaithfulnessCurve, importance, random_areas, robustness_curve
 from assay.methods.explain.greedy import PICKING, robust_features
 from assay.methods.explain.groups import patches, pixels, spread
+from assay.methods.explain.maps import LEAST_SAMPLES, SAMPLES_EACH, STEPS, explain, usual_groups
 from assay.methods.explain.subset_robustness import Search, subset_robustness
 
 Answer = TypeVar("Answer")
@@ -30,6 +32,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INPUTS, SUBSETS = 64, 16
 PAIRS_ONE_BY_ONE, PAIRS_AS_PUBLISHED = 64, 8  # that the slow ways are measured on; all would take an hour
 PUBLISHED_RADII, PUBLISHED_STEPS = 25, 100
+MAPPED, TURNS = 8, 3  # inputs that get maps, and how often each is timed
 SAMPLES, AT_ONCE, INCLUDE = 5000, 39, 0.2  # of Greedy-AS on pixels, as in the thesis's public code
 
 
@@ -172,7 +175,75 @@ def whole_pixels() -> None:
     )
 
 
-COMMANDS: dict[str, Callable[[], None]] = {"subsets": subsets, "greedy": greedy, "pixels": whole_pixels}
+def bare(model: nn.Module, x: Tensor, backward: int, forward: int) -> None:
+    """So many passes with and without a gradient, in the batches that suit the machine, and nothing else."""
+    rows = 64 if DEVICE == "cpu" else 2048
+    for count, steep in ((backward, True), (forward, False)):
+        for start in range(0, count, rows):
+            at = x[:1].expand(min(rows, count - start), -1, -1, -1).contiguous().requires_grad_(steep)
+            with torch.set_grad_enabled(steep):
+                y = model(at)
+                if steep:
+                    torch.autograd.grad(y[:, 0].sum(), at)
+
+
+def worked(work: Callable[[], object]) -> float:
+    """Seconds on a GPU, else seconds of CPU time, which other programs do not lengthen."""
+    start = time.process_time()
+    taken, _ = timed(work)
+    return taken if DEVICE == "cuda" else time.process_time() - start
+
+
+def standard_maps() -> None:
+    """Maps and bare passes are timed in turn, and the quickest of each counts."""
+    model, x = bundled(MAPPED)
+    background = x.flip(0)
+    patches_each = int(usual_groups(x.shape[1:]).max()) + 1
+    sets = max(LEAST_SAMPLES, SAMPLES_EACH * patches_each)
+    passes = {  # (with gradient, without) for each input
+        **dict.fromkeys(("gradient", "gradient-input", "gradcam"), (1, 0)),
+        **{name: (STEPS[name], 0) for name in ("integrated-gradients", "expected-gradients", "smoothgrad")},
+        "occlusion": (0, patches_each), "lime": (0, sets), "kernel-shap": (0, sets), "rise": (0, STEPS["rise"]),
+    }  # fmt: skip
+    print(f"{MAPPED} inputs of the bundled network on {DEVICE}, {torch.get_num_threads()} threads")
+    for name, (backward, forward) in passes.items():
+        limit, taken = np.inf, np.inf
+        for _ in range(TURNS if backward + forward > 1 else 5 * TURNS):
+            limit = min(limit, worked(lambda b=backward, f=forward: bare(model, x, MAPPED * b, MAPPED * f)))  # type: ignore[misc]
+            taken = min(taken, worked(lambda n=name: explain(model, x, None, n, background=background)))  # type: ignore[misc]
+        print(
+            f"  {name:22s} {taken:8.3f} s, {taken / limit:.2f} times the {limit:.3f} s of its passes (for each input "
+            f"{backward} with a gradient, {forward} without)",
+            flush=True,
+        )
+    for name, work in captums(model, x).items():
+        print(f"  captum's {name:35s} {min(worked(work) for _ in range(TURNS)):8.3f} s", flush=True)
+
+
+def captums(model: nn.Module, x: Tensor) -> dict[str, Callable[[], object]]:
+    """The same from captum where it is installed, in one batch and in small ones."""
+    try:
+        from captum.attr import IntegratedGradients, Occlusion
+    except ImportError:
+        return {}
+    y = model(x).argmax(1)
+    steps = STEPS["integrated-gradients"]
+    along, hidden = IntegratedGradients(model), Occlusion(model)
+    return {
+        "integrated gradients, one batch": lambda: along.attribute(x, target=y, n_steps=steps),
+        "integrated gradients, batches of 64": lambda: along.attribute(
+            x, target=y, n_steps=steps, internal_batch_size=64
+        ),
+        "occlusion, one patch a pass": lambda: hidden.attribute(x, (1, 4, 4), strides=(1, 4, 4), target=y),
+        "occlusion, eight patches a pass": lambda: hidden.attribute(
+            x, (1, 4, 4), strides=(1, 4, 4), target=y, perturbations_per_eval=8
+        ),
+    }
+
+
+COMMANDS: dict[str, Callable[[], None]] = {
+    "subsets": subsets, "greedy": greedy, "pixels": whole_pixels, "maps": standard_maps
+}  # fmt: skip
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:

@@ -38,7 +38,7 @@ from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import square
 
 NEAR = 0.5
-SPOT = 16
+SPOT = (4, 16)  # at least and at most of the far ones that get everything; between them, one in eight
 LIKELY = 3  # targets that get all steps
 CPU_BATCH = 64  # two cores took 2.7 times as long an image in batches of 3,200; a GPU takes all at once
 ATTACKS = ("none", "pgd", "apgd-ce", "apgd-dlr", "minimal-norm", "square")
@@ -148,7 +148,8 @@ def worst_case(
     left = field.alive()
     near = left[field.nearness[left] < NEAR]
     far = left[field.nearness[left] >= NEAR]
-    spot = far[torch.randperm(len(far), generator=rng, device=rng.device).to(far.device)[:SPOT]]
+    few = min(max(len(far) // 8, SPOT[0]), SPOT[1])
+    spot = far[torch.randperm(len(far), generator=rng, device=rng.device).to(far.device)[:few]]
     for rows in (torch.cat([near, spot]), far):
         rows = rows[~field.success[rows]]
         if len(rows) == 0:
