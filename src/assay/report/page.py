@@ -14,6 +14,7 @@ from assay.finding import Alarm, Gallery, Measure, Panel
 from assay.probe import Answer
 from assay.report import words
 from assay.report.figures import draw
+from assay.report.four_attacks import four_attacks
 from assay.standard import Judgement
 from assay.store import slug
 
@@ -45,6 +46,7 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
             tally=words.tally(audit),
             rows=sections,
             footer=list(colophon(audit)),
+            attacks=four_attacks(audit.rows),
             most_measures=MOST_MEASURES,
         )
     )
