@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -63,3 +63,10 @@ def log_mean(logits: Tensor) -> Tensor:  # m n c -> n c
     """log( mean_m softmax(z_m) ): logits whose softmax is the mean probability."""
     mean: Tensor = logits.log_softmax(-1).logsumexp(0)
     return mean - torch.tensor(float(len(logits)), device=logits.device, dtype=logits.dtype).log()
+
+
+def averaged(model: nn.Module, draws: int) -> Callable[[Tensor], Tensor]:
+    """The model, or for one whose pass is random the mean of so many, as logits and with their gradient."""
+    if draws == 1:
+        return model
+    return lambda x: log_mean(torch.stack([model(x) for _ in range(draws)]))

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table
-from assay.methods.attack.attacked import Model
-from assay.methods.explain import groups as grouping
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
 from assay.methods.explain.sanity import HALF, Verdict, curve, layers, likeness, needs_the_model, retrained
 from assay.methods.train.fit import Rows, fit
-from assay.nn.members import log_mean
+from assay.nn.members import averaged
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ class DoesTheMapNeedTheModel(Probe):
         index = run.pick(test, self.inputs or 4 + budget.steps // 5)
         background = subject.data.get("train", test)
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
-        admitted = methods_for(_answers(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+        admitted = methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
         maps = [m for m in self.methods if m in admitted]
         control = CONTROLS[0] if subject.inputs.is_image else CONTROLS[1]
         wanted = budget.restarts > 1 if self.retrain is None else self.retrain
@@ -132,20 +130,6 @@ class DoesTheMapNeedTheModel(Probe):
         return nets, dict(zip(TRAINED, losses, strict=True))
 
 
-def _answers(model: nn.Module, draws: int) -> Model:
-    """The model, or for a random one the mean of its draws."""
-    if draws == 1:
-        return model
-    return lambda x: log_mean(torch.stack([model(x) for _ in range(draws)]))
-
-
-def _parts(shape: tuple[int, ...]) -> Tensor:
-    """What one feature is: coarse patches of an image, words, columns."""
-    if len(shape) == 3:
-        return grouping.patches(shape, max(1, -(-max(shape[1:]) // CELLS)))
-    return usual_groups(torch.Size(shape))
-
-
 def _untried(subject: Subject) -> str:
     return "they need more than this budget" if "train" in subject.data else "there are no training data"
 
@@ -160,13 +144,13 @@ def _randomise(
 
         def see(model: nn.Module, x: Tensor, name: str = name) -> Tensor:
             return explain(
-                _answers(model, subject.draws),
+                averaged(model, subject.draws),
                 x,
                 said,
                 name,
                 baseline=min(max(0.0, subject.inputs.low), subject.inputs.high),
                 background=start,
-                groups=None if name == "rise" else _parts(subject.inputs.shape),
+                groups=None if name == "rise" else usual_groups(subject.inputs.shape, CELLS),
                 samples=EACH[name] * run.budget.steps if name in EACH else None,
                 rng=run.rng(),
             ).values

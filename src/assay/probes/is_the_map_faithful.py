@@ -15,13 +15,12 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Alarm, Bars, Beside, Curve, Finding, Line, Matrix, Measure, Table, share
-from assay.methods.attack.attacked import Model
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.faithfulness import BETTER, Removal, area, importance, removal_curve, top
 from assay.methods.explain.greedy import Criterion
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
 from assay.methods.explain.subset_robustness import CAP, Search, capped, subset_robustness, usual_cap
-from assay.nn.members import log_mean
+from assay.nn.members import averaged
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class IsTheMapFaithful(Probe):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is None and (count := grouping.count(_parts(subject.inputs.shape))) < FEWEST:
+        if reason is None and (count := grouping.count(usual_groups(subject.inputs.shape, CELLS))) < FEWEST:
             return f"it ranks the parts of an input, at least {FEWEST}, and an input here has {count}"
         return reason
 
@@ -101,7 +100,11 @@ class IsTheMapFaithful(Probe):
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
         bounds = (subject.inputs.low, subject.inputs.high)
         search = Search(steps=self.steps or max(1, budget.steps // 2), rivals=min(2, budget.restarts), bounds=bounds)
-        maps = [m for m in self.methods if m in methods_for(_answers(subject), torch.empty(1, *subject.inputs.shape))]
+        maps = [
+            m
+            for m in self.methods
+            if m in methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+        ]
         chances = [f"random {k}" for k in range(1 + budget.restarts)]
         work = partial(_try, subject, [*maps, *chances], start, budget.steps, search)
         trial = _Trial(maps, chances, run.map(work, subject, "test", index, "is the map faithful"), run.seed)
@@ -133,25 +136,11 @@ class IsTheMapFaithful(Probe):
         )
 
 
-def _answers(subject: Subject) -> Model:
-    """The model, or for a random one the mean of its draws."""
-    if subject.draws == 1:
-        return subject.model
-    return lambda x: log_mean(torch.stack([subject.model(x) for _ in range(subject.draws)]))
-
-
-def _parts(shape: tuple[int, ...]) -> Tensor:
-    """What may be ranked: coarse patches of an image, words, columns."""
-    if len(shape) == 3:
-        return grouping.patches(shape, max(1, -(-max(shape[1:]) // CELLS)))
-    return usual_groups(torch.Size(shape))
-
-
 def _try(
     subject: Subject, names: list[str], start: Tensor, steps: int, search: Search, shard: Shard
 ) -> Mapping[str, Tensor]:
     """The four curves of every ranking, maps and chance, for the inputs of a shard."""
-    model, parts = _answers(subject), _parts(subject.inputs.shape)
+    model, parts = averaged(subject.model, subject.draws), usual_groups(subject.inputs.shape, CELLS)
     blank = min(max(0.0, subject.inputs.low), subject.inputs.high)
     k = grouping.count(parts)
     counts = sorted({max(1, round(s * k)) for s in SHARES})

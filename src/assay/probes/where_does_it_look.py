@@ -16,11 +16,10 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Exhibit, Finding, Gallery, Matrix, Measure, Panel, Table, share
-from assay.methods.attack.attacked import Model
 from assay.methods.explain.faithfulness import importance
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
 from assay.methods.explain.twins import map_distance
-from assay.nn.members import log_mean
+from assay.nn.members import averaged
 from assay.probe import Probe
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class WhereDoesItLook(Probe):
 
     def _maps(self, subject: Subject) -> tuple[str, ...]:
         """Those of the methods that this model and its inputs admit."""
-        admitted = methods_for(_answers(subject), torch.empty(1, *subject.inputs.shape))
+        admitted = methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
         return tuple(m for m in self.methods if m in admitted and (subject.differentiable or m in ASKS_ONLY))
 
     def _look(
@@ -147,12 +146,12 @@ class WhereDoesItLook(Probe):
     ) -> Mapping[str, Tensor]:
         """The maps of a shard, and for those that promise to add up, how much of the promise they miss."""
         low, high = subject.inputs.low, subject.inputs.high
-        groups = usual_groups(torch.Size(subject.inputs.shape))
+        groups = usual_groups(subject.inputs.shape)
         said = subject.predict(shard.x)
         told = {"label": shard.y, "chance": said.double().softmax(1), "x": shard.x}
         for m in names:
             found = explain(
-                _answers(subject),
+                averaged(subject.model, subject.draws),
                 shard.x,
                 said.argmax(1),
                 m,
@@ -189,13 +188,6 @@ class WhereDoesItLook(Probe):
         if left_out:
             parts.append(f"Left out, as this model or its inputs do not admit them: {', '.join(left_out)}")
         return ". ".join(parts) + "."
-
-
-def _answers(subject: Subject) -> Model:
-    """The model, or for a random one the mean of its draws."""
-    if subject.draws == 1:
-        return subject.model
-    return lambda x: log_mean(torch.stack([subject.model(x) for _ in range(subject.draws)]))
 
 
 def _chosen(subject: Subject, run: Run) -> dict[str, NDArray[np.int64]]:

@@ -30,7 +30,7 @@ these maps, is the reference that the tests hold them to. On CUDA sums over draw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -151,10 +151,11 @@ def methods_for(model: Model, x: Tensor) -> tuple[str, ...]:
     return tuple(name for name in METHODS if name not in left_out)
 
 
-def usual_groups(shape: torch.Size) -> Tensor:
-    """What one feature is where nobody says so: a patch of an image (7 on either side), a word, a column: *d -> *d."""
+def usual_groups(shape: Sequence[int], cells: int = CELLS) -> Tensor:
+    """What one feature is where nobody says so: a patch of an image (`cells` on either side), a word, a column."""
+    shape = torch.Size(shape)
     if len(shape) == 3:
-        return grouping.patches(shape, max(1, round(max(shape[1:]) / CELLS)))
+        return grouping.patches(shape, max(1, round(max(shape[1:]) / cells)))
     if len(shape) == 2:
         return grouping.words(torch.ones(shape[0]), shape[1])
     return grouping.checked(None, shape)
