@@ -395,6 +395,68 @@ def cure(
     raise typer.Exit(2 if 2 in (done.before.status, done.after.status) else 0)
 
 
+@app.command()
+def explain(
+    subject: SubjectName = "fashion-cnn",
+    given: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="N|FILE|TEXT|ROW",
+            help="The number of a test input, an image file, a sentence, or a row's values with commas between.",
+        ),
+    ] = "0",
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="all|NAME", help="A map, such as integrated-gradients; may be given again."),
+    ] = None,
+    why_not: Annotated[
+        str | None, typer.Option("--why-not", metavar="CLASS", help="By number or name; else the second likeliest.")
+    ] = None,
+    data: Data = None,
+    bounds: Bounds = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    allow_pickle: AllowPickle = False,
+    budget: BudgetName = "quick",
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Explain one answer by many maps, and put each map on trial.
+
+    A map is believable if it ranks features better than chance, changes when the model does, and adds up where it
+    promises to. What cannot be made of this model is left out, and the page says why.
+
+    Example: assay explain fashion-cnn --input 17 --method all --why-not 3
+
+    Example: assay explain topics-text --input "the doctor had a fever"
+    """
+    from rich.text import Text
+
+    from assay.explanation import chosen, explain_input
+
+    asked = method or ["all"]
+    chosen(asked)  # an unknown map is told before the subject is opened
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    with _meter() as meter:
+        ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
+        done = explain_input(opened, given, methods=asked, why_not=why_not, run=ready, out=out, source=source.words())
+    console, table = _console(), _table("verdict", "map", "why")
+    colour = {"believable": COLOURS["pass"], "not believable": COLOURS["fail"], "cannot tell": COLOURS["cannot tell"]}
+    for m in done.maps:
+        why = " ".join(check.says for check in m.checks)
+        table.add_row(Text(m.verdict, colour[m.verdict]), _plain(m.name), _plain(why))
+    for name, why in done.left_out:
+        table.add_row("left out", name, _plain(why))
+    sure = f"{100 * done.probabilities[done.answer]:.1f} %"
+    typer.echo(_plain(f"{done.subject}, {done.input.what}: {done.classes[done.answer]} ({sure})"))
+    console.print(table)
+    typer.echo(done.page)
+
+
 Ledger = Annotated[Path, typer.Option("--ledger", metavar="FOLDER", help="Where the records are kept.")]
 
 

@@ -1,0 +1,150 @@
+"""The page of an explanation: no map without its verdict, nothing unescaped, readable on a phone and in the dark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.explanation import Explanation, Input, Kind, Map
+from assay.methods.explain.trial import Check, Scored, Verdict
+from assay.report.explanation import heat, render
+
+HOSTILE = "<script>alert('x')</script>"
+CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
+
+
+def made(kind: Kind, *, hostile: str = "") -> Explanation:
+    draw = np.random.default_rng(0)
+    shape = (8, 8) if kind == "image" else (5,)
+    scores = tuple(Scored(name, 12.5, tuple(draw.uniform(0, 20, 19))) for name in NAMES)  # type: ignore[arg-type]
+
+    def map_of(name: str, verdict: Verdict, picks: tuple[int, ...] = (), gap: float | None = None) -> Map:
+        checks = (Check("faithful", "pass", f"Better than chance{hostile}."),)
+        shown = np.zeros(shape) if picks else draw.normal(size=shape)
+        shown.flat[list(picks)] = 1.0
+        return Map(
+            name=f"{name}{hostile}", says=f"how{hostile}", shown=shown, signed=not picks, scores=scores, likeness=0.25,
+            gap=gap, verdict=verdict, checks=checks, picks=picks, decided="Held." if picks else "",
+        )  # fmt: skip
+
+    return Explanation(
+        subject=f"toy{hostile}",
+        about=f"a toy{hostile}",
+        input=Input(
+            what=f"input 3{hostile}",
+            kind=kind,
+            image=draw.uniform(size=(1, 8, 8)).astype(np.float32) if kind == "image" else None,
+            names=() if kind == "image" else tuple(f"name{k}{hostile}" for k in range(5)),
+            values=(0.5, 1.5, 2.5, 3.5, 4.5) if kind == "table" else (),
+            truth=f"cat{hostile}",
+        ),
+        classes=(f"cat{hostile}", f"dog{hostile}", "cow"),
+        probabilities=(0.7, 0.2, 0.1),
+        answer=0,
+        rival=1,
+        methods=("all",),
+        maps=(
+            map_of("gradient", "believable", gap=0.01),
+            map_of("random", "not believable"),
+            map_of("gradcam", "cannot tell"),
+            map_of("greedy-as", "believable", picks=(0, 3)),
+        ),
+        left_out=(("edges", f"no image{hostile}"),),
+        groups=np.zeros(shape, dtype=np.int64) if kind == "image" else np.arange(5),
+        reference="0",
+        budget="quick",
+        seed=0,
+        device="cpu",
+        when="2026-01-02T03:04:05+00:00",
+        seconds=12.0,
+        source=("toy.py:build", hostile) if hostile else ("toy.py:build",),
+        page=Path("explanation.html"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["image", "table", "text"])
+def test_no_map_without_its_verdict_and_no_score_without_what_chance_gets(kind: Kind) -> None:
+    told = made(kind)
+    page = render(told)
+    cards = re.findall(r'<li class="map">.*?</figure></li>', page, re.S)
+    assert len(cards) == len(told.maps)
+    for card, m in zip(cards, told.maps, strict=True):
+        assert f"<strong>{m.name}</strong>" in card
+        assert re.search(rf'class="badge [a-z-]+">.*?{m.verdict}</span>', card, re.S)
+        assert ("<img" in card) == (kind == "image")
+    body = page[page.index("The trial in numbers") :]
+    assert body.count("; beats ") == 4 * len(told.maps)
+    assert body.count("higher is better") >= 2 + 2 * len(told.maps)
+    assert body.count("lower is better") >= 4 + 4 * len(told.maps)
+    assert (
+        "It says cat (70.0\u00a0%), which is right. 4 maps of why: 2 believable, 1 not believable, 1 cannot tell."
+        in page
+    )
+    assert 'assay</span> <span class="word">explain' in page
+    assert "edges</strong>: no image" in page
+    for outside in ("http:", "https:", "<script", '<link rel="stylesheet'):
+        assert outside not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+
+
+def test_an_answer_that_is_wrong_is_said_to_be() -> None:
+    told = made("text")
+    page = render(replace(told, input=replace(told.input, truth="dog")))
+    assert "; in truth it is dog." in page
+    assert "which is right" not in page
+    assert "right" not in render(replace(told, input=replace(told.input, truth=None))).split("</h2>")[0].split("<h2")[1]
+
+
+@pytest.mark.parametrize("kind", ["image", "table", "text"])
+def test_names_with_a_script_in_them_stay_text(kind: Kind) -> None:
+    page = render(made(kind, hostile=HOSTILE))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_heat_has_two_colours_and_fades_to_the_picture() -> None:
+    values = np.array([[1.0, -1.0], [0.0, 0.25]])
+    drawn = heat(values, np.zeros((1, 2, 2), np.float32), signed=True).astype(int)
+    assert drawn[0, 0].tolist() == [0xD5, 0x5E, 0x00]
+    assert drawn[0, 1].tolist() == [0x2F, 0x7F, 0xC1]
+    assert drawn[1, 0].tolist() == [255, 255, 255]
+    assert abs(drawn[1, 1] - (255 + drawn[0, 0]) / 2).max() <= 1  # the root of a quarter is half
+    plain = heat(np.array([[0.9, 0.8], [0.8, 1.0]]), np.zeros((1, 2, 2), np.float32), signed=False).astype(int)
+    assert plain[0, 1].tolist() == [255, 255, 255]  # the least of a map without a sign says nothing
+    assert plain[1, 1].tolist() == [0xD5, 0x5E, 0x00]
+    assert (heat(np.zeros((2, 2)), np.zeros((1, 2, 2), np.float32), signed=True) == 255).all()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    heard: list[str] = []
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        for kind in ("image", "table", "text"):
+            path = tmp_path / f"{kind}.html"
+            path.write_text(render(made(kind, hostile=HOSTILE if kind == "text" else "")), encoding="utf-8")
+            for width, scheme in ((390, "dark"), (1280, "light")):
+                context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+                page = context.new_page()
+                page.on("console", lambda message: heard.append(message.text))
+                page.on("dialog", lambda dialog: heard.append(dialog.message))
+                page.on(
+                    "request", lambda request: heard.append(request.url) if request.url.startswith("http") else None
+                )
+                page.goto(path.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (kind, width)
+                for card in page.locator("li.map").all():
+                    badge = card.locator(".badge").bounding_box()
+                    assert badge is not None
+                    assert badge["x"] + badge["width"] <= width
+                pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
+                assert pictures == [True] * (5 if kind == "image" else 0)
+                context.close()
+        browser.close()
+    assert heard == []

@@ -1,0 +1,229 @@
+"""One input explained: whatever it is, every map has its verdict, and what cannot be done is told in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import assay.explanation as explanation
+from assay.errors import AssayError
+from assay.explanation import Explanation, explain_input
+from assay.methods.explain.maps import METHODS
+from assay.run import Run
+from assay.subject import Subject
+from assay.subjects import Source, open_subject
+
+FEW = ("integrated-gradients", "occlusion", "random")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in (("HEADS", 4), ("DRAWS", 5)):
+        monkeypatch.setattr(explanation, name, dict.fromkeys(("image", "table", "text"), count))
+
+
+@pytest.fixture(scope="module")
+def wine() -> Subject:
+    return open_subject(Source("wine-mlp"))
+
+
+@pytest.fixture(scope="module")
+def topics() -> Subject:
+    return open_subject(Source("topics-text"))
+
+
+def by_name(told: Explanation) -> dict[str, explanation.Map]:
+    return {m.name: m for m in told.maps}
+
+
+def test_an_image_with_all_maps(digits: Subject, run: Run, tmp_path: Path) -> None:
+    before = digits.fingerprint()
+    told = explain_input(digits, 7, run=run, out=tmp_path)
+    rival = told.classes[told.rival]
+    assert list(by_name(told)) == [*METHODS, "greedy-as", f"greedy-as, not {rival}"]
+    assert told.left_out == ()
+    for m in told.maps:
+        assert m.shown.shape == (8, 8)
+        assert m.verdict in ("believable", "not believable", "cannot tell")
+        assert [s.name for s in m.scores] == ["s_r_bar", "s_r", "insertion", "deletion"]
+        assert all(len(s.random) == 5 for s in m.scores)
+    for name in ("random", "edges"):  # neither looks at the model
+        assert by_name(told)[name].likeness == pytest.approx(1.0)
+        assert by_name(told)[name].verdict == "not believable"
+    assert {m.name for m in told.maps if m.gap is not None} == {
+        "integrated-gradients", "expected-gradients", "kernel-shap"
+    }  # fmt: skip
+    assert sum(told.probabilities) == pytest.approx(1)
+    assert told.probabilities[told.answer] == max(told.probabilities)
+    assert told.page == tmp_path / "explain-digits-input-7" / "explanation.html"
+    assert told.page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert digits.fingerprint() == before
+
+
+def test_the_same_seed_gives_the_same_numbers(digits: Subject, run: Run, tmp_path: Path) -> None:
+    one, two = (explain_input(digits, "7", methods=FEW, run=run, out=tmp_path) for _ in range(2))
+    for a, b in zip(one.maps, two.maps, strict=True):
+        np.testing.assert_array_equal(a.shown, b.shown)
+        assert (a.scores, a.likeness, a.checks) == (b.scores, b.likeness, b.checks)
+
+
+def test_an_image_file_is_read_as_the_model_takes_it(digits: Subject, run: Run, tmp_path: Path) -> None:
+    x, _ = digits.data["test"].take(np.array([7]))
+    pixels = (x[0, 0] * 255).round().to(torch.uint8).numpy()
+    Image.fromarray(pixels).convert("RGB").save(tmp_path / "seven.png")  # in colour, and made grey again
+    typed = explain_input(digits, tmp_path / "seven.png", methods=["gradient"], run=run, out=tmp_path)
+    known = explain_input(digits, 7, methods=["gradient"], run=run, out=tmp_path)
+    assert typed.answer == known.answer
+    assert typed.probabilities == pytest.approx(known.probabilities, abs=0.02)
+    assert (typed.input.truth, known.input.truth) == (None, known.classes[int(digits.data["test"].labels[7])])
+
+
+def test_a_row_by_number_and_by_its_values(wine: Subject, run: Run, tmp_path: Path) -> None:
+    told = explain_input(wine, 3, methods=[*FEW, "greedy-as"], why_not="cultivar 3", run=run, out=tmp_path)
+    assert told.input.kind == "table"
+    assert told.input.names[0] == "alcohol"
+    assert told.classes[told.rival] == "cultivar 3"
+    assert "greedy-as, not cultivar 3" in by_name(told)
+    typed = ",".join(f"{v:.6g}" for v in told.input.values)
+    again = explain_input(wine, typed, methods=["gradient"], why_not=2, run=run, out=tmp_path)
+    assert again.probabilities == pytest.approx(told.probabilities, abs=1e-3)
+    assert again.rival == 2
+
+
+def test_a_sentence_is_explained_word_by_word(topics: Subject, run: Run, tmp_path: Path) -> None:
+    told = explain_input(topics, "The doctor had a fever at the match", methods=["all"], run=run, out=tmp_path)
+    assert told.input.names == ("the", "doctor", "had", "a", "fever", "at", "the", "match")
+    assert told.classes[told.answer] == "health"
+    assert [name for name, _ in told.left_out] == ["gradcam", "edges"]
+    found = by_name(told)["occlusion"].shown
+    assert (int(found.argmax()), int(found.argmin())) == (4, 7)  # fever; and match, of another topic
+    assert found[1] > 0 > found[7]
+
+
+def test_a_text_by_number_ends_where_it_ends(topics: Subject, run: Run, tmp_path: Path) -> None:
+    told = explain_input(topics, 5, methods=["occlusion"], run=run, out=tmp_path)
+    assert told.maps[0].shown.shape == (len(told.input.names),)
+    assert "<none>" not in told.input.names
+
+
+def test_without_a_convolution_gradcam_is_left_out_and_the_page_says_why(run: Run, tmp_path: Path) -> None:
+    told = explain_input(open_subject(Source("digits-mlp")), 3, methods=["gradient", "gradcam"], run=run, out=tmp_path)
+    assert [m.name for m in told.maps] == ["gradient"]
+    ((name, why),) = told.left_out
+    assert name == "gradcam"
+    assert "no convolutional layer" in why
+    page = told.page.read_text(encoding="utf-8")
+    assert "Left out" in page
+    assert "no convolutional layer" in page
+
+
+def test_where_no_map_can_be_made_it_says_why(wine: Subject, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"No map can be made of this input: gradcam: .*CNN"):
+        explain_input(wine, 3, methods=["gradcam"], run=run, out=tmp_path)
+
+
+class Answers(nn.Module):
+    """A model that lets no gradient through."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = self.inner(x)
+        return out
+
+
+def test_without_gradients_the_rest_is_made_and_tried(digits: Subject, run: Run, tmp_path: Path) -> None:
+    blind = dataclasses.replace(digits, model=Answers(digits.model), differentiable=False)
+    told = explain_input(blind, 7, methods=["gradient", "occlusion", "greedy-as"], run=run, out=tmp_path)
+    assert [m.name for m in told.maps] == ["occlusion"]
+    assert [s.name for s in told.maps[0].scores] == ["insertion", "deletion"]
+    assert [(n, why) for n, why in told.left_out] == [
+        (n, "It needs gradients, and this model gives answers only.") for n in ("gradient", "greedy-as")
+    ]
+
+
+class Single(nn.Module):
+    """A model that cannot be copied, as a session of a runtime cannot."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out
+
+    def __deepcopy__(self, memo: object) -> Single:
+        raise TypeError("cannot pickle")
+
+
+def test_where_the_model_cannot_be_changed_only_chance_is_convicted(digits: Subject, run: Run, tmp_path: Path) -> None:
+    told = explain_input(dataclasses.replace(digits, model=Single(digits.model)), 7, methods=FEW, run=run, out=tmp_path)
+    assert [m.likeness for m in told.maps] == [None, None, pytest.approx(1.0)]
+    assert told.maps[2].verdict == "not believable"
+    assert all(m.checks[1].outcome == "cannot tell" for m in told.maps[:2])
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        (5000, {}, r"There is no input 5000; 'test' has 597, numbered 0 to 596"),
+        (-1, {}, r"There is no input -1"),
+        ("no.png", {}, r"There is no image 'no.png'"),
+        (7, {"methods": ["gradcan"]}, r"There is no map 'gradcan'; did you mean gradcam\?"),
+        (7, {"methods": ["zzz"]}, r"There is no map 'zzz'; choose from all, gradient"),
+        (7, {"why_not": 10}, r"There is no class 10; there are 10, numbered from 0: '0'"),
+        (7, {"why_not": "shirt"}, r"There is no class 'shirt'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    digits: Subject, run: Run, tmp_path: Path, given: object, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(AssayError, match=words) as told:
+        explain_input(digits, given, run=run, out=tmp_path, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_another_shape(digits: Subject, run: Run, tmp_path: Path) -> None:
+    Image.new("L", (20, 10)).save(tmp_path / "wide.png")
+    with pytest.raises(AssayError, match=r"wide.png has 10 x 20 pixels and the model takes 8 x 8 \(height x width\)"):
+        explain_input(digits, tmp_path / "wide.png", run=run, out=tmp_path)
+
+
+def test_why_not_what_it_says(digits: Subject, run: Run, tmp_path: Path) -> None:
+    answer = explain_input(digits, 7, methods=["gradient"], run=run, out=tmp_path).answer
+    with pytest.raises(AssayError, match=r"says '\d' itself, so there is no why not"):
+        explain_input(digits, 7, methods=["gradient"], why_not=answer, run=run, out=tmp_path)
+
+
+def test_a_text_that_is_too_long(topics: Subject, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"A text of 14 words does not fit"):
+        explain_input(topics, "the goal " * 7, run=run, out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("1,2,3", r"A row of 3 values; this model reads 13: alcohol"),
+        ("a,b", r"'a,b' is no row; give .* 13 values with commas"),
+        ("99" + ",2" * 12, r"The value 99 of alcohol lies outside 11 to 15, which the model takes"),
+    ],
+)
+def test_rows_that_are_none(wine: Subject, run: Run, tmp_path: Path, row: str, words: str) -> None:
+    with pytest.raises(AssayError, match=words):
+        explain_input(wine, row, run=run, out=tmp_path)
+
+
+def test_a_random_model_is_refused(digits: Subject, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"answers at random \(draws=4\)"):
+        explain_input(dataclasses.replace(digits, draws=4), 7, run=run, out=tmp_path)
