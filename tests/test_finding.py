@@ -186,3 +186,12 @@ def test_a_median_counts_what_never_happens_and_is_not_measured_where_that_is_ha
     assert sum(m.low <= np.log(2) <= m.high for m in found) >= 51  # 95 % of 60 is 57; below 51 once in a thousand times
     with pytest.raises(AssayError, match="median of 0 values"):
         Measure.median("m", [], better="higher", seed=0)
+
+
+def test_a_line_of_shares_has_the_wilson_band():
+    line = Line.shares("held", [0, 0.5], [8, 0], 10)
+    assert (line.x, line.y) == ((0.0, 0.5), (0.8, 0.0))
+    assert line.low is not None
+    assert line.high is not None
+    assert (line.low[0], line.high[0]) == wilson(8, 10)
+    assert (line.low[1], line.high[1]) == wilson(0, 10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -217,6 +217,19 @@ class Line:
     y: tuple[float, ...]
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
+
+    @classmethod
+    def shares(cls, label: str, x: Iterable[float], hits: Iterable[int], n: int) -> Line:
+        """How many of n inputs at each x, as a share with its Wilson interval."""
+        counts = [int(h) for h in hits]
+        bands = [wilson(h, n) for h in counts]
+        return cls(
+            label=label,
+            x=tuple(float(v) for v in x),
+            y=tuple(h / n for h in counts),
+            low=tuple(b[0] for b in bands),
+            high=tuple(b[1] for b in bands),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held
+from assay.claims._four_convolutions import four_convolutions
 from assay.claims._whole import Whole, whole
 from assay.finding import Measure
 
@@ -67,16 +68,7 @@ def _trained(head: str, seed: int, device: str) -> nn.Module:
     """Four convolutions and a linear layer that give z, the same start for every head."""
     from assay.methods.train.fit import fit
 
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        net = nn.Sequential(
-            *(nn.Conv2d(1, WIDTH, 3, padding=1), nn.ReLU()),
-            *(nn.Conv2d(WIDTH, WIDTH, 3, stride=2, padding=1), nn.ReLU()),  # -> n w 14 14
-            *(nn.Conv2d(WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU()),
-            *(nn.Conv2d(2 * WIDTH, 2 * WIDTH, 3, stride=2, padding=1), nn.ReLU()),  # -> n 2w 7 7
-            nn.Flatten(),
-            nn.Linear(2 * WIDTH * 49, CLASSES),
-        )
+    net = four_convolutions(WIDTH, CLASSES, seed)
     fit(
         _headed(net, head),
         _data(device).train,

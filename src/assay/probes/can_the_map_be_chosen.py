@@ -25,7 +25,6 @@ from assay.finding import (
     Panel,
     Table,
     share,
-    wilson,
 )
 from assay.methods.explain.chosen_by_input import Live, LiveMap, choose_map
 from assay.methods.explain.maps import explain
@@ -199,19 +198,7 @@ class CanTheMapBeChosen(Probe):
 
     def _curve(self, chosen: Mapping[Live, NDArray[np.bool_]]) -> Curve:
         radii = (0.0, *(self.radius * p for p in PARTS))
-        lines = []
-        for m, hits in chosen.items():
-            counts = [0, *(int(c) for c in hits.sum(0))]
-            bands = [wilson(c, len(hits)) for c in counts]
-            lines.append(
-                Line(
-                    label=m,
-                    x=radii,
-                    y=tuple(c / len(hits) for c in counts),
-                    low=tuple(b[0] for b in bands),
-                    high=tuple(b[1] for b in bands),
-                )
-            )
+        lines = [Line.shares(m, radii, [0, *hits.sum(0)], len(hits)) for m, hits in chosen.items()]
         return Curve(
             name="radii",
             title="Maps that were chosen, against the size of the change",

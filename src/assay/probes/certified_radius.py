@@ -479,14 +479,7 @@ def _sizes(radius: float, lower: NDArray[np.float64], upper: NDArray[np.float64]
 
 
 def _line(label: str, errors: NDArray[np.bool_], x: NDArray[np.float64]) -> Line:  # k n, k
-    bands = [wilson(int(e.sum()), len(e)) for e in errors]
-    return Line(
-        label=label,
-        x=tuple(map(float, x)),
-        y=tuple(map(float, errors.mean(1))),
-        low=tuple(b[0] for b in bands),
-        high=tuple(b[1] for b in bands),
-    )
+    return Line.shares(label, x, errors.sum(1), errors.shape[1])
 
 
 def _curve(norm: Norm, radius: float, b: Bound) -> Curve:

@@ -25,7 +25,6 @@ from assay.finding import (
     Table,
     Witnesses,
     share,
-    wilson,
 )
 from assay.methods.attack.ball import Norm
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
@@ -174,17 +173,7 @@ def _curve(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | N
     finite = size[np.isfinite(size)]
     top = float(np.quantile(finite, 0.98)) if len(finite) else 0.0
     radii = np.linspace(0, top or 1.0, 41) if norm != "l0" else np.unique(np.linspace(0, top or 1.0, 41).round())
-    hits = [(size > r).sum() for r in radii]
-    bands = [wilson(int(h), len(size)) for h in hits]
-    lines = [
-        Line(
-            label="smallest change found",
-            x=tuple(map(float, radii)),
-            y=tuple(float(h) / len(size) for h in hits),
-            low=tuple(b[0] for b in bands),
-            high=tuple(b[1] for b in bands),
-        )
-    ]
+    lines = [Line.shares("smallest change found", radii, [(size > r).sum() for r in radii], len(size))]
     if first is not None:
         promised = tuple(float((first > r).mean()) for r in radii)
         lines.append(Line(label="to first order", x=tuple(map(float, radii)), y=promised))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.errors import SubjectError
-from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share, wilson
+from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
 from assay.methods.certify.nearest import certified_radius, exact_radius
 from assay.methods.certify.nearest_bound import check_votes
 from assay.nn.nearest_neighbour import NearestNeighbour
@@ -283,17 +283,7 @@ def _curve(spaces: Mapping[str, Scored], terms: Terms) -> Curve:
     grid = np.linspace(0, max(top, 1.2 * terms.radius) or 1.0, 41)
     lines = []
     for name, s in spaces.items():
-        hits = [int((s.radius <= r).sum()) for r in grid]
-        bands = [wilson(h, len(s.radius)) for h in hits]
-        lines.append(
-            Line(
-                label=name,
-                x=tuple(map(float, grid)),
-                y=tuple(h / len(s.radius) for h in hits),
-                low=tuple(b[0] for b in bands),
-                high=tuple(b[1] for b in bands),
-            )
-        )
+        lines.append(Line.shares(name, grid, [(s.radius <= r).sum() for r in grid], len(s.radius)))
     return Curve(
         name="certified-error",
         title="Inputs that are wrong or not safe, against the size of the change",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, share, wilson
+from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, share
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layers
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
@@ -352,17 +352,8 @@ def _certified(norm: str, radii: Mapping[str, Floats]) -> Curve:
     lines = []
     for label, radius in radii.items():
         # at 0 the right ones; a radius counts up to and with itself
-        hits = [int((radius >= r).sum()) if r else int((radius > 0).sum()) for r in grid]
-        bands = [wilson(h, len(radius)) for h in hits]
-        lines.append(
-            Line(
-                label=label,
-                x=tuple(map(float, grid)),
-                y=tuple(h / len(radius) for h in hits),
-                low=tuple(b[0] for b in bands),
-                high=tuple(b[1] for b in bands),
-            )
-        )
+        hits = [(radius >= r).sum() if r else (radius > 0).sum() for r in grid]
+        lines.append(Line.shares(label, grid, hits, len(radius)))
     return Curve(
         name=f"certified-{norm}",
         title=f"Inputs whose right answer is certain to stay, against the size of the change ({LETTERS[norm]})",

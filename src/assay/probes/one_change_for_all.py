@@ -261,15 +261,7 @@ class OneChangeForAll(Probe):
 
     def _curve(self, clean: NDArray[np.bool_], wrong: NDArray[np.bool_], noise: NDArray[np.bool_]) -> Curve:
         def line(label: str, columns: NDArray[np.bool_]) -> Line:
-            hits = [int(clean.sum()), *(int(h) for h in columns.sum(0))]
-            bands = [wilson(h, len(clean)) for h in hits]
-            return Line(
-                label=label,
-                x=(0.0, *self._radii()),
-                y=tuple(h / len(clean) for h in hits),
-                low=tuple(b[0] for b in bands),
-                high=tuple(b[1] for b in bands),
-            )
+            return Line.shares(label, (0.0, *self._radii()), [clean.sum(), *columns.sum(0)], len(clean))
 
         return Curve(
             name="size",

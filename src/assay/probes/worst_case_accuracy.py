@@ -226,15 +226,7 @@ class WorstCaseAccuracy(Probe):
 
     def _curve(self, norm: Norm, broke: NDArray[np.float64]) -> Curve:
         radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(broke)
-        hits = [int((broke > r).sum()) for r in radii]
-        bands = [wilson(h, n) for h in hits]
-        line = Line(
-            label="accuracy",
-            x=radii,
-            y=tuple(h / n for h in hits),
-            low=tuple(b[0] for b in bands),
-            high=tuple(b[1] for b in bands),
-        )
+        line = Line.shares("accuracy", radii, [(broke > r).sum() for r in radii], n)
         letter = "l∞" if norm == "linf" else "l2"
         return Curve(
             name=norm,
