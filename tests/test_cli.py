@@ -110,6 +110,7 @@ COMMANDS = (
     ["diff"],
     ["verify"],
     ["cure"],
+    ["explain"],
     ["claims"],
     ["claims", "test"],
     ["claims", "page"],
