@@ -130,6 +130,10 @@ class Region:
         """The gradient without what may not move, so that its length is that of what may: n *d -> n *d."""
         return gradient if self.fixed is None else gradient.masked_fill(self.fixed, 0)
 
+    @property
+    def _far(self) -> Tensor:
+        return torch.full((), torch.inf, dtype=self.centre.dtype, device=self.centre.device)
+
     def distance(self, x: Tensor) -> Tensor:
         return distance(x, self.centre, self.norm)
 
@@ -146,7 +150,10 @@ class Region:
             moved = torch.where(keep_largest((boxed - x0).abs(), self.radius) > 0, boxed, x0)
             return torch.where(norms(boxed - x0, "l0")[:, None] <= radius, boxed, moved).reshape(x.shape)
         reach = radius * (1 - 2e-6)
-        length, room = change.abs(), torch.where(change > 0, high - x0, x0 - low)
+        length = change.abs()
+        room = torch.clamp(
+            torch.copysign(self._far, change), low - x0, high - x0
+        ).abs_()  # where() takes four times as long
         if self.norm == "l2":
             shorter = torch.minimum(length * l2_factor(length, room, reach), room)
         else:
@@ -155,6 +162,8 @@ class Region:
         # x0 + change rounds by at most scale * 2^-24: shorten first, so that no feature moves further than meant.
         shorter.sub_(self.scale * 2.0**-23).clamp_min_(0)
         moved = torch.clamp(shorter.copysign_(change).add_(x0), low, high)
+        if x.device.type == "cpu" and not bool(inside.any()):  # on a GPU asking makes it wait
+            return moved.reshape(x.shape)
         return torch.where(inside, boxed, moved).reshape(x.shape)
 
     def sample(self, rng: torch.Generator) -> Tensor:
