@@ -9,7 +9,7 @@ audit: $(VENV)/.ready ## set up, audit the bundled subject, say where the report
 	@$(BIN)/assay audit --budget quick || test $$? -ne 2  # 1 and 3 are verdicts on the subject, not failures of the audit
 
 test: $(VENV)/.ready lint types imports ## set up, lint, types, import contract, all tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 setup: $(VENV)/.ready
 

@@ -17,7 +17,7 @@ torch.set_num_threads(1)  # pytest-xdist runs one process per core
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes starts first, so that no process waits for it at the end."""
-    items.sort(key=lambda item: "tutorial" not in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: "tutorial" not in item.name)
 
 
 @pytest.fixture

@@ -15,41 +15,38 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.M | re.S)
 
 
-@pytest.fixture(scope="session")
-def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the whole tutorial has been run."""
-    folder = tmp_path_factory.mktemp("tutorial")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
-        if file:
-            (folder / file).write_text(body)
-        elif kind == "python":
-            _run([sys.executable, "-c", body], folder, env, {0})
-        elif kind == "console":
-            for line in body.splitlines():
-                assert line.startswith("$ "), line
-                _run(["sh", "-c", line[2:]], folder, env, {0, 1, 3} if "assay " in line else {0})
-    return folder
-
-
 def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) -> None:
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode in good, f"{command[-1]} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.xdist_group("tutorial")
-def test_every_block_of_the_tutorial_runs(tutorial):
-    assert (tutorial / "model.pt2").exists()
-    assert len(list(tutorial.glob("runs/*/report.html"))) >= 3
-    assert list(tutorial.glob("runs/**/cure.html"))
-    assert list(tutorial.glob("claims/ledger/*.json"))
+def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
+    """One test, because it takes minutes and what it leaves behind is looked at once."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
+        if file:
+            (tmp_path / file).write_text(body)
+        elif kind == "python":
+            _run([sys.executable, "-c", body], tmp_path, env, {0})
+        elif kind == "console":
+            for line in body.splitlines():
+                assert line.startswith("$ "), line
+                _run(["sh", "-c", line[2:]], tmp_path, env, {0, 1, 3} if "assay " in line else {0})
+    assert (tmp_path / "model.pt2").exists()
+    assert len(list(tmp_path.glob("runs/*/report.html"))) >= 3
+    assert list(tmp_path.glob("runs/**/cure.html"))
+    assert list(tmp_path.glob("runs/**/explanation.html"))
+    assert list(tmp_path.glob("claims/ledger/*.json"))
+    _the_bundled_report_is_whole_and_small(tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*-fashion-cnn/findings/*.json")}
+    _run(["assay", "audit", "--budget", "quick"], tmp_path, env, {0, 1, 3})  # the same question is not asked again
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*-fashion-cnn/findings/*.json")} == before
 
 
-@pytest.mark.xdist_group("tutorial")
-def test_the_bundled_report_is_whole_and_small(tutorial):
-    stored = {p: json.loads((p / "audit.json").read_text()) for p in tutorial.glob("runs/*-fashion-cnn")}
+def _the_bundled_report_is_whole_and_small(folder: Path) -> None:
+    stored = {p: json.loads((p / "audit.json").read_text()) for p in folder.glob("runs/*-fashion-cnn")}
     run = max(stored, key=lambda p: len(stored[p]["rows"]))
     rows = {row["probe"]: row for row in stored[run]["rows"]}
     assert set(rows) >= {"accuracy", "confidence", "worst-case-accuracy", "everyday-change"}
@@ -57,15 +54,6 @@ def test_the_bundled_report_is_whole_and_small(tutorial):
     assert rows["accuracy"]["measures"][0]["value"] > 0.88
     assert (run / "report.html").stat().st_size < 3_000_000
     assert {p.stem for p in (run / "witnesses").iterdir()} >= {"accuracy", "worst-case-accuracy", "everyday-change"}
-
-
-@pytest.mark.xdist_group("tutorial")
-def test_the_same_question_twice_is_not_asked_again(tutorial):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    assay = Path(sys.executable).with_name("assay")
-    before = {p: p.stat().st_mtime_ns for p in tutorial.glob("runs/*-fashion-cnn/findings/*.json")}
-    _run([str(assay), "audit", "--budget", "quick"], tutorial, env, {0, 1, 3})
-    assert {p: p.stat().st_mtime_ns for p in tutorial.glob("runs/*-fashion-cnn/findings/*.json")} == before
 
 
 def test_generated_pages_are_current():
