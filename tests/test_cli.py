@@ -499,3 +499,15 @@ def test_in_a_log_the_first_line_comes_after_two_seconds_and_then_one_in_ten(mon
             tick(1)
             now += 1
     assert file.getvalue().splitlines() == ["attacking: 4 of 100", "attacking: 15 of 100", "attacking: 26 of 100"]
+
+
+def test_a_quick_audit_leaves_out_what_takes_long_and_says_how_to_ask_it(
+    assay: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.shelf.names", lambda shelf: ["accuracy", "which-estimator"])
+    told = assay("audit", "digits-mlp", "--out", str(tmp_path))
+    assert told.status in (0, 1, 3)
+    stored = next(tmp_path.glob("*/audit.json")).read_text()
+    rows = {row["probe"]: row for row in json.loads(stored)["rows"]}
+    assert rows["accuracy"]["status"] == "asked"
+    assert "--probe which-estimator" in rows["which-estimator"]["why"]

@@ -173,9 +173,10 @@ def audit(
 
     budget_named(budget)
     limits = read_standards(standards) if standards is not None else Standards()
-    asked = questions(list(dict.fromkeys(probe)) if probe else None, limits)
+    named = list(dict.fromkeys(probe)) if probe else None
+    count = len(questions(named, limits))  # a name that nobody knows is told before the subject is opened
     source = _source(subject, data, bounds, mean, std, size, allow_pickle)
-    done = _audit(source, asked, limits, budget, seed, device, out, debug)
+    done = _audit(source, named, count, limits, budget, seed, device, out, debug)
     _show(done)
     raise typer.Exit(done.status)
 
@@ -210,7 +211,7 @@ def ask(
     budget_named(budget)
     asked = configure(shelf.load("probes", probe), _pairs(settings))
     source = _source(subject, data, bounds, mean, std, size, allow_pickle)
-    done = _audit(source, [asked], Standards(), budget, seed, device, out, debug)
+    done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug)
     out_to = _console()
     answer = done.rows[0].answer
     if answer.finding is not None:
@@ -601,7 +602,8 @@ def _run(device: str, meter: Meter, debug: bool, budget: str = "quick", seed: in
 
 def _audit(
     source: Source,
-    asked: Sequence[Probe],
+    asked: Sequence[str | Probe] | None,
+    count: int,
     standards: Standards,
     budget: str,
     seed: int,
@@ -611,7 +613,7 @@ def _audit(
 ) -> Audit:
     from assay.audit import audit
 
-    with _meter(len(asked)) as meter:
+    with _meter(count) as meter:
         place, opened = _device(device), _open(source, meter)
         return audit(
             opened,

@@ -3,7 +3,8 @@ r"""The worst case that several attacks find together: cheap ones first, and an 
     margin PGD from the input itself        all that the model gets right
     APGD on cross-entropy, a quarter        what is left
     targeted APGD on DLR, a quarter         what is left, its three likeliest wrong classes
-    then in full, on what is *near*:        APGD-CE twice, targeted APGD-DLR to those three, a quarter to all targets,
+    then in full, on what is *near*:        APGD-CE, targeted APGD-DLR to those three; if there are more `targets`,
+                                            APGD-CE once more and a quarter to each of them;
                                             minimal norm, Square
 
 An input is near where the lowest margin met is under half of its clean margin. What is far is not given up unseen: a
@@ -154,7 +155,7 @@ def worst_case(
         rows = rows[~field.success[rows]]
         if len(rows) == 0:
             continue
-        field.attack("apgd-ce", climb("ce", steps, 0, 2 * restarts), rows)
+        field.attack("apgd-ce", climb("ce", steps, 0, (2 if targets > LIKELY else 1) * restarts), rows)
         field.attack("apgd-dlr", climb("dlr", steps, min(LIKELY, targets), restarts), rows)
         if targets > LIKELY:
             field.attack("apgd-dlr", climb("dlr", quarter, targets, restarts), rows)
