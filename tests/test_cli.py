@@ -504,7 +504,12 @@ def test_in_a_log_the_first_line_comes_after_two_seconds_and_then_one_in_ten(mon
 def test_a_quick_audit_leaves_out_what_takes_long_and_says_how_to_ask_it(
     assay: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.shelf.names", lambda shelf: ["accuracy", "which-estimator"])
+    from assay import shelf
+
+    whole = shelf.names
+    monkeypatch.setattr(
+        shelf, "names", lambda kind: ["accuracy", "which-estimator"] if kind == "probes" else whole(kind)
+    )
     told = assay("audit", "digits-mlp", "--out", str(tmp_path))
     assert told.status in (0, 1, 3)
     stored = next(tmp_path.glob("*/audit.json")).read_text()
