@@ -45,7 +45,7 @@ def test_a_chosen_map_is_nearer_to_the_wish_than_to_the_one_that_was_there(findi
         assert finding.measure(f"way to the wish that is left, {m}").value == pytest.approx(np.mean(left))
     assert finding.measure().value == max(finding.measure(f"{HEADLINE}, {m}").value for m in ("gradient", "gradcam"))
     assert finding.measure().value < 1  # nearly linear, the net leaves little to choose
-    assert finding.measure("way to the wish that is left, gradient").value < 1
+    assert finding.measure("way to the wish that is left, gradient").value < 0.9  # but it is led some of the way
     assert "the class stays" in finding.says
 
 
