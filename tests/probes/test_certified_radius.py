@@ -122,6 +122,13 @@ def test_a_normalised_nearest_neighbour_is_measured_in_the_units_of_the_input(ru
     np.testing.assert_allclose(column["exact linf"], np.abs(gap) / np.abs(g).sum(), rtol=1e-4, atol=1e-6)
 
 
+def test_a_training_point_that_stands_in_two_classes_is_told(run: Run) -> None:
+    model = NearestNeighbour(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1, 1]))
+    finding = ask(Subject.classifier(model, (np.float32([[0.1, 0.0]]), np.array([0])), bounds=(-2.0, 2.0)), run)
+    assert finding.samples.columns["exact l2"].tolist() == [0.0]
+    assert any(alarm.says.startswith("2 of 3 training points stand in two classes") for alarm in finding.alarms)
+
+
 def test_what_is_known_exactly_is_decided_whatever_the_attack_found() -> None:
     known = Bound(
         index=np.arange(4),

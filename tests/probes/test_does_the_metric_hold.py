@@ -71,6 +71,13 @@ def test_a_metric_that_looks_along_another_axis_stands_beside_euclid(run):
     assert [line.label for line in finding.views[0].lines] == ["its metric", "Euclid"]
 
 
+def test_a_training_point_that_stands_in_two_classes_is_told(run):
+    finding = ask(nearest([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]], [0, 1, 1], [[0.1, 0.0]], [0]), run)
+    assert finding.samples.columns["radius"].tolist() == [0.0]
+    (alarm,) = finding.alarms
+    assert alarm.says.startswith("2 of 3 training points stand in two classes at once, the first at 0: ")
+
+
 def test_behind_a_normalisation_the_radius_is_still_in_the_units_of_the_input(run):
     """The points are 0 and 1 after (x - 0.5) / 0.25 on one channel: in natural units 0.5 and 0.75."""
     points = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)

@@ -421,6 +421,8 @@ def _relaxed(
 
 def _alarms(subject: Subject, way: Way, found: Mapping[Norm, Bound]) -> tuple[Alarm, ...]:
     says = [way.limit] if way.limit else []
+    if (points := _points(subject.model)) is not None and (both := nearest.in_two_classes(points.x, points.y)):
+        says.append(both)
     for norm, b in found.items():
         stalled = int(np.isnan(b.exact).sum()) if b.exact is not None else 0
         if stalled:

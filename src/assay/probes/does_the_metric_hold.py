@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.errors import SubjectError
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
-from assay.methods.certify.nearest import certified_radius, exact_radius
+from assay.methods.certify.nearest import certified_radius, exact_radius, in_two_classes
 from assay.methods.certify.nearest_bound import check_votes
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import Probe
@@ -122,7 +122,7 @@ class DoesTheMetricHold(Probe):
             moves="one changes",
             among=f"{len(points):,} training points",
         )
-        return self._told(index, label, spaces, terms, seed=run.seed)
+        return self._told(index, label, spaces, terms, in_two_classes(points, owner), seed=run.seed)
 
     def _embedding(self, subject: Subject, run: Run, index: Ints) -> Finding:
         """What the head sees, in units of the median distance to another class."""
@@ -147,14 +147,15 @@ class DoesTheMetricHold(Probe):
             among=f"{len(train):,} training points",
             own=float((asked["said"] != label).mean()),
         )
-        about = Alarm(
+        about = (
             "What is certified is the embedding: how far a vector may move before the answer is another. "
             "It says nothing of how far a change of the input moves that vector; ask how-steep or worst-case-accuracy."
         )
-        return self._told(index, label, spaces, terms, about, seed=run.seed)
+        both = in_two_classes(stored["embedded"], stored["y"])
+        return self._told(index, label, spaces, terms, about, both, seed=run.seed)
 
     def _told(
-        self, index: Ints, label: Ints, spaces: Mapping[str, Scored], terms: Terms, *alarms: Alarm, seed: int
+        self, index: Ints, label: Ints, spaces: Mapping[str, Scored], terms: Terms, *says: str, seed: int
     ) -> Finding:
         name, mine = next(iter(spaces.items()))
         others = {other: s for other, s in spaces.items() if other != name}
@@ -210,7 +211,7 @@ class DoesTheMetricHold(Probe):
                 },
             ),
             views=(_curve(spaces, terms),),
-            alarms=alarms,
+            alarms=tuple(map(Alarm, filter(None, says))),
         )
 
 

@@ -542,3 +542,10 @@ def test_votes_must_be_odd_and_methods_known():
         nearest.attack(x, y, [[0.0]], [0], method="naive", top=0)
     with pytest.raises(AssayError, match="among must be"):
         nearest.certified_radius(x, y, [[0.0]], [0], 1, among=0)
+
+
+def test_points_of_two_classes_are_counted_to_the_bit():
+    x = np.array([[0.0, 1.0], [2.0, 2.0], [0.0, 1.0], [2.0, 2.0], [2.0, 2.0], [0.0, 1.0 + 1e-12]])
+    assert nearest.in_two_classes(x, ["a", "b", "c", "b", "b", "c"]).startswith("2 of 6 training points")
+    assert "the first at 1:" in nearest.in_two_classes(x, [0, 1, 0, 0, 1, 0])
+    assert nearest.in_two_classes(x, [0, 1, 0, 1, 1, 2]) == ""

@@ -13,7 +13,7 @@ Learning Models', sec. 3.1 and 3.2.
 
 from assay.methods.certify.nearest_attack import attack
 from assay.methods.certify.nearest_bound import certified_radius
-from assay.methods.certify.nearest_cell import Radius
+from assay.methods.certify.nearest_cell import Radius, in_two_classes
 from assay.methods.certify.nearest_exact import exact_radius
 
-__all__ = ["Radius", "attack", "certified_radius", "exact_radius"]
+__all__ = ["Radius", "attack", "certified_radius", "exact_radius", "in_two_classes"]

@@ -218,6 +218,23 @@ def flat(x: ArrayLike, name: str) -> Floats:  # n *d -> n d
     return out.reshape(len(out), -1)
 
 
+def in_two_classes(train_x: ArrayLike, train_y: ArrayLike) -> str:  # n *d, n
+    """One line on the training points that another class holds too, to the bit; empty where there are none.
+
+    They are no error: 1-NN stands on its boundary there, and what is nearest to them has radius 0.
+    """
+    x, y = flat(train_x, "train_x"), np.unique(np.asarray(train_y), return_inverse=True)[1]
+    place = np.unique(x, axis=0, return_inverse=True)[1].ravel()
+    classes = np.bincount(np.unique(np.stack([place, y], 1), axis=0)[:, 0])
+    shared = np.flatnonzero(classes[place] > 1)
+    if not len(shared):
+        return ""
+    return (
+        f"{len(shared)} of {len(x)} training points stand in two classes at once, the first at {shared[0]}: "
+        "what is nearest to them has radius 0; clean their labels."
+    )
+
+
 def queries(space: Space, z: Floats, c: Ints, room: tuple[Floats, Floats] | None = None) -> Iterator[tuple[int, Query]]:
     """Each input with its distances to the training points, which are computed a chunk of inputs at a time."""
     for start in range(0, len(z), size := max(1, CHUNK // len(space))):
