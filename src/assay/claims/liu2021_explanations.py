@@ -25,7 +25,7 @@ SOURCE = (
     "ChengYuHsieh/explanation_robustness"
 )
 EPOCHS, BATCH, LR = 3, 128, 1e-3
-IMAGES = 40  # test images that are explained
+IMAGES = 20  # test images that are explained
 SAMPLES, INCLUDE, AT_ONCE, PICKED = 5000, 0.2, 39, 392  # of Greedy-AS, as in the public code
 STEPS, JUDGE_STEPS = 10, 50  # of the attack towards each rival, while Greedy-AS picks and when all are judged
 JUDGE_RIVALS = 0  # all
