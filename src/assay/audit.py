@@ -317,7 +317,7 @@ def _alarms(subject: Subject) -> tuple[Alarm, ...]:
     import numpy as np
     import torch
 
-    from assay.subject import answer_once
+    from assay.subject import Classification, answer_once
 
     x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
     first, second = answer_once(subject.model, x), answer_once(subject.model, x)
@@ -329,7 +329,8 @@ def _alarms(subject: Subject) -> tuple[Alarm, ...]:
                 "averages and attacks see the average."
             )
         )
-    if bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-4).all()):
+    sums_to_one = isinstance(subject.task, Classification) and bool(((first.sum(1) - 1).abs() < 1e-4).all())
+    if sums_to_one and bool((first >= 0).all()):
         alarms.append(
             Alarm(
                 "The model returns probabilities where logits are expected: its confidence is read wrongly. Return the "

@@ -312,13 +312,15 @@ class Panel:
 
     @classmethod
     def of(cls, label: str, alt: str, image: ArrayLike, *, low: float = 0.0, high: float = 1.0) -> Panel:  # c h w
-        """Picture an image of one or three channels whose values lie in [low, high]."""
+        """Picture an image of one or three channels whose values lie in [low, high]; of a pair both, side by side."""
         import io
 
         import numpy as np
         from PIL import Image
 
         pixels = np.clip((np.asarray(image, dtype=np.float64) - low) / (high - low) * 255 + 0.5, 0, 255)
+        if pixels.ndim == 4:  # a pair, with a white line between
+            pixels = np.concatenate([pixels[0], np.full_like(pixels[0, ..., :1], 255), *pixels[1:]], axis=-1)
         if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
             raise AssayError(f"Panel {label!r} wants an image of shape (1 or 3, h, w), got {pixels.shape}.")
         eight = pixels.astype(np.uint8)

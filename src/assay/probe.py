@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 Need = Literal["gradients", "images", "train"]
+PAIRS = ("Ranking", "Similarity")
+"""The tasks of models that compare two inputs."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Probe(ABC):
     """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is the question."""
 
     tasks: ClassVar[tuple[str, ...]] = ("Classification",)
+    """Which subjects it is for. A question for classifiers that names a task of pairs too is put to the pairs as a
+    classifier of two classes (is the first higher, are the two the same), see `Subject.two_classes`."""
     needs: ClassVar[tuple[Need, ...]] = ()
     standards: ClassVar[tuple[Standard, ...]] = ()
     source: ClassVar[str]
@@ -60,7 +64,7 @@ class Probe(ABC):
             return f"it is for {' and '.join(self.tasks)}, and the subject's task is {type(subject.task).__name__}"
         if "gradients" in self.needs and not subject.differentiable:
             return "it needs gradients, and this model gives answers only"
-        if "images" in self.needs and not subject.inputs.is_image:
+        if "images" in self.needs and not subject.inputs.is_picture:
             return f"it is for images, and an input here has shape {subject.inputs.shape}"
         if "train" in self.needs and "train" not in subject.data:
             return f"it needs the training data, and the subject has only {sorted(subject.data)}"
@@ -187,6 +191,8 @@ def put(
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     reason = probe.why_not(subject) or left_out
+    if "Classification" in probe.tasks:
+        subject = subject.two_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
     start = time.perf_counter()

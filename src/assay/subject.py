@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.arrays import Arrays
+from assay.data.held_out import Part
 from assay.data.items import Items
 from assay.data.open import open_data
+from assay.data.pairs import LIKENESS, ORDER, Pairs
+from assay.data.valued_images import open_valued
 from assay.errors import AssayError, SubjectError
 
 
@@ -48,7 +51,103 @@ class Classification:
             raise AssayError(f"Classification needs at least 2 classes, got {len(self.classes)}; name each class.")
 
 
-Task = Classification
+@dataclass(frozen=True)
+class Ranking:
+    """A pair goes in, a comparison in [0, 1] comes out: above 0.5 the first has the higher value.
+
+    Values lie in [low, high]; the right comparison of a and b is (a - b) / (2 (high - low)) + 1/2.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise AssayError(
+                f"Ranking wants values that differ, got low {self.low:g} and high {self.high:g}; mend them."
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return ORDER
+
+    @property
+    def tie(self) -> float:
+        """Where the answer turns."""
+        return 0.5
+
+    def target(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:  # n: first value less second -> n
+        return np.asarray(gap / (2 * (self.high - self.low)) + 0.5)
+
+    def odds(self, c: Tensor) -> Tensor:  # n -> n: above 0 where the answer is the second of `classes`
+        c = c.clamp(ROUNDING, 1 - ROUNDING)
+        return c.log() - (-c).log1p()
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """A pair goes in, a distance comes out: below the threshold the two are the same."""
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise AssayError(f"Similarity wants a threshold above 0, got {self.threshold:g}; give a distance.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return LIKENESS
+
+    @property
+    def tie(self) -> float:
+        return self.threshold
+
+    def odds(self, distance: Tensor) -> Tensor:  # n -> n
+        return (self.threshold - distance) / self.threshold
+
+
+Task = Classification | Ranking | Similarity
+PAIRS = 2000  # drawn from each split where nobody says how many
+ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
+
+
+@runtime_checkable
+class PairModel(Protocol):
+    """A model of pairs in two parts, as `assay.nn.siamese.Siamese` is; `decoder` is None where there is none."""
+
+    decoder: nn.Module | None
+
+    def encode(self, x: Tensor) -> Tensor: ...  # n *d -> n s
+
+    def compare(self, e1: Tensor, e2: Tensor) -> Tensor: ...  # n s, n s -> n
+
+    def decode(self, e: Tensor) -> Tensor: ...  # n s -> n *d
+
+
+@runtime_checkable
+class Valued(Protocol):
+    """Inputs with a number each, that can be taken a few at a time."""
+
+    @property
+    def values(self) -> NDArray[np.float64]: ...  # n
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d, k
+
+    def fingerprint(self) -> str: ...
+
+
+class TwoClasses(nn.Module):
+    """A model of pairs read as a classifier: is the first higher, are the two the same?"""
+
+    def __init__(self, model: nn.Module, task: Ranking | Similarity) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+
+    def forward(self, pair: Tensor) -> Tensor:  # n 2 *d -> n 2
+        odds = self.task.odds(self.model(pair)) / 2
+        return torch.stack([-odds, odds], 1)
 
 
 @dataclass(frozen=True)
@@ -66,6 +165,11 @@ class InputSpace:
     @property
     def is_image(self) -> bool:
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    @property
+    def is_picture(self) -> bool:
+        """An image, or a pair of them."""
+        return self.is_image or (len(self.shape) == 4 and self.shape[0] == 2 and self.shape[1] in (1, 3))
 
 
 class Normalised(nn.Module):
@@ -169,9 +273,97 @@ class Subject:
         check(subject)
         return subject
 
+    @classmethod
+    def ranker(
+        cls,
+        model: nn.Module,
+        data: Any,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        name: str | None = None,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        pairs: int = PAIRS,
+        about: str = "",
+    ) -> Subject:
+        """A model that compares (`assay.nn.siamese.Siamese`) and its data: inputs with a number each.
+
+        `data` is a pair (x, values), a folder of images with numbers, `Pairs`, or a mapping from split names to such;
+        `pairs` are drawn from each split. `low` and `high` are the range of the values, by default what the data have.
+        """
+        splits = _pairs(data, pairs)
+        values = np.concatenate([split.values for split in splits.values()])
+        task = Ranking(float(values.min()) if low is None else low, float(values.max()) if high is None else high)
+        for split, given in splits.items():
+            outside = np.flatnonzero((given.values < task.low) | (given.values > task.high))
+            if len(outside):
+                raise SubjectError(
+                    f"The value {given.values[outside[0]]:g} of input {outside[0]} in {split!r} lies outside "
+                    f"{task.low:g} to {task.high:g}; give low and high that hold every value."
+                )
+        return cls._of_pairs(model, splits, task, name, bounds, about)
+
+    @classmethod
+    def similarity(
+        cls,
+        model: nn.Module,
+        data: Mapping[str, Pairs] | Pairs,
+        *,
+        threshold: float,
+        name: str | None = None,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        about: str = "",
+    ) -> Subject:
+        """A model that gives the distance of two inputs, the pairs to ask about (`Pairs.alike`), and the threshold."""
+        splits = dict(data) if isinstance(data, Mapping) else {"test": data}
+        return cls._of_pairs(model, splits, Similarity(threshold), name, bounds, about)
+
+    @classmethod
+    def _of_pairs(
+        cls,
+        model: nn.Module,
+        splits: Mapping[str, Pairs],
+        task: Ranking | Similarity,
+        name: str | None,
+        bounds: tuple[float, float],
+        about: str,
+    ) -> Subject:
+        if not isinstance(model, PairModel):
+            raise AssayError(
+                f"{type(model).__name__} is no model of pairs; give assay.nn.siamese.Siamese(encoder, tail)."
+            )
+        if "test" not in splits:
+            raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
+        example, _ = splits["test"].take(np.arange(1))
+        inputs = InputSpace(tuple(example.shape[1:]), *bounds)
+        name = name or type(model).__name__
+        subject = cls(name=name, model=model, task=task, inputs=inputs, data=splits, about=about)
+        check(subject)
+        return subject
+
+    @property
+    def pairs(self) -> Mapping[str, Pairs]:
+        """The splits of a model of pairs, each as what it is."""
+        return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
+
+    def two_classes(self) -> Subject:
+        """A model of pairs as a classifier of pairs, among those that have an order; any other subject as it is."""
+        if isinstance(self.task, Classification):
+            return self
+        return replace(
+            self,
+            model=TwoClasses(self.model, self.task),
+            task=Classification(self.task.classes),
+            data={k: Part(v, np.arange(v.untied)) for k, v in self.pairs.items()},
+            layers={},
+        )
+
     def predict(self, x: Tensor) -> Tensor:  # n *d -> n k
         """Log-odds for each class; for a random model the log of the probability averaged over `draws` passes."""
         with torch.no_grad():
+            if not isinstance(self.task, Classification):
+                odds = self.task.odds(self.model(x)) / 2
+                return torch.stack([-odds, odds], 1)
             if self.draws == 1:
                 logits: Tensor = self.model(x)
                 return logits
@@ -302,6 +494,8 @@ def check(subject: Subject) -> None:
     x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
     out = answer_once(subject.model, x)
+    if not isinstance(subject.task, Classification):
+        return _check_comparison(out, len(x), subject.task)
     if out.ndim != 2 or len(out) != len(x):
         raise SubjectError(
             f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; it should return ({len(x)}, {k}) logits."
@@ -315,6 +509,43 @@ def check(subject: Subject) -> None:
         raise SubjectError(
             f"The model returned NaN or infinity for input {row} of 'test'; check its weights and scaling."
         )
+
+
+def _check_comparison(out: Tensor, n: int, task: Ranking | Similarity) -> None:
+    """Refuse what is no comparison of n pairs."""
+    if out.shape != (n,):
+        raise SubjectError(
+            f"The model returned shape {tuple(out.shape)} for {n} pairs; it should return one number each."
+        )
+    if not bool(torch.isfinite(out).all()):
+        row = int(torch.nonzero(~torch.isfinite(out))[0])
+        raise SubjectError(f"The model returned {float(out[row])} for pair {row} of 'test'; check its weights.")
+    high = 1.0 if isinstance(task, Ranking) else float("inf")
+    if bool(((out < 0) | (out > high)).any()):
+        wanted = "a comparison from 0 to 1; end the tail with a sigmoid" if high == 1 else "a distance of at least 0"
+        raise SubjectError(f"The model returned {float(out[(out < 0) | (out > high)][0]):g} for a pair; give {wanted}.")
+
+
+def _pairs(given: Any, count: int) -> dict[str, Pairs]:
+    """Whatever the user brought for a ranker, as pairs by split; inputs come as arrays, a folder, or as they are."""
+    if not isinstance(given, Mapping):
+        given = {"test": given}
+    return {split: _as_pairs(data, count, split) for split, data in given.items()}
+
+
+def _as_pairs(given: Any, count: int, split: str) -> Pairs:
+    if isinstance(given, Pairs):
+        return given
+    if isinstance(given, str | Path):
+        given = open_valued(given)
+    if isinstance(given, Valued):
+        return Pairs.ranked(given, given.values, count)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        x, values = (np.asarray(g.detach().cpu() if isinstance(g, Tensor) else g) for g in given)
+        return Pairs.ranked(Arrays(x, np.zeros(len(x), dtype=np.int64)), values, count)
+    raise AssayError(
+        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, values), a folder of images, or `Pairs`."
+    )
 
 
 def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:

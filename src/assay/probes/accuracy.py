@@ -25,7 +25,7 @@ from assay.finding import (
     share,
     wilson,
 )
-from assay.probe import Probe
+from assay.probe import PAIRS, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 class Accuracy(Probe):
     """How often is it right on inputs like those it was made for?"""
 
+    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = "Wilson, JASA 1927 (the interval of a proportion)"
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
 
@@ -116,7 +117,7 @@ class Accuracy(Probe):
         sure: NDArray[np.float32],
         shown: NDArray[np.int64],
     ) -> tuple[Gallery, ...]:
-        if not subject.inputs.is_image or not len(shown):
+        if not subject.inputs.is_picture or not len(shown):
             return ()
         x, _ = subject.data["test"].take(index[shown])
         names = subject.task.classes

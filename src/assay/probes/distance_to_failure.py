@@ -30,7 +30,7 @@ from assay.methods.attack.ball import Norm
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
-from assay.probe import Probe
+from assay.probe import PAIRS, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class DistanceToFailure(Probe):
     steps: int | None = None
     inputs: int | None = None
 
+    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = (
         "Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the smallest change); Wang & Loog, CVPR 2022, arXiv:2203.12693 "
         "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"
@@ -237,7 +238,7 @@ def _pictures(
 ) -> tuple[Gallery, ...]:
     """Some inputs from the easiest to the hardest, each broken in every norm."""
     broke = np.flatnonzero(np.isfinite(size) & (size > 0))
-    if not subject.inputs.is_image or not len(broke):
+    if not subject.inputs.is_picture or not len(broke):
         return ()
     order = broke[np.argsort(size[broke], kind="stable")]
     few = order[np.unique(np.linspace(0, len(order) - 1, num=min(max(1, shown // 2), len(order)), dtype=int))]

@@ -26,7 +26,7 @@ from assay.finding import (
     Witnesses,
     wilson,
 )
-from assay.probe import Need, Probe
+from assay.probe import PAIRS, Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class EverydayChange(Probe):
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
 
+    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = "Hendrycks & Dietterich, ICLR 2019, arXiv:1903.12261"
     needs: ClassVar[tuple[Need, ...]] = ("images",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)
@@ -147,6 +148,7 @@ class EverydayChange(Probe):
     def _break(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
         """Every corruption at every severity; keep the mildest change that turned a right answer into a wrong one."""
         low, high = subject.inputs.low, subject.inputs.high
+        images = shard.x.flatten(0, -4)  # of a pair each by itself
         clean = subject.predict(shard.x).argmax(1) == shard.y
         kept = torch.zeros(
             len(shard.x), len(self.corruptions), len(SEVERITIES), dtype=torch.bool, device=shard.x.device
@@ -155,7 +157,7 @@ class EverydayChange(Probe):
         changed, said = shard.x.clone(), shard.y.clone()
         for s, severity in enumerate(SEVERITIES):
             for c, name in enumerate(self.corruptions):
-                spoilt = corrupt(shard.x, name, severity, rng=shard.rng, low=low, high=high)
+                spoilt = corrupt(images, name, severity, rng=shard.rng, low=low, high=high).view_as(shard.x)
                 answer = subject.predict(spoilt).argmax(1)
                 kept[:, c, s] = answer == shard.y
                 first = clean & (answer != shard.y) & (how < 0)

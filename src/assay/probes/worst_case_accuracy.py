@@ -30,7 +30,7 @@ from assay.finding import (
 from assay.methods.attack.ensemble import ATTACKS, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
-from assay.probe import Probe
+from assay.probe import PAIRS, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class WorstCaseAccuracy(Probe):
     steps: int | None = None
     restarts: int | None = None
 
+    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = (
         "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
@@ -283,7 +284,7 @@ def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[
 
 
 def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]:
-    if not subject.inputs.is_image or not len(w):
+    if not subject.inputs.is_picture or not len(w):
         return ()
     names = subject.task.classes
     linf = [i for i in range(len(w)) if w.norm[i] == "linf"] or list(range(len(w)))

@@ -156,8 +156,9 @@ def facts(subject: Described) -> list[Fact]:
     """What the subject is, in the order in which a stranger asks."""
     classes = [" ".join(c.split()) for c in subject.classes]
     named = ", ".join(classes)
+    told_apart = f"{len(classes)} classes" if subject.task == "Classification" else " or ".join(classes)
     told = [
-        Fact("Task", f"{subject.task.lower()}, {len(classes)} classes", named),
+        Fact("Task", f"{subject.task.lower()}, {told_apart}", named),
         Fact("Input", f"{' × '.join(map(str, subject.shape))}, {subject.low:g} to {subject.high:g}"),
         Fact("Parameters", f"{subject.parameters:,}"),
         Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),
