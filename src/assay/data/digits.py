@@ -30,7 +30,17 @@ def load_digits() -> dict[str, Arrays]:
 
 def digits_weights() -> dict[str, Tensor]:
     """The state of `assay.subjects.digits_mlp.network` after `tools/train_digits.py`."""
+    return weights("digits_mlp")
+
+
+def ranker_weights() -> dict[str, Tensor]:
+    """The state of `assay.nn.siamese.ARCHITECTURES["digits"](10)` after `tools/train_ranker.py`."""
+    return weights("digits_ranker")
+
+
+def weights(name: str) -> dict[str, Tensor]:
+    """The weights in a bundled file."""
     from safetensors.torch import load
 
-    weights: dict[str, Tensor] = load((files("assay.data") / "bundled" / "digits_mlp.safetensors").read_bytes())
-    return weights
+    held: dict[str, Tensor] = load((files("assay.data") / "bundled" / f"{name}.safetensors").read_bytes())
+    return held
