@@ -99,12 +99,17 @@ def _version(value: bool) -> None:
 
 SubjectName = Annotated[
     str,
-    typer.Argument(metavar="SUBJECT", help="A name of `assay subjects`, FILE.py:FUNCTION, a .pt2 or an .onnx file."),
+    typer.Argument(
+        metavar="SUBJECT",
+        help="A name of `assay subjects`, FILE.py:FUNCTION, a .pt2, an .onnx, or a file of `assay rank`.",
+    ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="Image folder with one sub-folder per class, .npz, or Parquet with image and label."
+        metavar="PATH",
+        help="Image folder with one sub-folder per class, .npz, or Parquet with image and label; for a ranker, images "
+        "with numbers as `assay rank` takes them.",
     ),
 ]
 Bounds = Annotated[
@@ -456,6 +461,69 @@ def explain(
     typer.echo(_plain(f"{done.subject}, {done.input.what}: {done.classes[done.answer]} ({sure})"))
     console.print(table)
     typer.echo(done.page)
+
+
+@app.command()
+def rank(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images with a number each: see above.")],
+    architecture: Annotated[
+        str | None,
+        typer.Option(metavar="digits|grey|colour", help="For 8x8, 28x28 or colour 112x112; else as the images are."),
+    ] = None,
+    embedding: Annotated[
+        int | None, typer.Option(metavar="N", help="Numbers that an image is reduced to; 10, or 64 in colour.")
+    ] = None,
+    values: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LOW HIGH", help="What the numbers lie between, if not their own least and greatest."),
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Training steps of 64 pairs.")] = 3000,
+    held_back: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of the images, to be tested on and not trained on.")
+    ] = 0.2,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ranker.safetensors is written.")] = Path("ranker"),
+    debug: Debug = False,
+) -> None:
+    """Train a model that says which of two images has the higher number, and draws what it sees.
+
+    The numbers stand in a CSV file in the folder (a column with the images' names, one with the numbers), or without
+    one at the beginning of the names, before an underscore: 25_0_1_20170109.jpg has 25. Images are scaled and cropped
+    to what the architecture takes.
+
+    Afterwards, on images that were not trained on: assay audit ranker/ranker.safetensors --data FOLDER
+
+    Example: assay rank faces/ --architecture colour --values 0 116 --steps 20000 --device cuda
+    """
+    from assay.ranking import train_on_folder
+
+    with _meter() as meter:
+        ready = _run(device, meter, debug, seed=seed)
+        done = train_on_folder(
+            folder,
+            architecture=architecture,
+            embedding=embedding,
+            values=values,
+            steps=steps,
+            held_back=held_back,
+            run=ready,
+            out=out,
+        )
+    worth, console, table = done.worth, _console(), _table("on images held back", "the ranker", "without training")
+    table.add_row("mean error of the comparison, from 0 to 1", f"{worth.error:.4f}", f"{worth.constant:.4f} by 0.5")
+    table.add_row("pairs put in the right order", f"{100 * worth.order:.1f} %", "50 % by chance")
+    table.add_row("mean squared error of a pixel", f"{worth.redrawn:.4f}", f"{worth.blank:.4f} by the mean image")
+    typer.echo(
+        f"{done.architecture}, {done.embedding} numbers an image, for values from {done.low:g} to {done.high:g}: "
+        f"trained on {done.images} images, tested on {worth.pairs} pairs of {worth.images} others"
+    )
+    console.print(table)
+    if worth.error >= worth.constant:
+        _say(console, "caution: it compares no better than the constant 0.5; give more --steps or more images")
+    if worth.redrawn >= worth.blank:
+        _say(console, "caution: it draws no better than the mean image; give more --steps or more images")
+    typer.echo(done.path)
 
 
 Ledger = Annotated[Path, typer.Option("--ledger", metavar="FOLDER", help="Where the records are kept.")]

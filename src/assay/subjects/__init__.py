@@ -98,6 +98,15 @@ def open_subject(source: Source) -> Subject:
     if kind == ".py":
         return _open_script(path, source)
     if kind == ".safetensors":
+        from assay.subjects._ranker_file import is_ranker, open_ranker
+
+        if is_ranker(path):
+            _refuse(source, "bounds", "mean", "std", "size")
+            if source.data is None:
+                raise AssayError(
+                    f"{text} is a ranker without data; give --data: a folder of images with a number each."
+                )
+            return open_ranker(path, source.data)
         raise AssayError(
             f"{text!r} holds weights, which need code to run; write subject.py: def build(): model = Net(); "
             f"model.load_state_dict(safetensors.torch.load_file({path.name!r})); return model; give subject.py:build."
@@ -147,14 +156,36 @@ def _adjusted(subject: Subject, source: Source) -> Subject:
     """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
     from assay.subject import check
 
-    for option, given in (("--bounds", source.bounds), ("--mean", source.mean), ("--std", source.std)):
-        if given is not None:
-            raise AssayError(f"{source.subject} brings its own input space, so {option} does not apply; leave it out.")
+    _refuse(source, "bounds", "mean", "std")
     if source.data is not None:
-        data = _open_data(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
-        subject = dataclasses.replace(subject, data={"test": data})
+        subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)
     return subject
+
+
+def _refuse(source: Source, *options: str) -> None:
+    """Options that say what a model takes, where the subject says so itself."""
+    for option in options:
+        if getattr(source, option) is not None:
+            raise AssayError(
+                f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
+            )
+
+
+def _other_data(subject: Subject, source: Source, path: str) -> Data:
+    """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
+    from assay.data.pairs import Pairs
+    from assay.subject import PAIRS, Classification, Ranking
+    from assay.subjects._ranker_file import open_pairs
+
+    if isinstance(subject.task, Classification):
+        return _open_data(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
+    shape = subject.inputs.shape[1:]  # of one input
+    if isinstance(subject.task, Ranking):
+        _refuse(source, "size")
+        return open_pairs(path, shape, subject.task, subject.name)
+    singles = _open_data(source, shape[0])
+    return Pairs.alike(singles, singles.labels, PAIRS)
 
 
 def _assembled(model: nn.Module, data: Any, source: Source, *, name: str, about: str = "") -> Subject:
