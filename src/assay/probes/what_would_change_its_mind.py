@@ -1,0 +1,363 @@
+"""What would change a ranker's mind, and whether it then sees what the change was meant to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.errors import AssayError, MissingExtra
+from assay.finding import Alarm, Beside, Boxes, Exhibit, Finding, Gallery, Measure, Panel, Table, share
+from assay.methods.rank.agreement import rank_correlation
+from assay.methods.rank.maps import blend, grey, overlay, tessellate
+from assay.methods.rank.perception import KEPT, Reader, Reading, gate, nearest_reader, perceive, random_change
+from assay.methods.rank.walk import walk
+from assay.probe import Need, Probe
+from assay.standard import Standard
+from assay.subject import PairModel
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+EACH = 5  # pairs for each step of the budget
+STEPS = 10  # of a walk, for each step of the budget
+READ = 2000  # training inputs that the reader knows, at most
+ROOM = 20_000_000  # values of these inputs, at most: 160 MB
+TIE = 0.5
+REGIONS = 16  # superpixels of a picture, at least; as many as its side has pixels, if these are more
+COHERENCE = "semantic coherence"
+GAP = "perception moves further than the input"
+
+
+@dataclass(frozen=True)
+class WhatWouldChangeItsMind(Probe):
+    """What would change its mind?
+
+    The first input of a pair is walked along the gradient of the comparison, to the end of the range on the other side
+    of the tie or to `target`. What the model sees, decoded from its embedding before and after, is read by the nearest
+    training inputs, which know nothing of the model: does the value that is seen move where the comparison was sent,
+    and further than the value of the input itself? A random change of the same length stands beside it. With `clip`
+    inputs stay within their bounds; the source lets them leave.
+    """
+
+    target: float | None = None
+    pairs: int | None = None
+    steps: int | None = None
+    step: float = 0.5
+    clip: bool = True
+
+    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    source: ClassVar[str] = (
+        "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 4.2, 4.8 and 5.3.3"
+    )
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(1, "pairs", "steps")
+        self.refuse_below(0, "target", "step")
+        if self.target is not None and self.target > 1:
+            raise AssayError(f"The setting target={self.target} of {self.name()!r} must lie between 0 and 1.")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
+        reader = _reader(subject, run)
+        steps = self.steps or STEPS * run.budget.steps
+        rows = run.map(partial(self._change, subject, reader, steps), subject, "test", index, "changing its mind")
+        seen = _Seen(subject, index, rows, run.seed)
+        measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.lengths())
+        return Finding(
+            says=seen.says(self.clip),
+            measures=measures,
+            samples=Table("test", {"index": index, **seen.columns()}),
+            views=(*seen.boxes(), *seen.gallery(run.budget.shown)),
+            alarms=seen.alarms(),
+        )
+
+    def _change(self, subject: Subject, reader: Reader | None, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+        """Both inputs of a pair, the first one changed, and changed at random; what is seen and read of each."""
+        model, box = subject.model, (subject.inputs.low, subject.inputs.high) if self.clip else None
+        assert isinstance(model, PairModel)
+        a, b = shard.x[:, 0], shard.x[:, 1]
+        other = model.encode(b)
+
+        def score(x: Tensor) -> Tensor:
+            return model.compare(model.encode(x), other)
+
+        c = score(a)
+        target = (c < TIE).to(c) if self.target is None else torch.full_like(c, self.target)
+        end = walk(score, a, target=target, steps=steps, step=self.step, box=box)
+        length = (end.x - a).flatten(1).norm(dim=1)
+        noise = random_change(a, length, rng=shard.rng, box=box)
+        pictures = {"a": a, "a'": end.x, "a random": noise}
+        told = {"b": b, "map": grey(a, end.x), "length": length, "toward": (target - c).sign().double()}
+        told |= {"c": c, "c'": end.c, "c random": score(noise)}
+        if model.decoder is not None:
+            shown, blind = perceive(model, a, end.x), perceive(model, a, noise)
+            pictures |= {"p": shown.before, "p'": shown.after, "p random": blind.after}
+            told |= {"error": shown.error, "p map": shown.map}
+            told["likeness"] = rank_correlation(told["map"], shown.map)
+        if reader is not None:
+            told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
+        return told | pictures
+
+
+class _Seen:
+    """What was seen and read of every pair, and what follows; less of it without a decoder or without a reader."""
+
+    def __init__(self, subject: Subject, index: NDArray[np.int64], rows: Mapping[str, NDArray[Any]], seed: int) -> None:
+        self.subject, self.index, self.rows, self.seed = subject, index, rows, seed
+        test = subject.pairs["test"]
+        self.values = test.values[test.pairs[index]]  # n 2
+        self.moved, self.blind = self._reading("'"), self._reading(" random")
+        self.gate = gate(self._read("a"), self._read("p"), torch.from_numpy(self.values[:, 0])) if self.moved else None
+        self.missing = [
+            why
+            for row, why in (
+                ("p", "the model has no decoder, so that what it sees cannot be drawn; train one with fit_decoder"),
+                ("read a", "there are no training inputs for a reader to know; give the subject a split 'train'"),
+            )
+            if row not in rows
+        ]
+
+    def _read(self, name: str) -> Tensor:  # n
+        return torch.from_numpy(self.rows[f"read {name}"])
+
+    def _reading(self, how: str) -> Reading | None:
+        """What became of the values under the attack (') or a random change."""
+        if "read p" not in self.rows:
+            return None
+        toward, read = torch.from_numpy(self.rows["toward"]), self._read
+        return Reading(toward, (read("a"), read(f"a{how}")), (read("p"), read(f"p{how}")))
+
+    def coherence(self) -> list[Measure]:
+        about = "share of the pairs where the value that is read from what the model sees moves where it was sent"
+        if self.moved is None or self.blind is None:
+            return [Measure(name=COHERENCE, value=None, better="higher", about=about)]
+        stay, blind = (float((r.perception_moved >= 0).double().mean()) for r in (self.moved, self.blind))
+        return [
+            Measure.proportion(
+                COHERENCE,
+                self.moved.coherent,
+                better="higher",
+                column="coherent",
+                about=f"{about}; {stay:.0%} if those that stay count too ({blind:.0%} under a random change)",
+                beside=(
+                    Beside("a random change of the same length", float(self.blind.coherent.double().mean())),
+                    Beside("read from the changed input", float((self.moved.image_moved > 0).double().mean())),
+                ),
+            )
+        ]
+
+    def movements(self) -> list[Measure]:
+        """How far values move where they were sent, in their own units."""
+        if self.moved is None or self.blind is None:
+            return []
+        told = {
+            GAP: (self.moved.gap, self.blind.gap, "above 0: the model sees more change than there is to a reader"),
+            "movement of what is seen": (self.moved.perception_moved, self.blind.perception_moved, "where it was sent"),
+            "movement of the input": (self.moved.image_moved, self.blind.image_moved, "where it was sent"),
+        }
+        return [
+            Measure.mean(
+                name,
+                values,
+                better="neither",
+                seed=self.seed,
+                column=name,
+                about=f"in units of the values; {about}",
+                beside=(Beside("a random change of the same length", float(blind.mean())),),
+            )
+            for name, (values, blind, about) in told.items()
+        ]
+
+    def quality(self) -> list[Measure]:
+        """Whether what is seen can be read at all, and how much of the input is in it."""
+        found = []
+        if self.gate is not None:
+            found.append(
+                Measure.mean(
+                    "reader's error on what is seen",
+                    (self._read("p") - torch.from_numpy(self.values[:, 0])).abs(),
+                    better="lower",
+                    seed=self.seed,
+                    about="mean absolute error, before any change",
+                    beside=(
+                        Beside("on the inputs", self.gate.image),
+                        Beside("always the median", self.gate.constant),
+                    ),
+                )
+            )
+        if "p" in self.rows:
+            found += [
+                Measure.mean(
+                    "reconstruction error",
+                    self.rows["error"] / max(float(self.rows["a"].var(0).mean()), 1e-12),
+                    better="lower",
+                    seed=self.seed,
+                    column="reconstruction error",
+                    about="mean squared, over the variance of a value",
+                    beside=(Beside("the mean input", 1.0),),
+                ),
+                Measure.mean(
+                    "likeness of the two maps",
+                    self.rows["likeness"],
+                    better="neither",
+                    seed=self.seed,
+                    column="likeness of the two maps",
+                    about="rank correlation of where the input changed and where what is seen did; unless it is high, "
+                    "neither map confirms the other",
+                    beside=(Beside("a random map", 0.0),),
+                ),
+            ]
+        return found
+
+    def lengths(self) -> list[Measure]:
+        turned, blind = ((self.rows["c"] > TIE) != (self.rows[c] > TIE) for c in ("c'", "c random"))
+        return [
+            Measure.median(
+                "length of the change",
+                self.rows["length"],
+                better="neither",
+                seed=self.seed,
+                about="L2, all the way to where it was sent; how-far-to-a-tie has the shortest that turns the answer",
+            ),
+            Measure.proportion(
+                "answers that turned",
+                turned,
+                better="neither",
+                column="turned",
+                beside=(Beside("a random change of the same length", float(blind.mean())),),
+            ),
+        ]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        names = ("c", "c'", "length", "read a", "read a'", "read p", "read p'")
+        told = {name: self.rows[name] for name in names if name in self.rows}
+        told["turned"] = (self.rows["c"] > TIE) != (self.rows["c'"] > TIE)
+        if self.moved is not None:
+            told |= {"coherent": self.moved.coherent.numpy(), GAP: self.moved.gap.numpy()}
+            told["movement of what is seen"] = self.moved.perception_moved.numpy()
+            told["movement of the input"] = self.moved.image_moved.numpy()
+        if "p" in self.rows:
+            told["reconstruction error"] = self.rows["error"] / max(float(self.rows["a"].var(0).mean()), 1e-12)
+            told["likeness of the two maps"] = self.rows["likeness"]
+        return told
+
+    def says(self, clip: bool) -> str:
+        kept = "" if clip else ", free to leave their bounds,"
+        if self.moved is None:
+            return f"Inputs{kept} were changed until the comparison turned. Left out: {'; '.join(self.missing)}."
+        n, seen, image = len(self.index), self.moved.perception_moved.mean(), self.moved.image_moved.mean()
+        return (
+            f"When inputs{kept} are changed to turn the comparison, what the model sees moves as was meant for "
+            f"{share(int(self.moved.coherent.sum()), n)} pairs: by {float(seen):.2f} in the mean, and the input "
+            f"itself by {float(image):.2f}, to a reader who knows nothing of the model."
+        )
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        if self.moved is None or self.blind is None or self.gate is None:
+            return tuple(Alarm(f"Perception, coherence and gap are left out: {why}.") for why in self.missing)
+        alarms, doubts = [], (COHERENCE, GAP)
+        if not self.gate.passes:
+            why = (
+                "the reader cannot even read the inputs"
+                if self.gate.kept is None
+                else f"of what the reader knows about inputs it keeps {self.gate.kept:.0%}, less than {KEPT:.0%}"
+            )
+            alarms.append(Alarm(f"What the model sees cannot be read as well as its inputs: {why}.", doubts))
+        blind, coherent = self.blind.coherent.double().mean(), self.coherence()[0]
+        if coherent.low is not None and coherent.low <= float(blind):
+            alarms.append(
+                Alarm(f"A random change of the same length moves what is seen as well ({float(blind):.0%}).", doubts)
+            )
+        return tuple(alarms)
+
+    def boxes(self) -> list[Boxes]:
+        if self.moved is None or self.blind is None:
+            return []
+        values = (
+            self.moved.perception_moved,
+            self.moved.image_moved,
+            self.blind.perception_moved,
+            self.blind.image_moved,
+        )
+        return [
+            Boxes(
+                name="movement",
+                title="How far the value that is read moves where it was sent",
+                x_label="read from",
+                y_label="movement, in units of the values",
+                labels=("what is seen", "the input", "seen, random change", "input, random change"),
+                values=tuple(tuple(map(float, v)) for v in values),
+                marks=(Beside("stays", 0.0),),
+                says="Above 0 it moves as was meant. Where what is seen moves further than the input, the model sees a "
+                "change that a reader of the input does not.",
+            )
+        ]
+
+    def gallery(self, shown: int) -> list[Gallery]:
+        """Some pairs, from those that moved least as was meant to those that moved most."""
+        if not self.subject.inputs.is_picture:
+            return []
+        moved = self.rows["length"] if self.moved is None else self.moved.perception_moved.numpy()
+        order = np.argsort(moved, kind="stable")
+        few = order[np.unique(np.linspace(0, len(order) - 1, num=min(shown, len(order)), dtype=int))]
+        missing = f" Left out: {'; '.join(self.missing)}." if self.missing else ""
+        return [
+            Gallery(
+                name="pairs",
+                title="Pairs before and after, from where it moved least as was meant to where it moved most",
+                exhibits=tuple(self._exhibit(row) for row in few),
+                says="Green on red: where the input changed, and where what is seen did. A region shows the largest "
+                f"value inside it, which a single pixel decides.{missing}",
+            )
+        ]
+
+    def _exhibit(self, row: int) -> Exhibit:
+        where, (low, high) = int(self.index[row]), (self.subject.inputs.low, self.subject.inputs.high)
+        unit = {k: (torch.from_numpy(self.rows[k][[row]]) - low) / (high - low) for k in ("a", "p") if k in self.rows}
+        heat = torch.from_numpy(self.rows["map"][[row]])
+        plain = {"first": "a", "second": "b", "first, changed": "a'", "seen": "p", "seen, changed": "p'"}
+        panels = [
+            Panel.of(label, f"Pair {where}: {label}", self.rows[key][row], low=low, high=high)
+            for label, key in plain.items()
+            if key in self.rows
+        ]
+        drawn = {"where the input changed": overlay(unit["a"], heat)}
+        try:
+            segments = max(REGIONS, *heat.shape[1:])
+            drawn["by regions"] = blend(unit["a"], tessellate(unit["a"], heat, segments=segments))
+        except MissingExtra:
+            pass  # superpixels are an extra; the map by pixels stays
+        if "p" in self.rows:
+            drawn["where what is seen changed"] = overlay(unit["p"], torch.from_numpy(self.rows["p map"][[row]]))
+        panels += [Panel.of(label, f"Pair {where}: {label}", image[0].numpy()) for label, image in drawn.items()]
+        (first, second), after = self.values[row], self.rows["c'"][row]
+        told = f"{first:g} against {second:g}: comparison {self.rows['c'][row]:.2f}, then {after:.2f}"
+        if self.moved is not None:
+            told += "; read from what is seen {:.1f}, then {:.1f}".format(
+                *(float(v[row]) for v in self.moved.perception)
+            )
+        return Exhibit(index=where, caption=told, panels=tuple(panels))
+
+
+def _reader(subject: Subject, run: Run) -> Reader | None:
+    """The nearest training inputs; None where there are none."""
+    train = subject.pairs.get("train")
+    if train is None:
+        return None
+    most = min(READ, ROOM // int(np.prod(subject.inputs.shape[1:])))
+    known = np.sort(np.random.default_rng(run.seed).permutation(len(train.singles))[:most])
+    x, _ = train.singles.take(known)
+    return nearest_reader(x.to(run.device), torch.from_numpy(train.values[known]).to(run.device))
+
+
+SHELVED = WhatWouldChangeItsMind

@@ -1,0 +1,146 @@
+"""What would change its mind: coherent on the bundled ranker, silent about what cannot be seen or read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from assay.errors import AssayError
+from assay.finding import Boxes, Gallery
+from assay.nn.siamese import Siamese
+from assay.probe import put
+from assay.probes.what_would_change_its_mind import COHERENCE, GAP, WhatWouldChangeItsMind
+from assay.standard import judge
+from assay.subject import Subject
+from assay.subjects import digits_mlp
+from assay.subjects.digits_ranker import build
+
+
+def ask(subject, run, **settings):
+    answer = put(WhatWouldChangeItsMind(**settings), subject, run)
+    assert answer.finding is not None, answer.why
+    return answer.finding
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    return build()
+
+
+def test_what_the_bundled_ranker_sees_moves_as_was_meant(ranker, run):
+    finding = ask(ranker, run, pairs=60, steps=60)
+    coherent = finding.measure(COHERENCE)
+    assert coherent.value > 0.7
+    assert coherent.low > {b.label: b.value for b in coherent.beside}["a random change of the same length"]
+    rows = finding.samples.columns
+    assert len(finding.samples) == 60
+    assert coherent.value == pytest.approx(rows["coherent"].mean())
+    assert finding.measure(GAP).value == pytest.approx(rows[GAP].mean())
+    toward = np.sign(np.where(rows["c"] < 0.5, 1.0, 0.0) - rows["c"])
+    np.testing.assert_allclose(rows["movement of what is seen"], toward * (rows["read p'"] - rows["read p"]))
+    np.testing.assert_allclose(rows["movement of the input"], toward * (rows["read a'"] - rows["read a"]))
+    assert (rows["coherent"] == (rows["movement of what is seen"] > 0)).all()
+    assert finding.measure("answers that turned").value > 0.9
+    assert finding.measure("reconstruction error").value < 0.2  # of the variance of a pixel
+    error = finding.measure("reader's error on what is seen")
+    assert error.value < 0.5 * {b.label: b.value for b in error.beside}["always the median"]
+    assert finding.alarms == ()
+    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "pass"
+
+
+def test_pairs_are_shown_with_what_is_seen_of_them_and_where_it_changed(ranker, run):
+    pytest.importorskip("skimage")
+    boxes, gallery = ask(ranker, run, pairs=10, steps=10).views
+    assert isinstance(boxes, Boxes)
+    assert isinstance(gallery, Gallery)
+    assert len(gallery.exhibits) == run.budget.shown
+    labels = ["first", "second", "first, changed", "seen", "seen, changed", "where the input changed", "by regions",
+              "where what is seen changed"]  # fmt: skip
+    assert [p.label for p in gallery.exhibits[0].panels] == labels
+    assert "read from what is seen" in gallery.exhibits[0].caption
+
+
+def test_a_target_of_its_own_sends_all_pairs_there(ranker, run):
+    up, down = (ask(ranker, run, pairs=20, steps=100, target=t).samples.columns for t in (1.0, 0.0))
+    assert (up["c'"] > up["c"]).all()
+    assert (down["c'"] < down["c"]).all()
+    assert up["read p'"].mean() > up["read p"].mean() + 1
+    assert down["read p'"].mean() < down["read p"].mean() - 1
+
+
+def test_without_clipping_inputs_go_further_from_what_a_reader_knows(ranker, run):
+    free, cut = (ask(ranker, run, pairs=40, steps=60, clip=clip) for clip in (False, True))
+    assert "free to leave their bounds" in free.says
+    assert "bounds" not in cut.says
+    assert free.measure(GAP).value > 0
+
+
+def test_without_a_decoder_perception_is_left_out_and_the_finding_says_why(ranker, run):
+    deaf = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail).eval())
+    finding = ask(deaf, run, pairs=10, steps=20)
+    assert finding.measure().value is None
+    assert "no decoder" in finding.alarms[0].says
+    assert "fit_decoder" in finding.says
+    assert finding.measure("answers that turned").value is not None
+    (gallery,) = finding.views
+    assert "seen" not in [p.label for p in gallery.exhibits[0].panels]
+    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "cannot tell"
+
+
+def test_without_training_inputs_there_is_no_reader_but_what_is_seen_is_shown(ranker, run):
+    finding = ask(replace(ranker, data={"test": ranker.data["test"]}), run, pairs=10, steps=20)
+    assert finding.measure().value is None
+    assert "split 'train'" in finding.alarms[0].says
+    assert finding.measure("reconstruction error").value is not None
+    assert "seen" in [p.label for p in finding.views[0].exhibits[0].panels]
+
+
+class Blank(nn.Module):
+    """A decoder that draws the same for all."""
+
+    def forward(self, e):
+        return torch.full((len(e), 1, 8, 8), 0.5)
+
+
+def test_a_decoder_that_draws_nothing_closes_the_gate(ranker, run):
+    blank = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail, Blank()).eval())
+    finding = ask(blank, run, pairs=20, steps=20)
+    assert "cannot be read as well as its inputs" in finding.alarms[0].says
+    assert "random change" in finding.alarms[1].says
+    assert all(COHERENCE in alarm.doubts for alarm in finding.alarms)
+    assert finding.measure(COHERENCE).value == 0
+    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict != "pass"
+
+
+class Sigmoid(nn.Module):
+    def forward(self, a, b):
+        return torch.sigmoid(8 * (a - b).mean(1))
+
+
+def test_rows_of_a_table_have_no_gallery_and_a_perfect_eye_sees_what_the_reader_reads(run):
+    x = np.random.default_rng(0).random((200, 6)).astype(np.float32)
+    values = x.mean(1)
+    model = Siamese(nn.Identity(), Sigmoid(), nn.Identity())
+    subject = Subject.ranker(model, {"train": (x, values), "test": (x[:50], values[:50])}, low=0, high=1, pairs=60)
+    finding = ask(subject, run, pairs=30, steps=20)
+    assert [type(v) for v in finding.views] == [Boxes]
+    assert finding.measure(GAP).value == pytest.approx(0, abs=1e-9)
+    assert finding.measure(COHERENCE).value > 0.9
+    assert finding.measure("likeness of the two maps").value == pytest.approx(1, abs=1e-5)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(AssayError, match="target=1.5 .* between 0 and 1"):
+        WhatWouldChangeItsMind(target=1.5)
+    with pytest.raises(AssayError, match="pairs=0 .* at least 1"):
+        WhatWouldChangeItsMind(pairs=0)
+
+
+def test_it_is_for_rankers(run):
+    answer = put(WhatWouldChangeItsMind(), digits_mlp.build(), run)
+    assert answer.status == "does not apply"
+    assert "it is for Ranking" in answer.why
