@@ -50,7 +50,7 @@ def fit_ranker(
 ) -> Curve:  # x: n *d;  values: n
     """Train encoder, tail and decoder together, in place; `comparison_only` leaves the decoder out and as it is.
 
-    `targets`: "true"; "shuffled pairs" deals the targets of each batch to its pairs at random, so that no order exists;
+    `targets`: "true"; "shuffled pairs" gives each pair the target of another of its batch, so that no order exists;
     "shuffled images" deals the values to the images once, so that an arbitrary order exists and can be learnt by heart.
     """
     v = _values(values, x, low, high)
@@ -62,7 +62,7 @@ def fit_ranker(
     def target(rows: Tensor) -> Tensor:  # b 2 -> b
         first, second = v[rows].T
         t: Tensor = (first - second) / (2 * (high - low)) + 0.5
-        return t[torch.randperm(len(t), generator=rng)] if targets == "shuffled pairs" else t
+        return t.roll(1) if targets == "shuffled pairs" else t  # that of a pair which was drawn independently
 
     pairs = _Draws(x.to(device), target, (batch, 2), rng)
     if comparison_only:
