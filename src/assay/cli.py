@@ -419,6 +419,18 @@ def explain(
     why_not: Annotated[
         str | None, typer.Option("--why-not", metavar="CLASS", help="By number or name; else the second likeliest.")
     ] = None,
+    pair: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B", help="Of a model that compares: two test inputs by number, or image files. A is changed."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="T", help="With --pair: where its comparison is to go; else to a tie.")
+    ] = None,
+    decoder: Annotated[
+        bool, typer.Option("--decoder", help="With --pair: train a decoder for a model that has none.")
+    ] = False,
     data: Data = None,
     bounds: Bounds = None,
     mean: Mean = None,
@@ -436,19 +448,44 @@ def explain(
     A map is believable if it ranks features better than chance, changes when the model does, and adds up where it
     promises to. What cannot be made of this model is left out, and the page says why.
 
+    Of a model that compares two inputs (--pair), the first is changed until the comparison reaches a target: the page
+    shows where, and what the model believes it sees, with four audits of that; a moving picture lies beside it.
+
     Example: assay explain fashion-cnn --input 17 --method all --why-not 3
 
     Example: assay explain topics-text --input "the doctor had a fever"
+
+    Example: assay explain digits-ranker --pair 12 40 --target 0.5
     """
     from rich.text import Text
 
     from assay.explanation import chosen, explain_input
 
+    if pair is not None:
+        from assay.pair_explanation import explain_pair
+
+        source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+        with _meter() as meter:
+            ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
+            told = explain_pair(
+                opened, *pair, target=target, decoder=decoder, run=ready, out=out, source=source.words()
+            )
+        table = _table("verdict", "audit", "why")
+        for t in told.trials:
+            table.add_row(Text(t.verdict, COLOURS.get(t.outcome, "")), t.question, _plain(t.says))
+        typer.echo(_plain(f"{told.subject}, {told.first.what} and {told.second.what}: {told.says}"))
+        _console().print(table)
+        typer.echo(told.page)
+        return
+    if target is not None or decoder:
+        raise AssayError("--target and --decoder are for a pair; give --pair A B too.")
     asked = method or ["all"]
     chosen(asked)  # an unknown map is told before the subject is opened
     source = _source(subject, data, bounds, mean, std, size, allow_pickle)
     with _meter() as meter:
         ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
+        if opened.pairs:
+            raise AssayError(f"{opened.name!r} compares two inputs; say which with --pair, such as --pair 12 40.")
         done = explain_input(opened, given, methods=asked, why_not=why_not, run=ready, out=out, source=source.words())
     console, table = _console(), _table("verdict", "map", "why")
     colour = {"believable": COLOURS["pass"], "not believable": COLOURS["fail"], "cannot tell": COLOURS["cannot tell"]}
