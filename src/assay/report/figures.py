@@ -170,10 +170,11 @@ def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> No
 
 def _marks_above(axes: Axes, marks: tuple[Beside, ...]) -> None:
     """Labelled vertical lines. Labels stand above the axes, on as many rows as it takes to keep them apart."""
-    low, high = axes.get_xlim()
+    for mark in marks:
+        axes.axvline(mark.value, color=_INK, linewidth=1, linestyle=(0, (4, 2)), alpha=0.75)
+    low, high = axes.get_xlim()  # after the lines, which may have widened the axes
     ends: list[float] = []  # where the last label of each row ends, as a share of the axes' width
     for mark in sorted(marks, key=lambda m: m.value):
-        axes.axvline(mark.value, color=_INK, linewidth=1, linestyle=(0, (4, 2)), alpha=0.75)
         label = _clip(mark.label, 44)
         place = (mark.value - low) / (high - low)
         half = len(label) * 0.0092
