@@ -111,6 +111,7 @@ COMMANDS = (
     ["verify"],
     ["cure"],
     ["explain"],
+    ["rank"],
     ["claims"],
     ["claims", "test"],
     ["claims", "page"],

@@ -110,7 +110,8 @@ class DoesThePairMapNeedTheModel(Probe):
         rows = np.random.default_rng(run.seed).permutation(len(train.singles))[: LEARNT * run.budget.steps]
         x, _ = train.singles.take(np.sort(rows))
         values, models = train.values[np.sort(rows)], self.models or max(2, run.budget.restarts)
-        model: Siamese = subject.model  # type: ignore[assignment]
+        model = subject.model
+        assert isinstance(model, Siamese)  # `why_not` has seen to it
         nets: dict[Targets, list[nn.Module]] = {targets: [] for targets in TARGETS}
         with run.progress("training it anew", models * len(TARGETS)) as tick:
             for m in range(models):

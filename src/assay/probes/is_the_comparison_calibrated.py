@@ -13,10 +13,11 @@ from assay.finding import Alarm, Beside, Better, Curve, Finding, Histogram, Line
 from assay.methods.rank.order import BINS, Calibration, calibration, mean_interval
 from assay.probe import Probe
 from assay.standard import Standard
+from assay.subject import Ranking
 
 if TYPE_CHECKING:
     from assay.run import Run
-    from assay.subject import Ranking, Subject
+    from assay.subject import Subject
 
 Floats = NDArray[np.float64]
 FEW = 30  # pairs below which no estimate of a calibration gap is worth much
@@ -51,8 +52,8 @@ class IsTheComparisonCalibrated(Probe):
         with torch.no_grad():
             rows = run.map(lambda s: {"c": subject.model(s.x).double()}, subject, "test", index, "comparisons")
         c = np.asarray(rows["c"], dtype=np.float64)
-        ranking: Ranking = task  # type: ignore[assignment]
-        t = ranking.target(pairs.gaps[index])
+        assert isinstance(task, Ranking)  # the only one that it is for
+        t = task.target(pairs.gaps[index])
         who = pairs.pairs[index]
         found = calibration(c, t, who, bins=self.bins, seed=run.seed)
         columns = {"wrong": np.abs(c - t), "sharp": np.abs(c - 0.5), "lean": np.sign(c - 0.5) * (c - t)}
