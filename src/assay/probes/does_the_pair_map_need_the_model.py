@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -110,8 +110,7 @@ class DoesThePairMapNeedTheModel(Probe):
         rows = np.random.default_rng(run.seed).permutation(len(train.singles))[: LEARNT * run.budget.steps]
         x, _ = train.singles.take(np.sort(rows))
         values, models = train.values[np.sort(rows)], self.models or max(2, run.budget.restarts)
-        model = subject.model
-        assert isinstance(model, Siamese)  # `why_not` has seen to it
+        model = cast(Siamese, subject.model)  # any model of pairs will do
         nets: dict[Targets, list[nn.Module]] = {targets: [] for targets in TARGETS}
         with run.progress("training it anew", models * len(TARGETS)) as tick:
             for m in range(models):

@@ -58,7 +58,7 @@ class IsTheComparisonCalibrated(Probe):
         found = calibration(c, t, who, bins=self.bins, seed=run.seed)
         columns = {"wrong": np.abs(c - t), "sharp": np.abs(c - 0.5), "lean": np.sign(c - 0.5) * (c - t)}
         truth = float(np.abs(t - 0.5).mean())
-        span = 2 * (ranking.high - ranking.low)
+        span = 2 * (task.high - task.low)
         measures = (
             Measure(
                 name=HEADLINE,
