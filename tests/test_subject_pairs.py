@@ -148,7 +148,10 @@ class OneOnly(nn.Module):
     ("make", "words"),
     [
         (lambda: Subject.ranker(Mean(), grey()), "Mean is no model of pairs; give assay.nn.siamese.Siamese"),
-        (lambda: Subject.ranker(Siamese(Mean(), OneOnly()), grey()), "The model raised TypeError"),
+        (
+            lambda: Subject.ranker(Siamese(Mean(), OneOnly()), grey()),
+            r"The tail does not take two embeddings of shape \(1, 1\)",
+        ),
         (lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()), "returned 1.5 for a pair; give a comparison"),
         (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned nan for pair 0"),
         (
@@ -157,6 +160,10 @@ class OneOnly(nn.Module):
         ),
         (lambda: Subject.ranker(Siamese(Mean(), Sooner()), {"train": grey()}), "no split 'test', only"),
         (lambda: Subject.ranker(Siamese(Mean(), Sooner()), 5), "The data of 'test' is a int"),
+        (
+            lambda: Subject.ranker(Siamese(Mean(), Sooner()), ([np.zeros((1, 8, 8)), np.zeros((1, 8, 9))], [0, 1])),
+            "a pair needs two of one shape",
+        ),
         (lambda: Ranking(3, 3), "low 3 and high 3"),
         (lambda: Similarity(0), "threshold above 0"),
     ],

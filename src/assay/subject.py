@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +21,7 @@ from assay.data.items import Items
 from assay.data.open import open_data
 from assay.data.pairs import LIKENESS, ORDER, Pairs
 from assay.data.valued_images import open_valued
-from assay.errors import AssayError, SubjectError
+from assay.errors import AssayError, ShapeError, SubjectError
 
 
 @runtime_checkable
@@ -337,6 +338,7 @@ class Subject:
         example, _ = splits["test"].take(np.arange(1))
         inputs = InputSpace(tuple(example.shape[1:]), *bounds)
         name = name or type(model).__name__
+        _check_tail(model, example[:, 0])
         subject = cls(name=name, model=model, task=task, inputs=inputs, data=splits, about=about)
         check(subject)
         return subject
@@ -449,14 +451,24 @@ def _count_classes(model: nn.Module, example: Tensor) -> tuple[str, ...]:
     return tuple(str(i) for i in range(out.shape[1]))
 
 
-def answer_once(model: nn.Module, x: Tensor) -> Tensor:
-    """One guarded forward pass in eval mode, with the model put back as it was."""
+@contextmanager
+def _asking(model: nn.Module) -> Iterator[torch.device]:
+    """Eval mode and no gradients inside, the mode put back after; says where the model is."""
     modes = {m: m.training for m in model.modules()}
-    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
     try:
         for m in modes:
             m.training = False
         with torch.no_grad():
+            yield next((t.device for t in model.state_dict().values()), torch.device("cpu"))
+    finally:
+        for m, mode in modes.items():
+            m.training = mode
+
+
+def answer_once(model: nn.Module, x: Tensor) -> Tensor:
+    """One guarded forward pass in eval mode, with the model put back as it was."""
+    try:
+        with _asking(model) as place:
             out = model(x.to(place))
     except AssayError:
         raise
@@ -466,9 +478,6 @@ def answer_once(model: nn.Module, x: Tensor) -> Tensor:
             f"The model raised {type(e).__name__} on an input of shape {tuple(x.shape)}: "
             f"{what[0] if what else 'no message'}; check that it takes a batch of inputs like the data's."
         ) from e
-    finally:
-        for m, mode in modes.items():
-            m.training = mode
     if not isinstance(out, Tensor):
         raise SubjectError(f"The model returned {type(out).__name__}, not a tensor; return the logits alone.")
     return out.cpu()
@@ -511,6 +520,21 @@ def check(subject: Subject) -> None:
         )
 
 
+def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
+    """Refuse a tail that cannot compare two embeddings; what else may be wrong, `check` finds."""
+    assert isinstance(model, PairModel)
+    with _asking(model) as place:
+        e = model.encode(x.to(place))
+        try:
+            model.compare(e, e)
+        except Exception as error:
+            what = (str(error).strip().splitlines() or ["no message"])[0]
+            raise SubjectError(
+                f"The tail does not take two embeddings of shape {tuple(e.shape)}: {what}; give a module that is "
+                "called as tail(e1, e2) and returns one number for each pair."
+            ) from error
+
+
 def _check_comparison(out: Tensor, n: int, task: Ranking | Similarity) -> None:
     """Refuse what is no comparison of n pairs."""
     if out.shape != (n,):
@@ -541,7 +565,13 @@ def _as_pairs(given: Any, count: int, split: str) -> Pairs:
     if isinstance(given, Valued):
         return Pairs.ranked(given, given.values, count)
     if isinstance(given, tuple | list) and len(given) == 2:
-        x, values = (np.asarray(g.detach().cpu() if isinstance(g, Tensor) else g) for g in given)
+        try:
+            x, values = (np.asarray(g.detach().cpu() if isinstance(g, Tensor) else g) for g in given)
+        except ValueError:
+            shapes = sorted({np.shape(one) for one in given[0]}, key=str)
+            raise ShapeError(
+                f"The inputs of {split!r} have the shapes {shapes}; a pair needs two of one shape."
+            ) from None
         return Pairs.ranked(Arrays(x, np.zeros(len(x), dtype=np.int64)), values, count)
     raise AssayError(
         f"The data of {split!r} is a {type(given).__name__}; give a pair (x, values), a folder of images, or `Pairs`."
