@@ -393,6 +393,7 @@ class Subject:
             self,
             model=model,
             name=f"{self.name}+{remedy}",
+            about=f"{self.name} after {remedy}.",  # what was said of it as it was may no longer be true
             origin=(*self.origin, remedy),
             layers={},
             draws=self.draws if draws is None else draws,
