@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -195,7 +196,7 @@ def worked(work: Callable[[], object]) -> float:
 
 
 def standard_maps() -> None:
-    """Maps and bare passes are timed in turn, and the quickest of each counts."""
+    """Maps and bare passes are timed in turn, and the median of each counts."""
     model, x = bundled(MAPPED)
     background = x.flip(0)
     patches_each = int(usual_groups(x.shape[1:]).max()) + 1
@@ -207,10 +208,14 @@ def standard_maps() -> None:
     }  # fmt: skip
     print(f"{MAPPED} inputs of the bundled network on {DEVICE}, {torch.get_num_threads()} threads")
     for name, (backward, forward) in passes.items():
-        limit, taken = np.inf, np.inf
-        for _ in range(TURNS if backward + forward > 1 else 5 * TURNS):
-            limit = min(limit, worked(lambda b=backward, f=forward: bare(model, x, MAPPED * b, MAPPED * f)))  # type: ignore[misc]
-            taken = min(taken, worked(lambda n=name: explain(model, x, None, n, background=background)))  # type: ignore[misc]
+        both = [
+            (
+                worked(partial(bare, model, x, MAPPED * backward, MAPPED * forward)),
+                worked(partial(explain, model, x, None, name, background=background)),
+            )
+            for _ in range(TURNS if backward + forward > 1 else 20 * TURNS)
+        ]
+        limit, taken = np.median(both, axis=0)
         print(
             f"  {name:22s} {taken:8.3f} s, {taken / limit:.2f} times the {limit:.3f} s of its passes (for each input "
             f"{backward} with a gradient, {forward} without)",
