@@ -82,6 +82,11 @@ class Audit:
     folder: Path | None = None
 
     @property
+    def answered_first(self) -> list[Judged]:
+        """The rows as a reader wants them: what does not apply comes last."""
+        return sorted(self.rows, key=lambda row: row.answer.status == "does not apply")
+
+    @property
     def status(self) -> int:
         """0 all pass, 1 any fails, 3 none fails but some cannot be told, 2 something broke and nothing failed."""
         verdicts = [row.verdict for row in self.rows]

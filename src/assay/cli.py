@@ -783,7 +783,7 @@ def _show(audit: Audit) -> None:
     from assay.report.words import in_full, limit, outcome
 
     console, table = _console(), _table("verdict", "question", "measured", "limit")
-    for row in audit.rows:
+    for row in audit.answered_first:
         finding, name = row.answer.finding, row.answer.probe
         what = outcome(row)
         if finding is None:

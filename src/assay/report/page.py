@@ -36,8 +36,7 @@ MOST_MEASURES = 24
 def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -> str:
     """The whole report of an audit, as text; `drawn` are its drawings per probe, where somebody has made them."""
     drawn = drawn if drawn is not None else {row.answer.probe: drawings(row) for row in audit.rows}
-    answered_first = sorted(audit.rows, key=lambda row: row.answer.status == "does not apply")
-    sections = [_section(audit, row, tuple(drawn[row.answer.probe])) for row in answered_first]
+    sections = [_section(audit, row, tuple(drawn[row.answer.probe])) for row in audit.answered_first]
     return (
         environment()
         .get_template("audit.html")
