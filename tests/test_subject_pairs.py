@@ -152,6 +152,10 @@ class OneOnly(nn.Module):
             lambda: Subject.ranker(Siamese(Mean(), OneOnly()), grey()),
             r"The tail does not take two embeddings of shape \(1, 1\)",
         ),
+        (
+            lambda: Subject.ranker(Siamese(nn.Linear(3, 2), Sooner()), grey()),
+            "The model raised RuntimeError on an input",
+        ),
         (lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()), "returned 1.5 for a pair; give a comparison"),
         (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned nan for pair 0"),
         (

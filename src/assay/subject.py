@@ -525,7 +525,10 @@ def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
     """Refuse a tail that cannot compare two embeddings; what else may be wrong, `check` finds."""
     assert isinstance(model, PairModel)
     with _asking(model) as place:
-        e = model.encode(x.to(place))
+        try:
+            e = model.encode(x.to(place))
+        except Exception:  # what fails before the tail is told by `check`, with the shape of the input
+            return
         try:
             model.compare(e, e)
         except Exception as error:
