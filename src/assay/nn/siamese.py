@@ -96,16 +96,8 @@ def small_encoder(size: int) -> nn.Sequential:
 
 
 def small_decoder(size: int) -> nn.Sequential:
-    """n s -> n 1 8 8 in [0, 1]."""
-    return nn.Sequential(
-        nn.Unflatten(1, (size, 1, 1)),
-        nn.ConvTranspose2d(size, 64, 2),  # -> n 64 2 2
-        nn.ReLU(),
-        nn.ConvTranspose2d(64, 64, 2, stride=2),  # -> n 64 4 4
-        nn.ReLU(),
-        nn.ConvTranspose2d(64, 1, 2, stride=2),
-        nn.Hardtanh(0.0, 1.0),  # the clipped ReLU: clamp to [0, 1], no gradient outside
-    )
+    """n s -> n 1 8 8 in [0, 1]: the grey decoder with half its filters."""
+    return _doubled_twice(size, width=64, side=2)
 
 
 def grey_encoder(size: int) -> nn.Sequential:
@@ -139,14 +131,18 @@ def pooled_encoder(size: int) -> nn.Sequential:
 
 def grey_decoder(size: int) -> nn.Sequential:
     """n s -> n 1 28 28 in [0, 1]. Tables 1 and 4; 129,025 parameters for s = 10."""
+    return _doubled_twice(size, width=128, side=7)
+
+
+def _doubled_twice(size: int, *, width: int, side: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Unflatten(1, (size, 1, 1)),
-        nn.ConvTranspose2d(size, 128, 7),  # -> n 128 7 7
+        nn.ConvTranspose2d(size, width, side),  # -> n width side side
         nn.ReLU(),
-        nn.ConvTranspose2d(128, 128, 2, stride=2),  # -> n 128 14 14
+        nn.ConvTranspose2d(width, width, 2, stride=2),  # -> n width 2side 2side
         nn.ReLU(),
-        nn.ConvTranspose2d(128, 1, 2, stride=2),
-        nn.Hardtanh(0.0, 1.0),
+        nn.ConvTranspose2d(width, 1, 2, stride=2),
+        nn.Hardtanh(0.0, 1.0),  # the clipped ReLU: clamp to [0, 1], no gradient outside
     )
 
 
