@@ -91,7 +91,9 @@ class DoesThePairMapNeedTheModel(Probe):
             partial(_randomise, subject, nets, self.draws, run), subject, "test", index, "does the pair map need it"
         )
         first = pairs.take(index[:1])[0].to(run.device)
-        order = {s: [step.layer for step in cascade(subject.model, first, start=s, rng=run.rng())] for s in STARTS}
+        order: dict[str, list[str]] = {
+            s: [step.layer for step in cascade(subject.model, first, start=s, rng=run.rng())] for s in STARTS
+        }
         tried = _Tried(maps, order, rows)
         errors, leaked = _errors(subject, nets, run)
         measures = (tried.headline(), *tried.measures(run.seed), *errors)
@@ -204,14 +206,14 @@ class _Tried:
     """How alike every map stayed to itself, and what follows."""
 
     def __init__(
-        self, maps: Sequence[str], order: Mapping[Start, Sequence[str]], rows: Mapping[str, NDArray[Any]]
+        self, maps: Sequence[str], order: Mapping[str, Sequence[str]], rows: Mapping[str, NDArray[Any]]
     ) -> None:
         *self.maps, self.control = maps
         self.order, self.rows = order, rows
 
     def found(self, name: str, trial: str) -> list[Stage]:
         """The stages of a trial for a map, draws x n each."""
-        layers = self.order[trial] if trial in STARTS else [trial]  # type: ignore[index]
+        layers = self.order.get(trial, [trial])
         fields = [
             torch.from_numpy(np.asarray(self.rows[f"{trial} {name} {field}"], dtype=np.float64)).permute(1, 2, 0)
             for field in ("signed", "absolute", "moved")
@@ -366,7 +368,7 @@ class _Tried:
         return alarms
 
 
-CALLED_START: dict[Start, str] = {"branch": "end of the branch", "output": "output"}
+CALLED_START: dict[str, str] = {"branch": "end of the branch", "output": "output"}
 CALLED = {
     "branch": "under random weights of the branch",
     "output": "under random weights",

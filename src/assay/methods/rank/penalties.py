@@ -71,6 +71,9 @@ class Penalties:
         return change.sign() * (change.abs() - least).clamp_min(0)
 
 
+NO_PENALTIES = Penalties()
+
+
 def total_variation(change: Tensor) -> Tensor:  # n *c h w -> n
     """The sum of both differences over the range that they share (E 24)."""
     if change.dim() < 3:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.rank.penalties import Penalties
+from assay.methods.rank.penalties import NO_PENALTIES, Penalties
 
 Score = Callable[[Tensor], Tensor]
 """n *d -> n: how inputs compare, their partners held fast. It always gets all n; `Against` can let some of them go."""
@@ -79,7 +79,7 @@ def walk(
     box: Box | None = None,
     mask: Tensor | None = None,
     tolerance: float = 0.0,
-    penalties: Penalties = Penalties(),  # noqa: B008 (frozen)
+    penalties: Penalties = NO_PENALTIES,
     damping: float = 0.0,
     momentum: Literal["printed", "classic"] = "printed",
     frames: int = 0,

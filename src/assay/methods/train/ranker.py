@@ -283,12 +283,12 @@ class _Variational(nn.Module):
             raise AssayError(
                 f"A variational encoder splits at its last layer; give nn.Sequential, not {type(encoder).__name__}."
             )
-        self.encoder, self.decoder, self.rng = encoder, decoder, rng
+        self.below, self.mean, self.decoder, self.rng = encoder[:-1], encoder[-1], decoder, rng
         self.log_variance = reset(encoder[-1], rng)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = self.encoder[:-1](x)  # type: ignore[index]
-        e, log_var = self.encoder[-1](seen).flatten(1), self.log_variance(seen).flatten(1)  # type: ignore[index]
+        seen = self.below(x)
+        e, log_var = self.mean(seen).flatten(1), self.log_variance(seen).flatten(1)
         z = torch.randn(e.shape, generator=self.rng).to(e)
         wrong = (self.decoder(e + z * (log_var / 2).exp()) - x).square().flatten(1).sum(1)
         return torch.stack([wrong, (e.square() + log_var.exp() - log_var - 1).sum(1) / 2], 1)
