@@ -126,8 +126,9 @@ def steps() -> None:
     print(f"{k} steps on 64 bundled images, {torch.get_num_threads()} threads; limit {base:.3f} s")
     for name, work in rows.items():
         work()
-        # The limit again beside each, so that a change of the machine's mood falls on both.
-        ours, again = median_seconds(work), median_seconds(limit)
+        # The limit in turn with each, so that a change of the machine's mood falls on both.
+        taken = [(median_seconds(work, runs=1), median_seconds(limit, runs=1)) for _ in range(RUNS)]
+        ours, again = map(statistics.median, zip(*taken, strict=True))
         print(f"{name:26s} {ours / again:5.2f} times the limit")
 
 

@@ -73,6 +73,20 @@ def test_projection_is_the_nearest_point(norm: Norm, radius: float, far: float, 
     assert_close(near.double(), nearest_by_bisection(x, x0, norm, radius), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.8])  # of the way to the corner of the box
+@pytest.mark.parametrize("far", [1.2, 10.0])
+def test_projection_is_the_nearest_point_of_large_images_too(norm: Norm, share: float, far: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x0 = (torch.rand(8, 784, generator=rng) * 1.4 - 0.4).clamp_min(0)  # a third of it black
+    change = torch.randn(x0.shape, generator=rng)
+    corner = distance(torch.where(change > 0, 1.0, 0.0), x0, norm)
+    radius = share * float(corner.min())
+    x = x0 + change * (far * radius / distance(change, torch.zeros_like(change), norm)).float()[:, None]
+    near = Ball(norm, radius).project(x, x0)
+    assert_close(near.double(), nearest_by_bisection(x, x0, norm, radius), rtol=0, atol=3e-5)
+
+
 @pytest.mark.parametrize(("norm", "radius"), [("l2", 2e-4), ("l2", 0.5), ("l1", 2e-3), ("l1", 12.0)])
 def test_rounding_gives_nothing_away_with_many_features(norm: Norm, radius: float) -> None:
     """3,072 roundings of 3e-8 add up: more than a small radius can hide."""
@@ -89,7 +103,7 @@ def test_one_radius_per_input_is_each_input_alone(norm: Norm) -> None:
     radii = torch.tensor([0.0, 1.0, 2.0, 5.0])
     together = Ball(norm, radii).project(x, x0)
     for i, r in enumerate(radii):
-        assert_close(together[i : i + 1], Ball(norm, float(r)).project(x[i : i + 1], x0[i : i + 1]))
+        assert torch.equal(together[i : i + 1], Ball(norm, float(r)).project(x[i : i + 1], x0[i : i + 1]))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])

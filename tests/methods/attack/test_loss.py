@@ -6,7 +6,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.attack.loss import Goal, cross_entropy, dlr, margin, targeted_dlr
+from assay.methods.attack.loss import (
+    Goal,
+    Loss,
+    LossName,
+    cross_entropy,
+    cross_entropy_slope,
+    dlr,
+    margin,
+    targeted_dlr,
+)
 
 
 def scores(classes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,6 +50,31 @@ def test_cross_entropy_keeps_its_order_where_softmax_rounds_to_one() -> None:
     lost = torch.tensor([[-5000.0, 0.0, -5.0]], dtype=torch.float64, requires_grad=True)
     (g,) = torch.autograd.grad(cross_entropy(lost, torch.tensor([0])).sum(), lost)
     assert_close(g, torch.tensor([[-1.0, 1.0, 0.0]], dtype=torch.float64), rtol=0, atol=0.01)  # no overflow either
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("sharp", [1e-3, 1.0, 30.0])
+def test_the_slope_of_the_cross_entropy_is_autograds(classes: int, sharp: float) -> None:
+    z, y, _ = scores(classes)
+    z = (sharp * z).requires_grad_()
+    expected = cross_entropy(z, y)
+    (gradient,) = torch.autograd.grad(expected.sum(), z)
+    height, slope = cross_entropy_slope(z.detach(), y)
+    assert_close(height, expected.detach(), rtol=1e-12, atol=0)
+    assert_close(slope, gradient, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("loss", ["ce", "margin", "dlr", lambda z, y: z.square().sum(1)])
+@pytest.mark.parametrize("targeted", [False, True])
+@pytest.mark.parametrize("as_published", [False, True])
+def test_a_goal_gives_the_gradient_of_its_height(loss: LossName | Loss, targeted: bool, as_published: bool) -> None:
+    z, y, t = scores(5)
+    goal = Goal(y, t if targeted else None, loss, as_published).started(z)
+    height, slope = goal.slope(z)
+    z.requires_grad_()
+    expected = goal.height(z)
+    assert_close(height, expected.detach(), rtol=1e-12, atol=0)
+    assert_close(slope, torch.autograd.grad(expected.sum(), z)[0], rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])

@@ -139,17 +139,15 @@ class Slope:
             at = x.detach().requires_grad_()
             z, _ = self._logits(at, self.precision)
             printed = self.goal.as_published
-            base = (z.detach() if printed else z.detach().double()).requires_grad_()
+            base = z.detach() if printed else z.detach().double()
             self.goal = self.goal.started(base)
-            height = self.goal.height(base)
-            (v,) = torch.autograd.grad(height.sum(), base)
+            height, v = self.goal.slope(base)
             if factor is None:
                 factor = torch.ones_like(v[:, :1]) if printed else v.abs().amax(1, keepdim=True).clamp_min(FLOOR)
             gradient = self._pull_back(z, at, (v / factor).to(z.dtype))
         # sign(NaN) is 0: without this a NaN gradient would pass for a flat one
         sick = gradient.amax(tuple(range(1, gradient.ndim))).isnan()  # flatten would copy what is channels-last
-        height = height.detach().double().masked_fill(sick, torch.nan)
-        return gradient, height, base.detach().double(), factor
+        return gradient, height.double().masked_fill(sick, torch.nan), base.double(), factor
 
     def _glance(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Height, output and logits from one pass without gradient: n *d -> n, n c, n c."""
@@ -430,17 +428,11 @@ class Standing:
         """End a run at its last points, which nobody has looked at yet; verify all that is still here: n *d."""
         if len(self.rows) == 0:
             return
-        fresh = torch.zeros_like(self.reached)
-        # A point that already reaches the goal needs no rival: one pass fewer.
-        unbroken = torch.ones_like(fresh) if self.last else ~self.reached
-        here = unbroken.nonzero()[:, 0]
-        if len(here):
-            height, reached = self.height.clone(), self.reached.clone()
-            height[here], reached[here] = self.slope.take(here).look(at[here])
-            fresh = self.offer(at, height, reached, len(self.trace)) & unbroken
-        hopes = (~fresh & self.reached).nonzero()[:, 0]  # what the search believes broken; a pass has the last word
-        if len(hopes):
-            self.height[hopes], self.reached[hopes] = self.slope.take(hopes).look(self.x[hopes])
+        # A best point that the search believes to reach the goal needs no rival, only a pass that has the last word.
+        hopes = torch.zeros_like(self.reached) if self.last else self.reached
+        height, reached = self.slope.look(torch.where(wide(hopes, at), self.x, at))
+        self.offer(at, height, reached & ~hopes, len(self.trace))
+        self.height, self.reached = torch.where(hopes, height, self.height), torch.where(hopes, reached, self.reached)
         self.sick |= self.x.isnan().flatten(1).any(1)
         self._refuse_sick()
         self._store(torch.arange(len(self.rows), device=self.rows.device))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
@@ -25,8 +26,9 @@ from assay.errors import AssayError, ShapeError
 Norm = Literal["linf", "l2", "l1", "l0"]
 
 SPARSE_SHARE = 0.01  # of the features one l1 step moves; SLIDE's 99th percentile
-STRETCH_ROUNDS = 3  # for the l2 factor: converged to 1e-5 from 200 features on; every round is feasible
-FEW_FEATURES = 100  # up to which it takes twice as many
+ROUNDS = 10  # of secants for the l2 factor, at most; half of them where asking whether they suffice is dear
+FEW_FEATURES = 100  # beyond which half of them come within 1e-5, at radii of less than half of the box
+TINY = 1e-30
 
 
 def wide(values: Tensor, like: Tensor) -> Tensor:
@@ -130,63 +132,55 @@ class Region:
         """The gradient without what may not move, so that its length is that of what may: n *d -> n *d."""
         return gradient if self.fixed is None else gradient.masked_fill(self.fixed, 0)
 
-    @property
-    def _far(self) -> Tensor:
-        return torch.full((), torch.inf, dtype=self.centre.dtype, device=self.centre.device)
+    @cached_property
+    def _room(self) -> tuple[Tensor, Tensor]:
+        """How far each feature may go down and up: n *d <= 0, n *d >= 0."""
+        return self.low - self.centre, self.high - self.centre
 
     def distance(self, x: Tensor) -> Tensor:
         return distance(x, self.centre, self.norm)
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest point of the ball: n *d -> n *d. A point already inside comes back bit for bit."""
-        boxed = torch.clamp(x, self.low, self.high)
         if self.norm == "linf":
-            return boxed
-        x0, low, high = self.centre.flatten(1), self.low.flatten(1), self.high.flatten(1)  # n f
-        boxed, change = boxed.flatten(1), x.flatten(1) - x0
-        radius = self.radius[:, None]  # n 1
-        inside = norms(boxed - x0, self.norm)[:, None] <= radius * (1 - 1e-6)  # 1e-6 covers the sum's own rounding
+            return torch.clamp(x, self.low, self.high)
+        change = (x - self.centre).flatten(1)  # n f
+        below, above = (bound.flatten(1) for bound in self._room)
+        within = torch.clamp(change, below, above)
         if self.norm == "l0":
-            moved = torch.where(keep_largest((boxed - x0).abs(), self.radius) > 0, boxed, x0)
-            return torch.where(norms(boxed - x0, "l0")[:, None] <= radius, boxed, moved).reshape(x.shape)
-        reach = radius * (1 - 2e-6)
-        length = change.abs()
-        room = torch.clamp(
-            torch.copysign(self._far, change), low - x0, high - x0
-        ).abs_()  # where() takes four times as long
-        if self.norm == "l2":
-            shorter = torch.minimum(length * l2_factor(length, room, reach), room)
-        else:
-            shorter = torch.minimum((length - l1_level(length, room, reach)).clamp_min(0), room)
-        shorter *= (reach / norms(shorter, self.norm)[:, None].clamp_min(1e-30)).clamp_max(1)
-        # x0 + change rounds by at most scale * 2^-24: shorten first, so that no feature moves further than meant.
-        shorter.sub_(self.scale * 2.0**-23).clamp_min_(0)
-        moved = torch.clamp(shorter.copysign_(change).add_(x0), low, high)
+            few = keep_largest(within, self.radius).reshape(x.shape) != 0
+            return torch.where(few, torch.clamp(x, self.low, self.high), self.centre)
+        inside = norms(within, self.norm) <= self.radius * (1 - 1e-6)  # covers the sum's own rounding
+        reach = (self.radius * (1 - 2e-6)).masked_fill(inside, 0)[:, None]  # nothing to search where it is inside
+        shorten = l2_shortened if self.norm == "l2" else l1_shortened
+        # centre + change rounds by less than the slack in a feature: shorten by it first, so that none moves too far.
+        shorter = shorten(change, below, above, reach, slack=self.scale * 2.0**-23)
+        moved = torch.clamp(self.centre + shorter.reshape(x.shape), self.low, self.high)
         if x.device.type == "cpu" and not bool(inside.any()):  # on a GPU asking makes it wait
-            return moved.reshape(x.shape)
-        return torch.where(inside, boxed, moved).reshape(x.shape)
+            return moved
+        return torch.where(wide(inside, x), torch.clamp(x, self.low, self.high), moved)
 
     def sample(self, rng: torch.Generator) -> Tensor:
         """A random start: uniform in the ball (l0: uniform features on a random support), then into the box."""
-        shape, device, dtype = self.centre.shape, rng.device, self.centre.dtype
-        u = torch.rand(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
-        if self.norm == "linf":
-            return torch.clamp(self.low + u * (self.high - self.low), self.low, self.high)
-        free = self.high > self.low
-        if self.norm == "l0":
-            rank = torch.rand(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
-            few = keep_largest(torch.where(free, rank, 0).flatten(1), self.radius).reshape(shape) > 0
-            inside = torch.clamp(self.low + u * (self.high - self.low), self.low, self.high)
-            return torch.where(few, inside, self.centre)
-        if self.norm == "l2":
-            way = torch.randn(shape, generator=rng, device=device, dtype=dtype).to(self.centre.device)
-        else:
-            way = -torch.log1p(-u) * torch.randn(shape, generator=rng, device=device, dtype=dtype).sign().to(u.device)
+        x0, free = self.centre, self.high > self.low
+
+        def uniform() -> Tensor:
+            return torch.rand(x0.shape, generator=rng, device=rng.device, dtype=x0.dtype).to(x0.device)
+
+        if self.norm in ("linf", "l0"):
+            inside = torch.clamp(self.low + uniform() * (self.high - self.low), self.low, self.high)
+            if self.norm == "linf":
+                return inside
+            few = keep_largest(torch.where(free, uniform(), 0).flatten(1), self.radius).reshape(x0.shape) > 0
+            return torch.where(few, inside, x0)
+        way = torch.randn(x0.shape, generator=rng, device=rng.device, dtype=x0.dtype).to(x0.device)
+        if self.norm == "l1":
+            way = -torch.log1p(-uniform()) * way.sign()
         way = torch.where(free, way, 0)
-        depth = torch.rand(shape[0], generator=rng, device=device, dtype=dtype).to(self.centre.device)
+        depth = torch.rand(len(x0), generator=rng, device=rng.device, dtype=x0.dtype).to(x0.device)
         count = free.flatten(1).sum(1).clamp_min(1)
-        size = self.radius * depth ** (1 / count) / norms(way, self.norm).clamp_min(1e-30)
-        return self.project(self.centre + way * wide(size, way))
+        size = self.radius * depth ** (1 / count) / norms(way, self.norm).clamp_min(TINY)
+        return self.project(x0 + way * wide(size, way))
 
     def steepest(self, gradient: Tensor, at: Tensor, few: int = 1) -> Tensor:
         """The unit step that climbs fastest: n *d -> n *d. l1 shares it among the `few` best features with room."""
@@ -220,21 +214,37 @@ def keep_largest(change: Tensor, count: Tensor) -> Tensor:
     return torch.where(rank < count.floor()[:, None], change, 0)
 
 
-def l2_factor(length: Tensor, room: Tensor, reach: Tensor) -> Tensor:
-    """The t with || min(t length, room) || = reach, from below: n f, n f, n 1 -> n 1.
+def l2_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, slack: float) -> Tensor:
+    """clip(t change, below, above) with the t that makes it `reach` long, less the slack: n f, n f, n f, n 1 -> n f.
 
-    With the features that are at their bound frozen, t = sqrt((reach^2 - ||room_frozen||^2) / ||length_free||^2). From
-    any t that is too small this gives a larger t that is still not too large, so every round is feasible.
+    In u = t^2 its squared length is concave and piecewise linear: a secant through two u that are too small meets the
+    goal at a larger u that is not too large, so every round is feasible.
     """
-    full, most = length.square(), room.square()
-    bound = room / length.clamp_min(torch.finfo(length.dtype).tiny)  # n f: the t at which a feature meets its bound
-    t = reach / full.sum(1, keepdim=True).sqrt().clamp_min(1e-30)
-    free = torch.empty_like(bound)
-    for _ in range(STRETCH_ROUNDS if length.shape[1] > FEW_FEATURES else 2 * STRETCH_ROUNDS):
-        torch.gt(bound, t, out=free)  # in numbers, for products: turning truths into numbers takes five times as long
-        spent, slope = ((1 - free) * most).sum(1, keepdim=True), (free * full).sum(1, keepdim=True)
-        t = torch.maximum(t, ((reach.square() - spent).clamp_min(0) / slope.clamp_min(1e-30)).sqrt())
-    return t
+    reach = (reach - slack * math.sqrt(change.shape[1])).clamp_min(0)
+    goal = reach.square()
+    enough = goal * (1 - 5e-7)
+    u = goal / torch.linalg.vector_norm(change, dim=1, keepdim=True).square().clamp_min(TINY)
+    step, before = u, torch.zeros_like(u)
+    asks = change.device.type == "cpu"  # a GPU would have to wait for the answer
+    left = ROUNDS if asks or change.shape[1] <= FEW_FEATURES else ROUNDS // 2
+    while True:
+        shorter = torch.clamp(change * u.sqrt(), below, above)
+        size = torch.linalg.vector_norm(shorter, dim=1, keepdim=True)
+        square, left = size.square(), left - 1
+        short = square < enough
+        if left == 0 or (asks and not bool(short.any())):
+            return shorter.mul_((reach / size.clamp_min(TINY)).clamp_max(1))
+        step = short * step * (goal - square) / (square - before).clamp_min(TINY)
+        u, before = u + step, square
+
+
+def l1_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, slack: float) -> Tensor:
+    """The change at its l1 level, `reach` long, each feature less the slack: n f, n f, n f, n 1 -> n f."""
+    length = change.abs()
+    room = torch.where(change > 0, above, -below)
+    shorter = torch.minimum((length - l1_level(length, room, reach)).clamp_min(0), room)
+    shorter *= (reach / norms(shorter, "l1")[:, None].clamp_min(TINY)).clamp_max(1)
+    return shorter.sub_(slack).clamp_min_(0).copysign_(change)
 
 
 def l1_level(length: Tensor, room: Tensor, reach: Tensor) -> Tensor:
