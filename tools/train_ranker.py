@@ -32,6 +32,7 @@ from assay.data.digits import load_digits
 from assay.errors import AssayError
 from assay.methods.train.fit import reset
 from assay.methods.train.ranker import (
+    Course,
     Form,
     Targets,
     embed,
@@ -59,26 +60,25 @@ def train(given: argparse.Namespace, x: Tensor, values: Tensor) -> Siamese:
         frame.encoder = pooled_encoder(given.size)  # the published branch of this variant
     model, spare = (cast("Siamese", reset(frame, rng)) for _ in range(2))
     assert spare.decoder is not None
-    device, how = given.device, {"steps": given.steps, "batch": given.batch}
 
     def show(done: int, loss: float) -> None:
         if done % 500 == 0:
             print(f"{done} steps, loss {loss:.3f}", flush=True)
 
+    course = Course(steps=given.steps, batch=given.batch, progress=show, device=given.device)
     if form := FROZEN.get(given.variant):
         weight = DIVERGENCE if form == "variational" else NORM
-        fit_autoencoder(model, x, form=form, weight=weight, rng=rng, progress=show, device=device, **how)
-        fit_tail(model, x, values, low=0, high=9, rng=rng, progress=show, device=device, **how)
+        fit_autoencoder(model, x, form=form, weight=weight, rng=rng, course=course)
+        fit_tail(model, x, values, low=0, high=9, rng=rng, course=course)
         return model
     targets, alone = SHUFFLED.get(given.variant, "true"), given.variant in ("comparison", "mirror", "posthoc")
     fit_ranker(
-        model, x, values, low=0, high=9, k=given.k, targets=targets, comparison_only=alone, rng=rng, progress=show,
-        device=device, **how,
-    )  # fmt: skip
+        model, x, values, low=0, high=9, k=given.k, targets=targets, comparison_only=alone, rng=rng, course=course
+    )
     if given.variant == "mirror":
-        fit_mirror(model, spare, x, k=MIRROR, rng=rng, progress=show, device=device, **how)
+        fit_mirror(model, spare, x, k=MIRROR, rng=rng, course=course)
     if given.variant == "posthoc":
-        fit_decoder(model, spare.decoder, x, rng=rng, progress=show, device=device, **how)
+        fit_decoder(model, spare.decoder, x, rng=rng, course=course)
     if alone:
         model.decoder = None if given.variant == "comparison" else spare.decoder
     return model

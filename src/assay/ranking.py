@@ -75,7 +75,7 @@ def train_on_folder(
 
     from assay.data.valued_images import open_valued
     from assay.methods.train.fit import reset
-    from assay.methods.train.ranker import fit_ranker
+    from assay.methods.train.ranker import Course, fit_ranker
     from assay.nn.siamese import ARCHITECTURES, Siamese
     from assay.subjects._ranker_file import open_ranker, save_ranker
 
@@ -106,18 +106,8 @@ def train_on_folder(
         model = reset(ARCHITECTURES[architecture](embedding), rng)
     assert isinstance(model, Siamese)
     with run.progress(f"training {architecture} on {len(learnt)} images", steps) as tick:
-        fit_ranker(
-            model,
-            x,
-            learnt.values,
-            low=low,
-            high=high,
-            rng=rng,
-            steps=steps,
-            batch=batch,
-            progress=lambda done, loss: tick(1),
-            device=run.device,
-        )
+        course = Course(steps=steps, batch=batch, progress=lambda done, loss: tick(1), device=run.device)
+        fit_ranker(model, x, learnt.values, low=low, high=high, rng=rng, course=course)
     save_ranker(path, model, architecture=architecture, embedding=embedding, low=low, high=high, seen=learnt.marks())
     return Trained(
         path=path,

@@ -69,6 +69,7 @@ def test_the_bundled_ranker_is_read_against_a_random_change(run):
     np.testing.assert_allclose(rows["decision"], (rows["c''"] - rows["c"]) / (rows["c'"] - rows["c"]), rtol=1e-3)
     moves = [np.sign(rows["c'"] - rows["c"]) * (rows[c] - rows["c"]) for c in ("c'", "c''")]
     assert finding.measure("correlation of the two moves").value == pytest.approx(np.corrcoef(*moves)[0, 1], abs=1e-4)
+    assert finding.measure("likeness of their maps").high < 0.6  # what is seen to change lies elsewhere than the attack
     assert [type(v) for v in finding.views] == [Boxes, Gallery]
     assert len(finding.views[1].exhibits[0].panels) == 7
 

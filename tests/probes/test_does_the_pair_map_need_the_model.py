@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
-from assay.methods.train.ranker import fit_ranker
+from assay.methods.train.ranker import Course, fit_ranker
 from assay.nn.siamese import Siamese
 from assay.probe import put
 from assay.probes.does_the_pair_map_need_the_model import (
@@ -55,7 +55,7 @@ def subject() -> Subject:
         model = Siamese(nn.Sequential(nn.Flatten(), nn.Linear(36, 8)), Tail())
     x, values = images(600, 0)
     rng = torch.Generator().manual_seed(0)
-    fit_ranker(model, x, values, low=0, high=1, rng=rng, steps=150, lr=3e-3, comparison_only=True)
+    fit_ranker(model, x, values, low=0, high=1, rng=rng, comparison_only=True, course=Course(steps=150, lr=3e-3))
     data = {"train": (x, values), "test": images(150, 1)}
     return Subject.ranker(model.eval(), data, low=0, high=1, pairs=300, name="patterns")
 

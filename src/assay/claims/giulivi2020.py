@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
@@ -92,7 +93,7 @@ def _asked(device: str) -> _Asked:
 def _made(kind: Kind, seed: int, device: str) -> _Made:
     """Trained from the start that the seed names; on true targets with the same pairs in the same order, too."""
     from assay.methods.train.fit import reset
-    from assay.methods.train.ranker import Form, fit_autoencoder, fit_ranker, fit_tail
+    from assay.methods.train.ranker import Course, Form, Targets, fit_autoencoder, fit_ranker, fit_tail
     from assay.nn.siamese import ARCHITECTURES, Siamese
 
     rng = torch.Generator().manual_seed(seed)
@@ -100,24 +101,15 @@ def _made(kind: Kind, seed: int, device: str) -> _Made:
         model = cast(Siamese, reset(ARCHITECTURES["grey"](SIZE), rng))
     x, y = _data(device)["train"].x, _data(device)["train"].y.cpu().float()
     start = time.perf_counter()
+    course = Course(steps=STEPS, batch=BATCH, device=device)
     if kind in FROZEN:
-        form = cast(Form, kind)
-        fit_autoencoder(model, x, rng=rng, form=form, weight=WEIGHT, steps=STEPS, batch=2 * BATCH, device=device)
-        fit_tail(model, x, y, low=LOW, high=HIGH, rng=rng, steps=STEPS, batch=BATCH, device=device)
+        images = replace(course, batch=2 * BATCH)
+        fit_autoencoder(model, x, rng=rng, form=cast(Form, kind), weight=WEIGHT, course=images)
+        fit_tail(model, x, y, low=LOW, high=HIGH, rng=rng, course=course)
     else:
-        fit_ranker(
-            model,
-            x,
-            y,
-            low=LOW,
-            high=HIGH,
-            rng=rng,
-            steps=STEPS,
-            batch=BATCH,
-            targets="shuffled pairs" if kind == "random targets" else "true",
-            comparison_only=kind == "comparison only",
-            device=device,
-        )
+        targets: Targets = "shuffled pairs" if kind == "random targets" else "true"
+        alone = kind == "comparison only"
+        fit_ranker(model, x, y, low=LOW, high=HIGH, rng=rng, targets=targets, comparison_only=alone, course=course)
     return _Made(model.to(device).eval().requires_grad_(False), time.perf_counter() - start)
 
 

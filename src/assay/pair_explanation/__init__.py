@@ -183,7 +183,7 @@ def _decoder(subject: Subject, scene: Scene, run: Run) -> _Trained | None:
     import numpy as np
 
     from assay.methods.train.fit import reset
-    from assay.methods.train.ranker import embed, fit_decoder, likeness
+    from assay.methods.train.ranker import Course, embed, fit_decoder, likeness
     from assay.nn.siamese import Siamese, dense_decoder
     from assay.subject import PairModel
 
@@ -202,9 +202,8 @@ def _decoder(subject: Subject, scene: Scene, run: Run) -> _Trained | None:
     whole = copy.deepcopy(model).requires_grad_(False).eval()
     drawn = reset(dense_decoder(int(whole.encode(x[:1]).shape[1]), tuple(scene.a.shape[1:])), run.rng())
     with run.progress("a decoder", DECODER_STEPS) as tick:
-        fit_decoder(
-            whole, drawn, x, rng=run.rng(), steps=DECODER_STEPS, progress=lambda done, loss: tick(1), device=run.device
-        )
+        course = Course(steps=DECODER_STEPS, progress=lambda done, loss: tick(1), device=run.device)
+        fit_decoder(whole, drawn, x, rng=run.rng(), course=course)
     worth = likeness(drawn, embed(whole.encoder, held), held)
     whole.decoder = drawn.eval().requires_grad_(False)
     return _Trained(

@@ -30,7 +30,7 @@ from assay.methods.rank.pair_sanity import (
     trained_anew,
 )
 from assay.methods.rank.walk import walk
-from assay.methods.train.ranker import Targets
+from assay.methods.train.ranker import Course, Targets
 from assay.nn.siamese import Siamese
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -114,24 +114,15 @@ class DoesThePairMapNeedTheModel(Probe):
         values, models = train.values[np.sort(rows)], self.models or max(2, run.budget.restarts)
         model = cast(Siamese, subject.model)  # any model of pairs will do
         nets: dict[Targets, list[nn.Module]] = {targets: [] for targets in TARGETS}
+        course = Course(steps=self.learn or LEARN * run.budget.steps, lr=RATE, device=run.device)
         with run.progress("training it anew", models * len(TARGETS)) as tick:
             for m in range(models):
                 for k, targets in enumerate(TARGETS):
                     rng = torch.Generator().manual_seed(run.seed + 1 + len(TARGETS) * m + k)
-                    nets[targets].append(
-                        trained_anew(
-                            model,
-                            x,
-                            values,
-                            low=task.low,
-                            high=task.high,
-                            targets=targets,
-                            rng=rng,
-                            steps=self.learn or LEARN * run.budget.steps,
-                            lr=RATE,
-                            device=run.device,
-                        )
+                    net = trained_anew(
+                        model, x, values, low=task.low, high=task.high, targets=targets, rng=rng, course=course
                     )
+                    nets[targets].append(net)
                     tick(1)
         return nets
 

@@ -29,7 +29,7 @@ from assay.methods.rank.pair_sanity import (
     stages,
     trained_anew,
 )
-from assay.methods.train.ranker import Targets
+from assay.methods.train.ranker import Course, Targets
 from assay.nn.siamese import Siamese
 
 
@@ -66,7 +66,9 @@ def digits() -> tuple[Tensor, Tensor]:
 def learn(targets: Targets, seed: int) -> Siamese:
     x, y = digits()
     net, rng = network(), seeded(seed)
-    return trained_anew(net, x[:1200], y[:1200], low=0, high=9, targets=targets, rng=rng, steps=100, lr=8e-3)
+    return trained_anew(
+        net, x[:1200], y[:1200], low=0, high=9, targets=targets, rng=rng, course=Course(steps=100, lr=8e-3)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +239,7 @@ def test_training_anew_starts_from_new_weights_on_a_copy() -> None:
     with_decoder = Siamese(net.encoder, net.tail, decoder).eval()
     before = {name: value.clone() for name, value in with_decoder.state_dict().items()}
     nets = [
-        trained_anew(with_decoder, x[:50], y[:50], low=0, high=9, targets="true", rng=seeded(s), steps=2)
+        trained_anew(with_decoder, x[:50], y[:50], low=0, high=9, targets="true", rng=seeded(s), course=Course(steps=2))
         for s in (0, 0, 1)
     ]
     assert changed(with_decoder, nets[0]) >= FLATTEN | CONV1 | OUT | {"decoder.0.weight", "decoder.0.bias"}

@@ -17,6 +17,7 @@ from assay.data.digits import load_digits
 from assay.errors import AssayError
 from assay.methods.train.fit import reset
 from assay.methods.train.ranker import (
+    Course,
     Form,
     Likeness,
     Targets,
@@ -32,6 +33,7 @@ from assay.methods.train.ranker import (
 from assay.nn.siamese import Comparison, Siamese
 
 STILL = 1e-12  # a rate at which one step moves nothing that float32 can show
+ONCE = Course(steps=1, lr=STILL)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -83,18 +85,20 @@ def test_the_oracle_of_the_cars_says_what_the_thesis_does() -> None:
 def test_the_oracle_has_no_loss(low: float, width: float, seed: int) -> None:
     v = (low + width * torch.rand(7, generator=rng(seed)).double()).float().clamp(low, low + width)
     model = Siamese(nn.Identity(), Oracle(low, low + width))
-    how = {"low": low - 1e-3, "high": low + width + 1e-3, "steps": 1, "lr": STILL, "comparison_only": True}
-    assert fit_ranker(model, v[:, None], v, rng=rng(seed), **how).steps[0] < 1e-5  # type: ignore[arg-type]
+    span = {"low": low - 1e-3, "high": low + width + 1e-3}
+    curve = fit_ranker(model, v[:, None], v, **span, rng=rng(seed), comparison_only=True, course=ONCE)
+    assert curve.steps[0] < 1e-5
 
 
 @pytest.mark.parametrize("targets", ["shuffled pairs", "shuffled images"])
 def test_shuffled_targets_have_the_spread_of_the_true_ones_and_no_part_in_the_pair(targets: Targets) -> None:
     v = torch.arange(200) / 199
     model = Siamese(nn.Identity(), Oracle(0, 1))
-    loss = fit_ranker(
-        model, v[:, None], v, low=0, high=1, targets=targets, comparison_only=True, steps=1, batch=5000, lr=STILL,
-        rng=rng(),
-    ).steps[0]  # fmt: skip
+    once = Course(steps=1, batch=5000, lr=STILL)
+    curve = fit_ranker(
+        model, v[:, None], v, low=0, high=1, targets=targets, comparison_only=True, rng=rng(), course=once
+    )
+    loss = curve.steps[0]
     assert loss == pytest.approx(2 * float(v.var()) / 2, rel=0.15)  # two independent draws of variance var(v) / 2
 
 
@@ -103,10 +107,8 @@ def test_shuffled_images_keep_an_order_that_can_be_learnt_by_heart_and_shuffled_
     end = {}
     for targets in ("shuffled images", "shuffled pairs"):
         model = Siamese(nn.Sequential(nn.Flatten(), nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)), Comparison(4, 16))
-        curve = fit_ranker(
-            cast("Siamese", reset(model, rng())), x, v, low=0, high=5, targets=targets,
-            comparison_only=True, steps=250, lr=0.03, rng=rng(),
-        )  # fmt: skip
+        fresh, course = cast("Siamese", reset(model, rng())), Course(steps=250, lr=0.03)
+        curve = fit_ranker(fresh, x, v, low=0, high=5, targets=targets, comparison_only=True, rng=rng(), course=course)
         end[targets] = np.mean(curve.steps[-50:])
     blank = float(v.double().var(correction=0)) / 50  # of a constant: var(V) / (2 (high - low)^2)
     assert end["shuffled images"] < 0.1 * blank
@@ -135,7 +137,7 @@ ONE = torch.tensor([[[[0.1, 0.9], [0.4, 0.7]]]])
 
 def test_the_joint_loss_is_a_weighted_comparison_and_two_sums_over_pixels() -> None:
     model = plain()
-    loss = fit_ranker(model, ONE, [3.0], low=0, high=9, k=70.0, steps=1, batch=5, lr=STILL, rng=rng()).steps[0]
+    loss = fit_ranker(model, ONE, [3.0], low=0, high=9, k=70.0, rng=rng(), course=ONCE).steps[0]
     with torch.no_grad():
         e = model.encode(ONE)
         expected = 70 * (0.5 - float(model.compare(e, e))) ** 2 + 2 * squares(ONE, model.decode(e))
@@ -145,7 +147,7 @@ def test_the_joint_loss_is_a_weighted_comparison_and_two_sums_over_pixels() -> N
 @pytest.mark.parametrize(("form", "strength"), [("plain", 0.0), ("unit norm", 2.5)])
 def test_the_autoencoder_loss_is_the_printed_one(form: Form, strength: float) -> None:
     model = plain()
-    loss = fit_autoencoder(model, ONE, form=form, weight=2.5, steps=1, batch=5, lr=STILL, rng=rng()).steps[0]
+    loss = fit_autoencoder(model, ONE, form=form, weight=2.5, rng=rng(), course=ONCE).steps[0]
     with torch.no_grad():
         e = model.encode(ONE)
         expected = squares(ONE, model.decode(e)) + strength * (1 - math.sqrt(squares(e, 0 * e))) ** 2
@@ -166,7 +168,7 @@ def test_the_variational_loss_has_the_divergence_from_the_standard_normal() -> N
     model = Siamese(nn.Sequential(nn.Flatten(), Known(4, 3)), Comparison(3, 2), decoder)
     with torch.no_grad():
         cast("nn.Linear", cast("nn.Sequential", model.encoder)[1]).bias.copy_(torch.tensor([0.2, -1.0, 0.5]))
-    loss = fit_autoencoder(model, ONE, form="variational", weight=0.3, steps=1, lr=STILL, rng=rng()).steps[0]
+    loss = fit_autoencoder(model, ONE, form="variational", weight=0.3, rng=rng(), course=ONCE).steps[0]
     normal = torch.distributions.Normal
     e = torch.tensor([0.2, -1.0, 0.5])
     apart = torch.distributions.kl_divergence(normal(e, math.exp(0.3)), normal(0.0, 1.0)).sum()
@@ -176,7 +178,7 @@ def test_the_variational_loss_has_the_divergence_from_the_standard_normal() -> N
 def test_the_mirror_loss_is_the_printed_one() -> None:
     ranker, mirror = toy(1), plain()
     ranker.eval()
-    loss = fit_mirror(ranker, mirror, ONE, k=4.0, steps=1, batch=5, lr=STILL, rng=rng()).steps[0]
+    loss = fit_mirror(ranker, mirror, ONE, k=4.0, rng=rng(), course=ONCE).steps[0]
     with torch.no_grad():
         own, its = mirror.encode(ONE), ranker.encode(ONE)
         expected = squares(ONE, mirror.decode(own)) + 4 * squares(own, its)
@@ -199,7 +201,7 @@ def test_only_the_tail_moves_when_the_encoder_is_frozen() -> None:
     model.encoder(x)  # running statistics that are not 0 and 1
     encoder, tail, decoder = state(model.encoder), state(model.tail), state(model.decoder)
     e = embed(model.encoder, x)
-    fit_tail(model, x, torch.arange(20) / 20, low=0, high=1, steps=5, rng=rng())
+    fit_tail(model, x, torch.arange(20) / 20, low=0, high=1, rng=rng(), course=Course(steps=5))
     assert same(encoder, model.encoder)
     assert same(decoder, model.decoder)
     assert not same(tail, model.tail)
@@ -211,25 +213,25 @@ def test_each_training_moves_its_own_parts_alone() -> None:
     x, v = torch.rand(20, 1, 2, 2, generator=rng()), torch.arange(20) / 20
     model = toy()
     decoder = state(model.decoder)
-    fit_ranker(model, x, v, low=0, high=1, comparison_only=True, steps=3, rng=rng())
+    fit_ranker(model, x, v, low=0, high=1, comparison_only=True, rng=rng(), course=Course(steps=3))
     assert same(decoder, model.decoder)
 
     ranker, tail = state(model), state(toy(2).tail)
     mirror = toy(2)
-    fit_mirror(model, mirror, x, k=1.0, steps=3, rng=rng())
+    fit_mirror(model, mirror, x, k=1.0, rng=rng(), course=Course(steps=3))
     assert same(ranker, model)
     assert same(tail, mirror.tail)
     assert not same(state(toy(2).encoder), mirror.encoder)
 
     late = toy(3).decoder
     assert late is not None
-    fit_decoder(model, late, x, steps=3, rng=rng())
+    fit_decoder(model, late, x, rng=rng(), course=Course(steps=3))
     assert same(ranker, model)
     assert not same(state(toy(3).decoder), late)
 
     for form in ("plain", "unit norm", "variational"):
         coder = toy(2)
-        fit_autoencoder(coder, x, form=form, steps=3, rng=rng())
+        fit_autoencoder(coder, x, form=form, rng=rng(), course=Course(steps=3))
         assert same(tail, coder.tail)
         assert list(coder.state_dict()) == list(model.state_dict())
 
@@ -239,7 +241,7 @@ def test_a_decoder_that_starts_outside_its_clamp_is_brought_to_the_mean_grey() -
     assert model.decoder is not None
     layer = cast("nn.Linear", cast("nn.Sequential", model.decoder)[0])
     nn.init.constant_(layer.bias, -5.0)
-    fit_ranker(model, x, torch.arange(30) / 30, low=0, high=1, steps=1, lr=STILL, rng=rng())
+    fit_ranker(model, x, torch.arange(30) / 30, low=0, high=1, rng=rng(), course=ONCE)
     assert layer.bias.tolist() == pytest.approx([float(x.mean())] * 4)
 
 
@@ -247,10 +249,9 @@ def test_a_seed_gives_the_same_weights_and_each_step_is_told() -> None:
     x, v = torch.rand(20, 1, 2, 2, generator=rng()), torch.arange(20) / 20
     told: list[tuple[int, float]] = []
     models = [toy(), toy(), toy()]
+    course = Course(steps=4, batch=8, progress=lambda *said: told.append(said))
     curves = [
-        fit_ranker(
-            model, x, v, low=0, high=1, steps=4, batch=8, rng=rng(seed), progress=lambda *said: told.append(said)
-        )
+        fit_ranker(model, x, v, low=0, high=1, rng=rng(seed), course=course)
         for model, seed in zip(models, (0, 0, 1), strict=True)
     ]
     assert same(state(models[0]), models[1])
@@ -262,12 +263,12 @@ def test_a_seed_gives_the_same_weights_and_each_step_is_told() -> None:
 def test_it_trains_on_a_gpu() -> None:
     x, v = torch.rand(20, 1, 2, 2, generator=rng()), torch.arange(20) / 20
     model, late, mirror = toy(), toy(2), toy(3)
-    fit_ranker(model, x, v, low=0, high=1, steps=3, rng=rng(), device="cuda")
-    fit_autoencoder(late, x, form="variational", steps=3, rng=rng(), device="cuda")
-    fit_tail(late, x, v, low=0, high=1, steps=3, rng=rng(), device="cuda")
-    fit_mirror(model, mirror, x, k=1.0, steps=3, rng=rng(), device="cuda")
+    fit_ranker(model, x, v, low=0, high=1, rng=rng(), course=Course(steps=3, device="cuda"))
+    fit_autoencoder(late, x, form="variational", rng=rng(), course=Course(steps=3, device="cuda"))
+    fit_tail(late, x, v, low=0, high=1, rng=rng(), course=Course(steps=3, device="cuda"))
+    fit_mirror(model, mirror, x, k=1.0, rng=rng(), course=Course(steps=3, device="cuda"))
     assert late.decoder is not None
-    fit_decoder(model, late.decoder, x, steps=3, rng=rng(), device="cuda")
+    fit_decoder(model, late.decoder, x, rng=rng(), course=Course(steps=3, device="cuda"))
     assert likeness(late.decoder, embed(model.encoder, x), x).error > 0
     assert all(p.is_cuda for net in (model, late, mirror) for p in net.parameters())
 
@@ -310,8 +311,8 @@ class Scored:
 
 X, Y = load_digits()["train"].take(np.arange(1300))
 TRAIN, TEST = slice(300, None), slice(0, 300)
-HOW = {"steps": 400, "lr": 4e-3}
-BRIEFLY = {"steps": 200, "lr": 5e-3}
+HOW = Course(steps=400, lr=4e-3)
+BRIEFLY = Course(steps=200, lr=5e-3)
 CONSTANT = 0.183  # E |V_A - V_B| / 18 of digits that come equally often
 
 
@@ -341,7 +342,7 @@ def scored(model: Siamese) -> Scored:
 @pytest.fixture(scope="module")
 def joint() -> Scored:
     model = dense(0)
-    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), **HOW)  # type: ignore[arg-type]
+    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), course=HOW)
     return scored(model)
 
 
@@ -349,15 +350,15 @@ def joint() -> Scored:
 def alone() -> Siamese:
     """A ranker that only compares; its decoder is untrained."""
     model = dense(0)
-    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, comparison_only=True, rng=rng(), **HOW)  # type: ignore[arg-type]
+    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, comparison_only=True, rng=rng(), course=HOW)
     return model
 
 
 @pytest.fixture(scope="module")
 def frozen() -> tuple[Siamese, Scored]:
     model = dense(0)
-    fit_autoencoder(model, X[TRAIN], rng=rng(), **HOW)  # type: ignore[arg-type]
-    fit_tail(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), **HOW)  # type: ignore[arg-type]
+    fit_autoencoder(model, X[TRAIN], rng=rng(), course=HOW)
+    fit_tail(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), course=HOW)
     return model, scored(model)
 
 
@@ -376,7 +377,7 @@ def test_a_frozen_autoencoder_draws_best_and_a_ranker_that_never_drew_worst(
 ) -> None:
     late = dense(3).decoder
     assert late is not None
-    fit_decoder(alone, late, X[TRAIN], rng=rng(), **HOW)  # type: ignore[arg-type]
+    fit_decoder(alone, late, X[TRAIN], rng=rng(), course=HOW)
     after = likeness(late, embed(alone.encoder, X[TEST]), X[TEST])
     assert frozen[1].drawn.error <= joint.drawn.error < 0.8 * after.error
     assert joint.drawn.good_enough()
@@ -388,7 +389,7 @@ def test_a_mirror_looks_well_on_its_own_codes_and_fails_on_those_that_it_should_
     own, fed, apart = {}, {}, {}
     for k in (0.0, 1.0, 30.0):
         mirror = dense(4)
-        fit_mirror(alone, mirror, X[TRAIN], k=k, rng=rng(), **BRIEFLY)  # type: ignore[arg-type]
+        fit_mirror(alone, mirror, X[TRAIN], k=k, rng=rng(), course=BRIEFLY)
         assert mirror.decoder is not None
         e = embed(mirror.encoder, X[TEST])
         own[k], fed[k] = (likeness(mirror.decoder, codes, X[TEST]).share for codes in (e, its))
@@ -404,9 +405,9 @@ def test_the_norm_term_brings_norms_to_one_and_the_divergence_makes_codes_standa
 ) -> None:
     free = (embed(frozen[0].encoder, X[TEST]).norm(dim=1) - 1).abs().mean()
     unit, random = dense(0), dense(0)
-    fit_autoencoder(unit, X[TRAIN], form="unit norm", rng=rng(), **BRIEFLY)  # type: ignore[arg-type]
+    fit_autoencoder(unit, X[TRAIN], form="unit norm", rng=rng(), course=BRIEFLY)
     assert (embed(unit.encoder, X[TEST]).norm(dim=1) - 1).abs().mean() < 0.3 * free
-    fit_autoencoder(random, X[TRAIN], form="variational", weight=0.05, rng=rng(), **BRIEFLY)  # type: ignore[arg-type]
+    fit_autoencoder(random, X[TRAIN], form="variational", weight=0.05, rng=rng(), course=BRIEFLY)
     e = embed(random.encoder, X[TEST])
     assert (e.std(0) - 1).abs().mean() < 0.25
     assert e.mean(0).abs().max() < 0.35
@@ -415,7 +416,7 @@ def test_the_norm_term_brings_norms_to_one_and_the_divergence_makes_codes_standa
 
 def test_targets_without_meaning_teach_nothing_and_the_pictures_stay(joint: Scored) -> None:
     model = dense(0)
-    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, targets="shuffled pairs", rng=rng(), **BRIEFLY)  # type: ignore[arg-type]
+    fit_ranker(model, X[TRAIN], Y[TRAIN], low=0, high=9, targets="shuffled pairs", rng=rng(), course=BRIEFLY)
     got = scored(model)
     assert got.error == pytest.approx(CONSTANT, abs=0.01)
     assert abs(got.order - 0.5) < 0.15
@@ -439,13 +440,13 @@ SOME = torch.rand(4, 1, 2, 2, generator=rng())
 )
 def test_values_that_cannot_be_ranked_are_refused(values: list[float], low: float, high: float, words: str) -> None:
     with pytest.raises(AssayError, match=words):
-        fit_ranker(plain(), SOME, values, low=low, high=high, steps=1, rng=rng())
+        fit_ranker(plain(), SOME, values, low=low, high=high, rng=rng(), course=Course(steps=1))
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
     bare = Siamese(nn.Linear(4, 3), Comparison(3, 2))
     with pytest.raises(AssayError, match="no decoder to train; give it one"):
-        fit_ranker(bare, SOME, [1, 2, 3, 4], low=0, high=9, steps=1, rng=rng())
+        fit_ranker(bare, SOME, [1, 2, 3, 4], low=0, high=9, rng=rng(), course=Course(steps=1))
     with pytest.raises(AssayError, match="targets='random'; it knows true, shuffled pairs"):
         fit_ranker(plain(), SOME, [1, 2, 3, 4], low=0, high=9, targets="random", rng=rng())  # type: ignore[arg-type]
     with pytest.raises(AssayError, match="form='odd'; it knows plain, unit norm"):

@@ -34,7 +34,7 @@ from assay.methods.explain.maps import edges
 from assay.methods.explain.sanity import CONFIDENCE, HALF, Needs, Randomised, Verdict, likeness, needs_the_model
 from assay.methods.explain.sanity import randomised as randomise
 from assay.methods.train.fit import reset
-from assay.methods.train.ranker import Progress, Targets, fit_ranker
+from assay.methods.train.ranker import COURSE, Course, Targets, fit_ranker
 from assay.nn.siamese import Siamese
 
 Start = Literal["branch", "output"]
@@ -135,27 +135,14 @@ def trained_anew(
     high: float,
     targets: Targets,
     rng: torch.Generator,
-    steps: int = 3000,
-    lr: float = 1e-3,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Siamese:  # x: n *d;  values: n
     """The same network from new weights, its decoder with it if it has one. On true targets: another seed."""
     fresh = cast(Siamese, reset(model, rng)).requires_grad_(True)
     fit_ranker(
-        fresh,
-        x,
-        values,
-        low=low,
-        high=high,
-        rng=rng,
-        steps=steps,
-        lr=lr,
-        targets=targets,
-        comparison_only=fresh.decoder is None,
-        progress=progress,
-        device=device,
-    )
+        fresh, x, values, low=low, high=high, rng=rng, targets=targets, comparison_only=fresh.decoder is None,
+        course=course,
+    )  # fmt: skip
     return fresh.eval().requires_grad_(False)
 
 

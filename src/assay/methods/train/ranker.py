@@ -31,6 +31,20 @@ Form = Literal["plain", "unit norm", "variational"]
 Progress = Callable[[int, float], None]  # (steps done, loss of the last)
 
 
+@dataclass(frozen=True)
+class Course:
+    """How long and how fast to train, where, and who is told."""
+
+    steps: int = 3000
+    batch: int = 64
+    lr: float = 1e-3
+    progress: Progress | None = None
+    device: torch.device | str = "cpu"
+
+
+COURSE = Course()
+
+
 def fit_ranker(
     model: Siamese,
     x: Tensor,
@@ -39,14 +53,10 @@ def fit_ranker(
     low: float,
     high: float,
     rng: torch.Generator,
-    steps: int = 3000,
-    batch: int = 64,
     k: float | None = None,
-    lr: float = 1e-3,
     targets: Targets = "true",
     comparison_only: bool = False,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Curve:  # x: n *d;  values: n
     """Train encoder, tail and decoder together, in place; `comparison_only` leaves the decoder out and as it is.
 
@@ -64,16 +74,16 @@ def fit_ranker(
         t: Tensor = (first - second) / (2 * (high - low)) + 0.5
         return t.roll(1) if targets == "shuffled pairs" else t  # that of a pair which was drawn independently
 
-    pairs = _Draws(x.to(device), target, (batch, 2), rng)
+    pairs = _Draws(x.to(course.device), target, (course.batch, 2), rng)
     if comparison_only:
-        return _train(model, pairs, lambda c, t: (c - t).square().mean(), steps, lr, rng, progress, device)
+        return _train(model, pairs, lambda c, t: (c - t).square().mean(), rng, course)
     weight = balance(x, v, low=low, high=high) if k is None else k
 
     def joint(out: Tensor, t: Tensor) -> Tensor:  # b 2, b -> scalar
         return (weight * (out[:, 0] - t).square() + out[:, 1]).mean()
 
     _start_grey(_decoder(model), x)
-    return _train(_Joint(model), pairs, joint, steps, lr, rng, progress, device)
+    return _train(_Joint(model), pairs, joint, rng, course)
 
 
 def balance(x: Tensor, values: ArrayLike | Tensor, *, low: float, high: float) -> float:
@@ -95,19 +105,12 @@ def fit_tail(
     low: float,
     high: float,
     rng: torch.Generator,
-    steps: int = 3000,
-    batch: int = 64,
-    lr: float = 1e-3,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Curve:  # x: n *d;  values: n
     """Train the tail alone; encoder and decoder stay as they are to the bit (variant F, after `fit_autoencoder`)."""
     tail = Siamese(nn.Identity(), model.tail)
-    e = embed(model.to(device).encoder, x)
-    return fit_ranker(
-        tail, e, values, low=low, high=high, rng=rng, steps=steps, batch=batch, lr=lr, comparison_only=True,
-        progress=progress, device=device,
-    )  # fmt: skip
+    e = embed(model.to(course.device).encoder, x)
+    return fit_ranker(tail, e, values, low=low, high=high, rng=rng, comparison_only=True, course=course)
 
 
 def fit_autoencoder(
@@ -117,11 +120,7 @@ def fit_autoencoder(
     rng: torch.Generator,
     form: Form = "plain",
     weight: float = 1.0,
-    steps: int = 3000,
-    batch: int = 64,
-    lr: float = 1e-3,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Curve:  # x: n *d
     r"""Train encoder and decoder on pictures alone; the tail stays as it is. The first half of variant F.
 
@@ -134,14 +133,12 @@ def fit_autoencoder(
     and Welling, arXiv:1312.6114, for a pixel noise of variance weight / 2, times weight. Its ln s^2 comes from a second
     last layer of the encoder, which is thrown away: what is kept draws and compares the mean e.
     """
-    decoder = _decoder(model.to(device))
+    decoder = _decoder(model.to(course.device))
     _start_grey(decoder, x)
-    images = _Draws(x.to(device), lambda rows: rows, (batch,), rng)
+    images = _Draws(x.to(course.device), lambda rows: rows, (course.batch,), rng)
     if form == "variational":
         bound = _Variational(model.encoder, decoder, rng)
-        return _train(
-            bound, images, lambda out, _: (out @ out.new_tensor([1, weight])).mean(), steps, lr, rng, progress, device
-        )
+        return _train(bound, images, lambda out, _: (out @ out.new_tensor([1, weight])).mean(), rng, course)
     if form not in get_args(Form):
         raise AssayError(f"fit_autoencoder got form={form!r}; it knows {', '.join(get_args(Form))}.")
     strength = weight if form == "unit norm" else 0.0
@@ -150,7 +147,7 @@ def fit_autoencoder(
         norm: Tensor = torch.linalg.vector_norm(out[:, 1:], dim=1)
         return (out[:, 0] + strength * (1 - norm).square()).mean()
 
-    return _train(_Redraws(model.encoder, decoder), images, loss, steps, lr, rng, progress, device)
+    return _train(_Redraws(model.encoder, decoder), images, loss, rng, course)
 
 
 def fit_mirror(
@@ -160,11 +157,7 @@ def fit_mirror(
     *,
     k: float,
     rng: torch.Generator,
-    steps: int = 3000,
-    batch: int = 64,
-    lr: float = 1e-3,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Curve:  # x: n *d
     """Train the encoder w_a and decoder p of `mirror` to see as `ranker` (w_s, left as it is) does. Variant M, E 36.
 
@@ -173,15 +166,15 @@ def fit_mirror(
     What explains the ranker is p(w_s(A)), which the loss never looks at: ask `likeness` of `mirror.decoder` on
     `embed(ranker.encoder, x)`, not on the mirror's own embeddings.
     """
-    decoder = _decoder(mirror.to(device))
+    decoder = _decoder(mirror.to(course.device))
     _start_grey(decoder, x)
-    seen = embed(ranker.to(device).encoder, x)  # n s
-    images = _Draws(x.to(device), lambda rows: seen[rows], (batch,), rng)
+    seen = embed(ranker.to(course.device).encoder, x)  # n s
+    images = _Draws(x.to(course.device), lambda rows: seen[rows], (course.batch,), rng)
 
     def loss(out: Tensor, e: Tensor) -> Tensor:  # b 1+s, b s -> scalar
         return (out[:, 0] + k * (out[:, 1:] - e).square().sum(1)).mean()
 
-    return _train(_Redraws(mirror.encoder, decoder), images, loss, steps, lr, rng, progress, device)
+    return _train(_Redraws(mirror.encoder, decoder), images, loss, rng, course)
 
 
 def fit_decoder(
@@ -190,24 +183,18 @@ def fit_decoder(
     x: Tensor,
     *,
     rng: torch.Generator,
-    steps: int = 3000,
-    batch: int = 64,
-    lr: float = 1e-3,
-    progress: Progress | None = None,
-    device: torch.device | str = "cpu",
+    course: Course = COURSE,
 ) -> Curve:  # x: n *d
     """Train `decoder` on what a finished model keeps of its inputs; the model stays as it is. Not in the thesis.
 
     Its pictures show what can be had from the embeddings, which may be little: a model that only compares has no reason
     to keep more. Ask `likeness` on inputs that it was not trained on before anyone looks at them.
     """
-    e = embed(model.to(device).encoder, x)  # n s
-    images = x.to(device)
+    e = embed(model.to(course.device).encoder, x)  # n s
+    images = x.to(course.device)
     _start_grey(decoder, x)
-    seen = _Draws(e, lambda rows: images[rows], (batch,), rng)
-    return _train(
-        decoder, seen, lambda out, a: (out - a).square().flatten(1).sum(1).mean(), steps, lr, rng, progress, device
-    )
+    seen = _Draws(e, lambda rows: images[rows], (course.batch,), rng)
+    return _train(decoder, seen, lambda out, a: (out - a).square().flatten(1).sum(1).mean(), rng, course)
 
 
 @dataclass(frozen=True)
@@ -311,19 +298,10 @@ class _Draws:
         return self.x[rows], self.label(rows)
 
 
-def _train(
-    model: nn.Module,
-    data: _Draws,
-    loss: Loss,
-    steps: int,
-    lr: float,
-    rng: torch.Generator,
-    progress: Progress | None,
-    device: torch.device | str,
-) -> Curve:
+def _train(model: nn.Module, data: _Draws, loss: Loss, rng: torch.Generator, course: Course) -> Curve:
     return fit(
-        model, data, epochs=steps, lr=lr, rng=rng, batch=len(data), optimiser="adam", loss=loss, on_epoch=progress,
-        device=device,
+        model, data, epochs=course.steps, lr=course.lr, rng=rng, batch=len(data), optimiser="adam", loss=loss,
+        on_epoch=course.progress, device=course.device,
     )  # fmt: skip
 
 
