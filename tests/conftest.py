@@ -1,6 +1,11 @@
-"""What several test files share: one thread per test process, and a small subject that trains in a second."""
+"""What several test files share: one thread per test process, a subject that trains in a second, the command."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,6 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from assay import cli
 from assay.engine.local import ThisProcess
 from assay.run import Budget, Run
 from assay.subject import Subject
@@ -52,3 +58,40 @@ def digits_model() -> tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]
 def digits(digits_model: tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Subject:
     model, data = digits_model
     return Subject.classifier(model, data, name="digits")
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.out.rstrip("\n").splitlines()[-1]
+
+    @property
+    def complaints(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("assay: ")]
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The console script with these words, in a folder of its own; what native code prints is seen too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist sets 80, where cells of tables fold
+
+    def command(*words: str) -> Ended:
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["assay", *words])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, *capfd.readouterr())
+
+    return command

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from assay import cli
+if TYPE_CHECKING:
+    from conftest import Command, Ended
 
 GOOD = """
 import torch
@@ -53,37 +54,10 @@ def build():
     )
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def complaints(self) -> list[str]:
-        return [line for line in self.err.splitlines() if line.startswith("assay: ")]
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The console script, in a folder of its own; what native code prints is seen too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist sets 80, where cells of tables fold
+def assay(assay: Command) -> Command:
     Path("lenient.toml").write_text(LENIENT)
-
-    def command(*words: str) -> Ended:
-        capfd.readouterr()
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["assay", *words])
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-        out, err = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, out, err)
-
-    return command
+    return assay
 
 
 def refused(ended: Ended, says: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 import typer
@@ -22,6 +22,9 @@ from assay import cli, shelf
 from assay.claim import Claim, Evidence, Published
 from assay.finding import Finding, Measure
 from assay.run import Run
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 SUBJECT = """
 import torch
@@ -50,37 +53,11 @@ def turned():
 """
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def last(self) -> str:
-        return self.out.rstrip("\n").splitlines()[-1]
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The console script with these words, in a folder of its own that holds a subject."""
-    (tmp_path / "subject.py").write_text(SUBJECT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist sets 80, where cells of tables fold
-
-    def command(*words: str) -> Ended:
-        capsys.readouterr()
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["assay", *words])
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, out, err)
-
-    return command
+def assay(assay: Command) -> Command:
+    """In a folder that holds a subject."""
+    Path("subject.py").write_text(SUBJECT)
+    return assay
 
 
 def test_help_loads_nothing_heavy() -> None:

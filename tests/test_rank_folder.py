@@ -7,17 +7,15 @@ file, and bars by their length, which stands in a CSV file.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from assay import cli
 from assay.audit import open_audit
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError
@@ -25,36 +23,8 @@ from assay.ranking import Trained, train_on_folder
 from assay.run import Run
 from assay.subjects import Source, open_subject
 
-
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def last(self) -> str:
-        return self.out.rstrip("\n").splitlines()[-1]
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The console script with these words, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def command(*words: str) -> Ended:
-        capsys.readouterr()
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["assay", *words])
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return command
+if TYPE_CHECKING:
+    from conftest import Command
 
 
 def discs(folder: Path, count: int = 150) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
@@ -469,3 +470,38 @@ def rendered(realistic: Audit, hostile: Audit) -> dict[str, str]:
 def build() -> SimpleNamespace:
     """The hands that make audits, for tests that want one of their own."""
     return SimpleNamespace(audit=of, answered=answered, unanswered=unanswered, described=described, hostile=HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name)))
+    if (chromium := next(found, None)) is None:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as play:
+        launched = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page from disk and, at the end, insists that it was quiet and asked for nothing but itself."""
+    heard, asked, visited, opened = [], [], set(), []
+
+    def go(path, **context):
+        opened.append(browser.new_context(**context))
+        page = opened[-1].new_page()
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("dialog", lambda dialog: heard.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: asked.append(request.url))
+        visited.add(path.as_uri())
+        page.goto(path.as_uri())
+        return page
+
+    yield go
+    for context in opened:
+        context.close()
+    assert heard == []
+    assert {url for url in asked if not url.startswith("data:")} <= visited

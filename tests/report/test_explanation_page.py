@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from assay.methods.explain.trial import Check, Scored, Verdict
 from assay.report.explanation import heat, render
 
 HOSTILE = "<script>alert('x')</script>"
-CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
 
 
@@ -120,31 +119,16 @@ def test_heat_has_two_colours_and_fades_to_the_picture() -> None:
     assert (heat(np.zeros((2, 2)), np.zeros((1, 2, 2), np.float32), signed=True) == 255).all()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    heard: list[str] = []
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        for kind in ("image", "table", "text"):
-            path = tmp_path / f"{kind}.html"
-            path.write_text(render(made(kind, hostile=HOSTILE if kind == "text" else "")), encoding="utf-8")
-            for width, scheme in ((390, "dark"), (1280, "light")):
-                context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-                page = context.new_page()
-                page.on("console", lambda message: heard.append(message.text))
-                page.on("dialog", lambda dialog: heard.append(dialog.message))
-                page.on(
-                    "request", lambda request: heard.append(request.url) if request.url.startswith("http") else None
-                )
-                page.goto(path.as_uri())
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, (kind, width)
-                for card in page.locator("li.map").all():
-                    badge = card.locator(".badge").bounding_box()
-                    assert badge is not None
-                    assert badge["x"] + badge["width"] <= width
-                pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
-                assert pictures == [True] * (5 if kind == "image" else 0)
-                context.close()
-        browser.close()
-    assert heard == []
+def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, tmp_path: Path) -> None:
+    for kind in ("image", "table", "text"):
+        path = tmp_path / f"{kind}.html"
+        path.write_text(render(made(kind, hostile=HOSTILE if kind == "text" else "")), encoding="utf-8")
+        for width, scheme in ((390, "dark"), (1280, "light")):
+            page = visit(path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (kind, width)
+            for card in page.locator("li.map").all():
+                badge = card.locator(".badge").bounding_box()
+                assert badge is not None
+                assert badge["x"] + badge["width"] <= width
+            pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
+            assert pictures == [True] * (5 if kind == "image" else 0)

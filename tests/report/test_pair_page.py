@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from assay.finding import Beside, Curve, Line, Measure, Panel
@@ -18,7 +17,6 @@ from assay.pair_explanation import Check, Frame, PairExplanation, Shown, Side, T
 from assay.report.pair_explanation import animate, render, tally
 
 HOSTILE = "<script>alert('x')</script>"
-CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 
 
 def made(*, decoder: bool = True, hostile: str = "") -> PairExplanation:
@@ -171,31 +169,16 @@ def test_the_tally_counts_every_outcome() -> None:
     assert tally(()) == "0 pass, 0 fail, 0 cannot tell"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    heard: list[str] = []
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        for name, told in (("seen", made()), ("unseen", made(decoder=False, hostile=HOSTILE))):
-            path = tmp_path / f"{name}.html"
-            path.write_text(page_of(told), encoding="utf-8")
-            for width, scheme in ((360, "dark"), (1280, "light")):
-                context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-                page = context.new_page()
-                page.on("console", lambda message: heard.append(message.text))
-                page.on("dialog", lambda dialog: heard.append(dialog.message))
-                page.on(
-                    "request", lambda request: heard.append(request.url) if request.url.startswith("http") else None
-                )
-                page.goto(path.as_uri())
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
-                for badge in page.locator(".map .badge").all():
-                    box = badge.bounding_box()
-                    assert box is not None
-                    assert box["x"] + box["width"] <= width
-                pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
-                assert pictures == [True] * (20 if name == "seen" else 14)
-                context.close()
-        browser.close()
-    assert heard == []
+def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, tmp_path: Path) -> None:
+    for name, told in (("seen", made()), ("unseen", made(decoder=False, hostile=HOSTILE))):
+        path = tmp_path / f"{name}.html"
+        path.write_text(page_of(told), encoding="utf-8")
+        for width, scheme in ((360, "dark"), (1280, "light")):
+            page = visit(path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            for badge in page.locator(".map .badge").all():
+                box = badge.bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= width
+            pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
+            assert pictures == [True] * (20 if name == "seen" else 14)
