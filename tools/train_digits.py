@@ -11,41 +11,20 @@ the end, to print the accuracy. The shipped weights were made with one thread an
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import numpy as np
 import torch
+from lesson import BUNDLED, accuracy, lesson
 from safetensors.torch import save_file
-from torch import nn
 
-from assay.data.arrays import Arrays
 from assay.data.digits import load_digits
 from assay.methods.train.fit import fit
 from assay.subjects.digits_mlp import network
 
-BUNDLED = Path(__file__).parents[1] / "src" / "assay" / "data" / "bundled"
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: Arrays) -> float:
-    x, y = data.take(np.arange(len(data)))
-    return float((model(x).argmax(1) == y).double().mean())
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--holdout", type=int, default=0, help="train on all but the first so many; score on those")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)  # the initial weights
-    data, model = load_digits(), network()
-    learn, score = data["train"], data["test"]
-    if k := given.holdout:
-        x, y = learn.take(np.arange(len(learn)))
-        learn, score = Arrays(x[k:], y[k:]), Arrays(x[:k], y[:k])
+    learn, score, final = lesson(__doc__, load_digits())
+    model = network()
     fit(model, learn, epochs=100, lr=0.1, batch=64, weight_decay=1e-3, rng=torch.Generator().manual_seed(0))
-    if not given.holdout:
+    if final:
         save_file(model.state_dict(), BUNDLED / "digits_mlp.safetensors")
     print(f"accuracy on {len(score)} images that were not trained on: {accuracy(model.eval(), score):.4f}")
 

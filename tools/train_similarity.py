@@ -11,25 +11,21 @@ pytorch-metric-learning 2.9.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import torch
+from lesson import BUNDLED, lesson
 from numpy.typing import NDArray
 from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.losses import ContrastiveLoss
 from safetensors.torch import save_file
 from torch import nn
 
-from assay.data.arrays import Arrays
 from assay.data.digits import load_digits
 from assay.data.pairs import Pairs
 from assay.methods.train.fit import fit
 from assay.nn.siamese import Siamese
 from assay.subjects.digits_similarity import network
 
-BUNDLED = Path(__file__).parents[1] / "src" / "assay" / "data" / "bundled"
 PAIRS = 20000
 
 
@@ -48,16 +44,8 @@ def best_threshold(distance: NDArray[np.float64], same: NDArray[np.int64]) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--holdout", type=int, default=0, help="train on all but the first so many; score on those")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)  # the initial weights
-    data, model = load_digits(), network()
-    learn, score = data["train"], data["test"]
-    if k := given.holdout:
-        x, y = learn.take(np.arange(len(learn)))
-        learn, score = Arrays(x[k:], y[k:]), Arrays(x[:k], y[:k])
+    learn, score, final = lesson(__doc__, load_digits())
+    model = network()
     loss = ContrastiveLoss(pos_margin=0, neg_margin=1, distance=LpDistance(normalize_embeddings=False, p=2))
     encoder = nn.Sequential(model.encoder, nn.Flatten())
     rng = torch.Generator().manual_seed(0)
@@ -65,7 +53,7 @@ def main() -> None:
     model.eval()
     pairs = Pairs.alike(learn, learn.labels, PAIRS, seed=1)
     threshold = best_threshold(distances(model, pairs), pairs.labels)
-    if not given.holdout:
+    if final:
         save_file(
             {**model.state_dict(), "threshold": torch.tensor(threshold)}, BUNDLED / "digits_similarity.safetensors"
         )

@@ -10,8 +10,8 @@ at once, at the end, to print the accuracy. The shipped weights were made with o
 from __future__ import annotations
 
 import torch
+from lesson import BUNDLED, accuracy
 from safetensors.torch import save_file
-from train_tabular import BUNDLED, accuracy
 
 from assay.data.topics import load_topics
 from assay.methods.train.fit import fit
