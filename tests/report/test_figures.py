@@ -221,6 +221,14 @@ def test_boxes_show_quartiles_whiskers_and_what_lies_beyond():
     assert abs(dot - y(0.95)) < 0.05
 
 
+def test_names_of_boxes_fold_where_they_would_reach_the_next():
+    names = ("what is seen", "seen, random change", "input, random change", "short")
+    boxes = Boxes(name="o", title="o", x_label="x", y_label="y", labels=names, values=((1.0, 2.0),) * 4)
+    told = [t.text for t in ET.fromstring(draw(boxes)).iter(f"{SVG}text")]
+    assert {"what is seen", "seen, random", "input, random", "short"} <= set(told)
+    assert told.count("change") == 2
+
+
 def drawn_with(root, colour, width=""):
     """All path data with a stroke of this colour and width."""
     style = f"stroke: {colour}; stroke-width: {width}" if width else f"stroke: {colour}"

@@ -316,7 +316,10 @@ def _boxes(view: Boxes, figure: Figure) -> None:
             capprops=line,
             flierprops={"marker": "o", "markersize": 3.5, "markerfacecolor": COLOURS[0], "markeredgewidth": 0},
         )
-    axes.set_xticks(range(len(view.labels)), [_clip(label, 16) for label in view.labels])
+    room = max(8, 56 // max(1, len(view.labels)))  # letters beside each other that do not reach the next label
+    axes.set_xticks(
+        range(len(view.labels)), ["\n".join(textwrap.wrap(_clip(label, 3 * room), room)) for label in view.labels]
+    )
     axes.set_xlim(-0.6, max(1, len(view.labels)) - 0.4)
     axes.grid(True, axis="y", color=_INK, alpha=0.12, linewidth=0.6)
     _name_axes(axes, view.x_label, view.y_label)
