@@ -222,20 +222,22 @@ def l2_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, sl
     """
     reach = (reach - slack * math.sqrt(change.shape[1])).clamp_min(0)
     goal = reach.square()
-    enough = goal * (1 - 5e-7)
+    few = change.shape[1] <= FEW_FEATURES
+    near = goal * (1e-7 if few else 5e-7)  # of few hardly any may be free: the last digit counts
     u = goal / torch.linalg.vector_norm(change, dim=1, keepdim=True).square().clamp_min(TINY)
     step, before = u, torch.zeros_like(u)
     asks = change.device.type == "cpu"  # a GPU would have to wait for the answer
-    left = ROUNDS if asks or change.shape[1] <= FEW_FEATURES else ROUNDS // 2
+    left = ROUNDS if asks or few else ROUNDS // 2
     while True:
         shorter = torch.clamp(change * u.sqrt(), below, above)
         size = torch.linalg.vector_norm(shorter, dim=1, keepdim=True)
         square, left = size.square(), left - 1
-        short = square < enough
-        if left == 0 or (asks and not bool(short.any())):
+        off = (goal - square).abs() > near
+        if left == 0 or (asks and not bool(off.any())):
             return shorter.mul_((reach / size.clamp_min(TINY)).clamp_max(1))
-        step = short * step * (goal - square) / (square - before).clamp_min(TINY)
-        u, before = u + step, square
+        gained = square - before  # rounding may take a step too far, and the next one back
+        step = off * step * (goal - square) / torch.where(gained == 0, goal.clamp_min(TINY), gained)
+        u, before = (u + step).clamp_min(0), square
 
 
 def l1_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, slack: float) -> Tensor:
