@@ -466,11 +466,11 @@ def _asking(model: nn.Module) -> Iterator[torch.device]:
             m.training = mode
 
 
-def answer_once(model: nn.Module, x: Tensor) -> Tensor:
-    """One guarded forward pass in eval mode, with the model put back as it was."""
+def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """One guarded forward pass in eval mode, through the model or this part of it, with its modes put back."""
     try:
         with _asking(model) as place:
-            out = model(x.to(place))
+            out = (part or model)(x.to(place))
     except AssayError:
         raise
     except Exception as e:
@@ -522,15 +522,12 @@ def check(subject: Subject) -> None:
 
 
 def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
-    """Refuse a tail that cannot compare two embeddings; what else may be wrong, `check` finds."""
+    """Refuse a tail that cannot compare two embeddings, and an encoder that makes none."""
     assert isinstance(model, PairModel)
+    e = answer_once(model, x, model.encode)
     with _asking(model) as place:
         try:
-            e = model.encode(x.to(place))
-        except Exception:  # what fails before the tail is told by `check`, with the shape of the input
-            return
-        try:
-            model.compare(e, e)
+            model.compare(e.to(place), e.to(place))
         except Exception as error:
             what = (str(error).strip().splitlines() or ["no message"])[0]
             raise SubjectError(

@@ -72,7 +72,7 @@ def test_projection_is_the_nearest_point(norm: Norm, radius: float, far: float, 
     x = x0 + far * (x - x0)
     near = Ball(norm, radius).project(x, x0)
     meant = radius * (1 - 2e-6) - 4e-7  # what is left of the radius when rounding has its share
-    assert_close(near.double(), nearest_by_bisection(x, x0, norm, meant), rtol=0, atol=1e-4)
+    assert_close(near.double(), nearest_by_bisection(x, x0, norm, meant), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1"])

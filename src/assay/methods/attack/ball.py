@@ -217,8 +217,8 @@ def keep_largest(change: Tensor, count: Tensor) -> Tensor:
 def l2_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, slack: float) -> Tensor:
     """clip(t change, below, above) with the t that makes it `reach` long, less the slack: n f, n f, n f, n 1 -> n f.
 
-    In u = t^2 its squared length is concave and piecewise linear: a secant through two u that are too small meets the
-    goal at a larger u that is not too large, so every round is feasible.
+    In u = t^2 its squared length is concave and piecewise linear: secants from below close in on the goal from below,
+    and where rounding takes one too far, the next steps back. The last is brought to its length at the end.
     """
     reach = (reach - slack * math.sqrt(change.shape[1])).clamp_min(0)
     goal = reach.square()
@@ -235,7 +235,7 @@ def l2_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, sl
         off = (goal - square).abs() > near
         if left == 0 or (asks and not bool(off.any())):
             return shorter.mul_((reach / size.clamp_min(TINY)).clamp_max(1))
-        gained = square - before  # rounding may take a step too far, and the next one back
+        gained = square - before
         step = off * step * (goal - square) / torch.where(gained == 0, goal.clamp_min(TINY), gained)
         u, before = (u + step).clamp_min(0), square
 
