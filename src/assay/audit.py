@@ -242,6 +242,7 @@ def audit(
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
     each answer, and whether it was asked now.
     """
+    from assay.door import admit
     from assay.engine.local import ThisProcess
     from assay.subject import check
 
@@ -257,8 +258,9 @@ def audit(
         debug=debug,
     )
     check(subject)
-    fingerprint = subject.fingerprint()
-    keys = [probe.key(fingerprint, run) for probe in asked]
+    subject, alarms = admit(subject)
+    fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
+    keys = [probe.key(fingerprint, run, behaviour) for probe in asked]
     folder = None
     if out is not None:
         key = blake2b(" ".join(keys).encode(), digest_size=16).hexdigest()
@@ -278,10 +280,10 @@ def audit(
             left_out = None
             if probes is None and budget == "quick" and not probe.in_quick:
                 left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}"
-            answer = put(probe, subject, run, fingerprint, left_out=left_out)
+            answer = put(probe, subject, run, key, left_out=left_out)
             if folder and left_out is None:
                 store.save_answer(folder, answer)
-        row = Judged(answer=answer, judgements=_judgements(probe, answer, standards))
+        row = Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms))
         told(row, not known)
         rows.append(row)
     done = Audit(
@@ -290,7 +292,7 @@ def audit(
         budget=dataclasses.asdict(run.budget),
         seed=seed,
         device=device,
-        alarms=_alarms(subject),
+        alarms=alarms,
         environment=environment(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         source=source,
@@ -303,46 +305,18 @@ def audit(
     return done
 
 
-def _judgements(probe: Probe, answer: Answer, standards: Standards) -> tuple[Judgement, ...]:
+def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
     if answer.finding is None:
         return ()
     judgements = []
     for standard in standards.limits.get(probe.name(), probe.standards):
         try:
-            judgements.append(judge(standard, answer.finding))
+            judgements.append(judge(standard, answer.finding, alarms))
         except AssayError as e:  # a limit on a measure that this probe does not have must not look like a pass
             judgements.append(
                 Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e))
             )
     return tuple(judgements)
-
-
-def _alarms(subject: Subject) -> tuple[Alarm, ...]:
-    """What is wrong with the subject as a whole, whatever the question."""
-    import numpy as np
-    import torch
-
-    from assay.subject import Classification, answer_once
-
-    x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
-    first, second = answer_once(subject.model, x), answer_once(subject.model, x)
-    alarms = []
-    if subject.draws == 1 and not torch.equal(first, second):
-        alarms.append(
-            Alarm(
-                "The model answers differently each time it is asked the same; give draws=n, so that answers are "
-                "averages and attacks see the average."
-            )
-        )
-    sums_to_one = isinstance(subject.task, Classification) and bool(((first.sum(1) - 1).abs() < 1e-4).all())
-    if sums_to_one and bool((first >= 0).all()):
-        alarms.append(
-            Alarm(
-                "The model returns probabilities where logits are expected: its confidence is read wrongly. Return the "
-                "logits, or the logarithm of the probabilities."
-            )
-        )
-    return tuple(alarms)
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:

@@ -113,7 +113,13 @@ Data = Annotated[
     ),
 ]
 Bounds = Annotated[
-    tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="What input values lie between, if not 0 and 1.")
+    tuple[str, str] | None,
+    typer.Option(
+        "--bounds",
+        metavar="LOW HIGH",
+        help="What input values lie between, if not 0 and 1; one number for all, or one for each column with commas "
+        "between. 8-bit pixels are brought to it. Radii are shares of this range.",
+    ),
 ]
 Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Subtracted from the input, per channel.")]
 Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="What the input is then divided by, per channel.")]
@@ -635,7 +641,7 @@ def page_of_claims(
 def _source(
     subject: str,
     data: str | None,
-    bounds: tuple[float, float] | None,
+    bounds: tuple[str, str] | None,
     mean: str | None,
     std: str | None,
     size: int | None,
@@ -646,7 +652,7 @@ def _source(
     return Source(
         subject=subject,
         data=data,
-        bounds=bounds,
+        bounds=None if bounds is None else (_bound(bounds[0]), _bound(bounds[1])),
         mean=_numbers("--mean", mean),
         std=_numbers("--std", std),
         size=size,
@@ -655,12 +661,22 @@ def _source(
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
+    return None if text is None else _listed(option, text)
+
+
+def _bound(text: str) -> float | tuple[float, ...]:
+    numbers = _listed("--bounds", text)
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _listed(option: str, text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.replace(",", " ").split())
+        numbers = tuple(float(part) for part in text.replace(",", " ").split())
     except ValueError:
-        raise AssayError(f"{option} {text!r} is not a list of numbers; write it like {option} 0.5,0.5,0.5.") from None
+        numbers = ()
+    if not numbers:
+        raise AssayError(f"{option} {text!r} is not a list of numbers; write it like {option} 0.5,0.5,0.5.")
+    return numbers
 
 
 def _pairs(settings: Sequence[str] | None) -> dict[str, str]:

@@ -181,12 +181,19 @@ class Measure:
         return cls(name=name, value=value, low=low, high=high, n=order.size, better=better, about=about, beside=beside)
 
 
+EVERYTHING = ("every measure",)
+"""What an alarm about the subject as a whole doubts."""
+
+
 @dataclass(frozen=True)
 class Alarm:
     """Why a number may flatter the subject; measures named in `doubts` cannot pass while it stands."""
 
     says: str
     doubts: tuple[str, ...] = ()
+
+    def about(self, measure: str) -> bool:
+        return self.doubts == EVERYTHING or measure in self.doubts
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ class Probe(ABC):
     source: ClassVar[str]
     in_quick: ClassVar[bool] = True
     """Whether a quick audit asks it unless told to; one that takes long waits for the standard budget."""
+    in_shares: ClassVar[bool] = False
+    """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
+    `Subject.in_shares`, and its radii are such shares."""
     version: ClassVar[int] = 1
     """Raised when the method changes, so that stored answers of the older one are asked again."""
 
@@ -80,10 +83,11 @@ class Probe(ABC):
     def settings(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def key(self, subject_fingerprint: str, run: Run) -> str:
-        """What makes two askings the same: subject, question, settings, method version, seed and budget."""
+    def key(self, fingerprint: str, run: Run, behaviour: str = "") -> str:
+        """What makes two askings the same: subject and its answers, question, settings, version, seed and budget."""
         parts = [
-            subject_fingerprint,
+            fingerprint,
+            behaviour,
             self.name(),
             self.version,
             self.settings(),
@@ -173,21 +177,18 @@ class Answer:
     when: str = ""
 
 
-def put(
-    probe: Probe, subject: Subject, run: Run, fingerprint: str | None = None, *, left_out: str | None = None
-) -> Answer:
+def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
     """Put the question: does it apply, seed, time, ask, judge its witnesses afresh, leave the subject as it was.
 
     A question that cannot be answered is an answer too, and so is one that is `left_out`, with the reason; whatever
     goes wrong in one loses nothing of the others.
     """
-    key = probe.key(fingerprint or subject.fingerprint(), run)
     told: dict[str, Any] = {
         "probe": probe.name(),
         "question": probe.question(),
         "source": probe.source,
         "settings": probe.settings(),
-        "key": key,
+        "key": key or probe.key(subject.fingerprint(), run),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     reason = probe.why_not(subject) or left_out
@@ -197,9 +198,13 @@ def put(
         return Answer(**told, status="does not apply", why=reason)
     start = time.perf_counter()
     try:
-        with undisturbed(subject.model, run):
-            finding = probe.ask(subject, run)
+        asked = subject.in_shares() if probe.in_shares else subject
+        with undisturbed(asked.model, run):
+            finding = probe.ask(asked, run)
             if finding.witnesses is not None:
+                if asked is not subject:
+                    finding = dataclasses.replace(finding, witnesses=_in_natural_units(finding.witnesses, subject))
+                assert finding.witnesses is not None
                 finding = _sworn(finding, finding.witnesses, subject, run)
     except Exception as e:
         if run.debug:
@@ -253,6 +258,17 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
                     current.update(held)
 
 
+def _in_natural_units(witnesses: Witnesses, subject: Subject) -> Witnesses:
+    """Witnesses that were found in shares of the range, as inputs of the subject; their radii stay shares."""
+    import numpy as np
+
+    low, span = (edge.float().numpy() for edge in subject.inputs.edges())
+    clean = subject.data[witnesses.split].take(np.asarray(witnesses.index))[0].numpy()
+    moved = witnesses.changed != witnesses.clean  # what did not move is the input's own value, to the bit
+    changed = np.where(moved, low + witnesses.changed * span, clean).astype(np.float32)
+    return dataclasses.replace(witnesses, clean=clean, changed=changed)
+
+
 def _sworn(finding: Finding, witnesses: Witnesses, subject: Subject, run: Run) -> Finding:
     """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others."""
     held, _ = judge_witnesses(witnesses, subject, run)
@@ -272,19 +288,26 @@ def judge_witnesses(
     """Judge stored witnesses with fresh float32 forward passes and with box and ball checks in float64.
 
     Shares no code with the attacks. A witness holds if the model still answers something other than the label, every
-    value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs).
+    value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs). Radii
+    are shares of the range of the inputs, of each feature's own where they have one.
     """
     import numpy as np
     import torch
 
-    low, high = subject.inputs.low, subject.inputs.high
+    low, span = (edge.flatten().numpy() for edge in subject.inputs.edges())
+
+    def shares(x: NDArray[Any]) -> NDArray[np.float64]:  # n *d -> n f
+        beyond = x.astype(np.float64).reshape(len(x), -1) - low
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(beyond == 0, 0.0, beyond / span)
+
     reasons: list[str] = []
     for start in range(0, len(witnesses), 256):
         rows = slice(start, start + 256)
         changed = torch.as_tensor(witnesses.changed[rows]).float()
         said = subject.predict(changed.to(run.device)).argmax(-1).cpu().numpy()
-        flat = witnesses.changed[rows].astype(np.float64).reshape(len(changed), -1)
-        gap = np.abs(flat - witnesses.clean[rows].astype(np.float64).reshape(len(changed), -1))
+        flat = shares(witnesses.changed[rows])
+        gap = np.abs(flat - shares(witnesses.clean[rows]))
         size = {
             "linf": gap.max(1),
             "l2": np.sqrt((gap**2).sum(1)),
@@ -299,8 +322,8 @@ def judge_witnesses(
                 reasons.append(f"unknown norm {norm!r}")
             elif said[i] == witnesses.label[row]:
                 reasons.append(f"the model answers {subject.task.classes[said[i]]!r}, which is right")
-            elif flat[i].min() < low - 1e-6 or flat[i].max() > high + 1e-6:
-                reasons.append(f"it leaves the box [{low:g}, {high:g}]")
+            elif not (flat[i].min() >= -1e-6 and flat[i].max() <= 1 + 1e-6):
+                reasons.append(f"it leaves the box [{subject.inputs.low:g}, {subject.inputs.high:g}]")
             elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):
                 reasons.append(f"its {norm} distance {size[norm][i]:.6g} is above the radius {radius:.6g}")
             else:

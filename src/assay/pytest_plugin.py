@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from assay.errors import AssayError
-from assay.finding import Finding
+from assay.finding import Alarm, Finding
 from assay.probe import Answer, configure, put
 from assay.report.words import NBSP, in_full, limit
 from assay.standard import Standard, judge
@@ -31,6 +31,8 @@ class Answered:
 
     answer: Answer
     subject: str
+    alarms: tuple[Alarm, ...] = ()
+    """About the subject as a whole."""
 
     def at_least(self, bound: float, *, measure: str | None = None) -> Answered:
         """The headline measure, or the one that is named, is at least this."""
@@ -50,9 +52,9 @@ class Answered:
 
     def _held(self, standard: Standard) -> Answered:
         measure = self.finding.measure(standard.measure)
-        judgement = judge(standard, self.finding)
+        judgement = judge(standard, self.finding, self.alarms)
         if judgement.verdict != "pass":
-            alarms = "".join(f" Alarm: {alarm.says}" for alarm in self.finding.alarms)
+            alarms = "".join(f" Alarm: {alarm.says}" for alarm in (*self.finding.alarms, *self.alarms))
             self._fail(
                 f"{judgement.verdict}: {measure.name} is {in_full(measure)}, wanted "
                 f"{limit(standard, measure.unit)}; {judgement.why}.{alarms}"
@@ -77,6 +79,7 @@ class Examined:
     def ask(self, probe: str, **settings: Any) -> Answered:
         """Put one question, by its name in `assay probes`; keywords are its settings."""
         from assay import shelf
+        from assay.door import admit
         from assay.engine.local import ThisProcess
         from assay.run import Run
         from assay.run import budget as budget_named
@@ -85,7 +88,8 @@ class Examined:
         run = Run(engine=ThisProcess(), budget=budget_named(self.budget), seed=self.seed)
         asked = configure(shelf.load("probes", probe), settings)
         check(self.subject)
-        return Answered(put(asked, self.subject, run), self.subject.name)
+        subject, alarms = admit(self.subject)
+        return Answered(put(asked, subject, run), self.subject.name, alarms)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.errors import AssayError
-from assay.finding import Finding, Measure
+from assay.finding import Alarm, Finding, Measure
 
 Verdict = Literal["pass", "fail", "cannot tell", "not asked", "no standard"]
 
@@ -50,10 +50,13 @@ class Judgement:
     more: int | None = None
 
 
-def judge(standard: Standard, finding: Finding) -> Judgement:
-    """Pass if the whole interval is on the good side, fail if it is on the bad side, else cannot tell."""
+def judge(standard: Standard, finding: Finding, alarms: tuple[Alarm, ...] = ()) -> Judgement:
+    """Pass if the whole interval is on the good side, fail if it is on the bad side, else cannot tell.
+
+    `alarms` are those about the subject as a whole.
+    """
     measure = finding.measure(standard.measure)
-    doubts = [a.says for a in finding.alarms if measure.name in a.doubts]
+    doubts = [a.says for a in (*alarms, *finding.alarms) if a.about(measure.name)]
     verdict, why, more = _compare(standard, measure)
     if verdict == "pass" and doubts:
         verdict, why = "cannot tell", f"the limit is met, but the number is in doubt: {doubts[0]}"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+import pickle
+import types
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from assay.data.arrays import Arrays
+from assay.data.arrays import UNIT, Arrays
 from assay.data.held_out import Part
 from assay.data.items import Items
 from assay.data.open import open_data
 from assay.data.pairs import LIKENESS, ORDER, Pairs
+from assay.data.shares import Shares
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
+from assay.nn.read_as import OneScore, Rescaled
 
 
 @runtime_checkable
@@ -108,6 +114,9 @@ class Similarity:
 
 
 Task = Classification | Ranking | Similarity
+ALIKE = 0.1  # columns are alike where the middle one has at least this share of the bounds given for all
+SURE = 4  # inputs that are looked at before anything is asked
+LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 PAIRS = 2000  # drawn from each split where nobody says how many
 ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
 
@@ -151,17 +160,69 @@ class TwoClasses(nn.Module):
         return torch.stack([-odds, odds], 1)
 
 
+Bound = float | Sequence[float]
+"""What values lie above or below: one number for all features, or one for each."""
+
+
 @dataclass(frozen=True)
 class InputSpace:
-    """The shape of one input and the bounds of its values, in natural units."""
+    """The shape of one input and the bounds of its values, in natural units.
+
+    A radius is a share of the range: where the bounds are not 0 and 1, questions about changes are put in shares of it
+    (`Subject.in_shares`), so that a budget means the same for pixels up to 255, and for every column of a table.
+    """
 
     shape: tuple[int, ...]
     low: float = 0.0
     high: float = 1.0
+    ranges: tuple[tuple[float, float], ...] | None = None
+    """What each feature lies between, in the order of the flattened input, where features have ranges of their own."""
+    natural: InputSpace | None = None
+    """The space that values are shares of; None where they are in natural units."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
             raise AssayError(f"Bounds must have low < high, got {self.low} and {self.high}; images are usually 0 1.")
+        if self.ranges is None:
+            return
+        if len(self.ranges) != math.prod(self.shape):
+            raise AssayError(
+                f"Bounds for {len(self.ranges)} features, and an input of shape {self.shape} has "
+                f"{math.prod(self.shape)}; give one low and one high for each, or one for all."
+            )
+        wrong = next((i for i, (low, high) in enumerate(self.ranges) if not low <= high), None)
+        if wrong is not None:
+            low, high = self.ranges[wrong]
+            raise AssayError(f"Bounds must have low <= high, got {low:g} and {high:g} for feature {wrong}; mend them.")
+
+    @classmethod
+    def between(cls, shape: tuple[int, ...], low: Bound, high: Bound) -> InputSpace:
+        """The space of inputs of this shape between these bounds."""
+        if isinstance(low, int | float) and isinstance(high, int | float):
+            return cls(shape, float(low), float(high))
+        count = math.prod(shape)
+        lows, highs = ([float(b)] * count if isinstance(b, int | float) else [float(v) for v in b] for b in (low, high))
+        if len(lows) != len(highs):
+            raise AssayError(f"Bounds have {len(lows)} lows and {len(highs)} highs; give one of each for each feature.")
+        return cls(shape, min(lows), max(highs), tuple(zip(lows, highs, strict=True)))
+
+    def edges(self) -> tuple[Tensor, Tensor]:  # -> *d or (), *d or (): float64
+        """The lower bound and the width of the range, for each feature where they differ."""
+        if self.ranges is None:
+            low, high = torch.tensor([self.low, self.high], dtype=torch.float64)
+            return low, high - low
+        low, high = torch.tensor(self.ranges, dtype=torch.float64).T
+        return low.reshape(self.shape), (high - low).reshape(self.shape)
+
+    def size(self, radius: float) -> str:
+        """A radius in words: as it is where values run from 0 to 1, else as a share and in natural units."""
+        if self.natural is None:
+            return f"{radius:.3g}"
+        span = self.natural.edges()[1]
+        small, large = (radius * float(s) for s in (span.min(), span.max()))
+        if self.natural.ranges is None:
+            return f"{radius:.3g} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
+        return f"{radius:.3g} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
 
     @property
     def is_image(self) -> bool:
@@ -176,17 +237,18 @@ class InputSpace:
 class Normalised(nn.Module):
     """(x - mean) / std in front of a model, so that budgets are in natural units whatever the model was trained on."""
 
-    def __init__(self, model: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, model: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], axes: int = 3) -> None:
         super().__init__()
         if any(s <= 0 for s in std):
             raise AssayError(f"--std must be positive, got {std}; give the standard deviation of each channel.")
         self.mean: Tensor
         self.std: Tensor
         self.model = model
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        wide = (-1,) + (1,) * (axes - 1)
+        self.register_buffer("mean", torch.tensor(mean).view(wide))
+        self.register_buffer("std", torch.tensor(std).view(wide))
 
-    def forward(self, x: Tensor) -> Tensor:  # n c h w -> n k
+    def forward(self, x: Tensor) -> Tensor:  # n c *d -> n k
         out: Tensor = self.model((x - self.mean) / self.std)
         return out
 
@@ -210,6 +272,8 @@ class Subject:
     about: str = ""
     origin: tuple[str, ...] = ()
     """What was done to get here, oldest first: names of remedies."""
+    notes: tuple[str, ...] = ()
+    """How it is read where that is not plain, in sentences; an audit shows them."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -229,7 +293,7 @@ class Subject:
         *,
         name: str | None = None,
         classes: tuple[str, ...] | list[str] | None = None,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[Bound, Bound] | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         layers: Mapping[str, str] | None = None,
@@ -238,38 +302,45 @@ class Subject:
         about: str = "",
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
-        .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such."""
+        .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
+
+        `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
+        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds.
+        """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
-        splits = (
-            {k: as_data(v, k) for k, v in data.items()}
-            if isinstance(data, Mapping)
-            else {"test": as_data(data, "test")}
-        )
+        given = data if isinstance(data, Mapping) else {"test": data}
+        splits = {split: as_data(each, split, bounds) for split, each in given.items()}
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         test = splits["test"]
         if len(test) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one labelled input.")
-        example, _ = test.take(np.arange(1))
+        example = first_inputs(test)
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
         if mean is not None or std is not None:
             mean, std = mean or (0.0,), std or (1.0,)
-            for option, given in (("--mean", mean), ("--std", std)):
-                if len(given) not in (1, shape[0]):
-                    raise AssayError(f"{option} has {len(given)} values for {shape[0]} channels; give 1 or {shape[0]}.")
-            model = Normalised(model, tuple(mean), tuple(std))
+            for option, numbers in (("--mean", mean), ("--std", std)):
+                if len(numbers) not in (1, shape[0]):
+                    raise AssayError(
+                        f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}."
+                    )
+            model = Normalised(model, tuple(mean), tuple(std), len(shape))
+        inputs, notes = _space(splits, shape, bounds)
+        names = classes or test.classes
+        model, read = _as_two(model, example, None if names is None else len(names))
         subject = cls(
             name=name,
             model=model,
-            task=Classification(tuple(classes or test.classes or _count_classes(model, example))),
-            inputs=InputSpace(shape, *bounds),
+            task=Classification(tuple(names or _count_classes(model, example[:1]))),
+            inputs=inputs,
             data=splits,
             layers=layers or {},
             draws=draws,
             differentiable=differentiable,
             about=about,
+            notes=(*notes, *read),
         )
         check(subject)
         return subject
@@ -360,6 +431,20 @@ class Subject:
             layers={},
         )
 
+    def in_shares(self) -> Subject:
+        """The same subject with each value as its share of its range, so that a radius of 0.03 is 3 % of it."""
+        space = self.inputs
+        if space.ranges is None and (space.low, space.high) == (0.0, 1.0):
+            return self
+        low, span = space.edges()
+        return replace(
+            self,
+            model=Rescaled(self.model, low, span),
+            inputs=InputSpace(space.shape, natural=space),
+            data={split: Shares(data, low, span) for split, data in self.data.items()},
+            layers={part: f"model.{name}" for part, name in self.layers.items()},
+        )
+
     def predict(self, x: Tensor) -> Tensor:  # n *d -> n k
         """Log-odds for each class; for a random model the log of the probability averaged over `draws` passes."""
         with torch.no_grad():
@@ -373,19 +458,45 @@ class Subject:
             return total.clamp_min(1e-38).log()
 
     def fingerprint(self) -> str:
-        """A hash of weights, code, task and data: the same subject has the same one, on any day."""
+        """A hash of weights, state, code, task and data: the same subject has the same one, on any day.
+
+        Where the model holds something that cannot be hashed, each call gives another one: nothing is known of it.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(name.encode() + _content(tensor))
+        whole: list[str] = []  # names of modules that say themselves what they are, and below which nobody looks
         for name, module in self.model.named_modules():
-            digest.update(f"{name} {sorted(_plain_attributes(module).items())}".encode())
+            if any(name == w or name.startswith(f"{w}.") or not w for w in whole):
+                continue
+            said = _program(module)
+            if said is not None:
+                whole.append(name)
+                digest.update(f"{name} {said}".encode())
+                continue
+            for key, value in sorted(vars(module).items()):
+                if key not in TORCH_OWN:
+                    digest.update(f"{name} {key} ".encode() + _content(value))
         for kind in sorted({type(m) for m in self.model.modules()}, key=lambda k: k.__qualname__):
             digest.update(_source(kind))
         digest.update(repr((str(self.model), self.task, self.inputs, self.draws, self.differentiable)).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
         return digest.hexdigest()
+
+    def behaviour(self) -> str:
+        """A hash of its answers to a few hundred test inputs, as fine as a 256th of the largest.
+
+        It tells two models apart that differ in what no hash of their parts sees, a global or a file that they read.
+        Rounding differs between machines, so it may too; stored answers are then asked again, and nothing is lost.
+        """
+        x = first_inputs(self.data["test"], self.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            out = answer_once(self.model, x).double()
+        _, exponent = math.frexp(float(out[out.isfinite()].abs().max())) if bool(out.isfinite().any()) else (0, 0)
+        steps = torch.nan_to_num(out / 2.0 ** (exponent - 8), nan=1e6, posinf=2e6, neginf=-2e6).round()
+        return hashlib.blake2b(steps.long().numpy().tobytes(), digest_size=16).hexdigest()
 
     def cured(self, model: nn.Module, remedy: str, *, draws: int | None = None) -> Subject:
         """The same task and data with another model, which remembers what was done; `draws` where it is random."""
@@ -409,16 +520,48 @@ class Recipe:
     build: Callable[[], Subject]
 
 
-def _plain_attributes(module: nn.Module) -> dict[str, str]:
-    """What a module holds besides tensors and modules, where it is plain: two nets may differ in a flag alone."""
-    plain = (bool, int, float, str, bytes, type(None))
-    return {
-        name: repr(value)
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and name != "training"
-        and (isinstance(value, plain) or (isinstance(value, tuple | list) and all(isinstance(v, plain) for v in value)))
-    }
+TORCH_OWN = frozenset(vars(nn.Module())) | {"training"}
+"""What every module has; parameters, buffers and children are seen to by themselves."""
+
+
+def _program(module: nn.Module) -> str | None:
+    """What a module that was not written in Python says of itself: its file's hash, or its program."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.inlined_graph)
+    if isinstance(module, torch.fx.GraphModule):
+        return str(module.code)
+    said = getattr(module, "state_digest", None)
+    return said if isinstance(said, str) else None
+
+
+def _content(value: Any) -> bytes:
+    """The value itself, as bytes to hash: two nets may differ in a flag, a plain tensor or a fitted tree alone."""
+    digest = hashlib.blake2b(type(value).__qualname__.encode(), digest_size=16)
+    if isinstance(value, Tensor):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, nn.Module):
+        said = _program(value)
+        digest.update(_source(type(value)) + (_content(vars(value)) if said is None else said.encode()))
+    elif isinstance(value, tuple | list):
+        digest.update(b"".join(_content(v) for v in value))
+    elif isinstance(value, dict | types.MappingProxyType):
+        digest.update(b"".join(_content(k) + _content(v) for k, v in value.items()))
+    elif isinstance(value, set | frozenset):
+        digest.update(b"".join(sorted(_content(v) for v in value)))
+    elif isinstance(value, types.FunctionType):
+        code, cells = value.__code__, tuple(cell.cell_contents for cell in value.__closure__ or ())
+        digest.update(code.co_code + repr(code.co_names).encode() + _content((cells, value.__defaults__)))
+        digest.update(b"".join(c.co_code if isinstance(c, types.CodeType) else _content(c) for c in code.co_consts))
+    else:
+        try:
+            digest.update(pickle.dumps(value, protocol=5))
+        except Exception:  # whatever an object's own code raises: what cannot be hashed is not known
+            digest.update(uuid.uuid4().bytes)
+    return digest.digest()
 
 
 def _source(kind: type[nn.Module]) -> bytes:
@@ -443,6 +586,65 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Linear):
             found["head"] = name
     return found
+
+
+def first_inputs(data: Data, model: nn.Module | None = None) -> Tensor:
+    """A few hundred inputs to find out by how a model is to be read: n *d.
+
+    The four that `check` looks at, where one of the others cannot be read, or breaks the model: the questions that
+    meet it say so, each for itself.
+    """
+    try:
+        x, _ = data.take(np.arange(min(LOOKS, len(data))))
+        if model is not None:
+            answer_once(model, x.clone())
+    except AssayError:
+        x, _ = data.take(np.arange(min(SURE, len(data))))
+    return x
+
+
+def _space(
+    splits: Mapping[str, Data], shape: tuple[int, ...], bounds: tuple[Bound, Bound] | None
+) -> tuple[InputSpace, tuple[str, ...]]:
+    """The input space, and what to say of it where nobody said what the columns of a table lie between."""
+    numbers = bounds is None or all(isinstance(b, int | float) for b in bounds)
+    if len(shape) != 1 or not numbers:
+        return InputSpace.between(shape, *(bounds or (0.0, 1.0))), ()
+    low, high = _extremes(splits, shape)
+    widths = high - low
+    given = pixel_bounds(bounds)
+    inside = bool((low >= given[0]).all() and (high <= given[1]).all())
+    if inside and (bounds is None or float(np.sort(widths)[(len(widths) - 1) // 2]) >= ALIKE * (given[1] - given[0])):
+        return InputSpace.between(shape, *given), ()
+    if not (np.isfinite(widths).all() and (widths > 0).any()) or (bounds is not None and not inside):
+        return InputSpace.between(shape, *given), ()  # `check` says which value is wrong
+    wide, narrow = int(widths.argmax()), int(np.where(widths > 0, widths, np.inf).argmin())
+    return InputSpace.between(shape, low.tolist(), high.tolist()), (
+        f"Nobody said what each column lies between: a radius is a share of what it has in the data, from "
+        f"{widths[narrow]:.3g} (column {narrow}) to {widths[wide]:.3g} (column {wide}). Give bounds for each column.",
+    )
+
+
+def _extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The smallest and the largest value of each feature in all splits: *d, *d."""
+    low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+    for data in splits.values():
+        for start in range(0, len(data), 4096):
+            x = data.take(np.arange(start, min(start + 4096, len(data))))[0].numpy().astype(np.float64)
+            if x.shape[1:] != shape:
+                break  # told where the split is asked about
+            low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
+    return low, high
+
+
+def _as_two(model: nn.Module, x: Tensor, classes: int | None) -> tuple[nn.Module, tuple[str, ...]]:
+    """A model that gives one score for each input as one of two classes, and what to say of it; else as it is."""
+    if answer_once(model, x[:1]).shape not in ((1,), (1, 1)) or classes not in (None, 2):
+        return model, ()
+    out = answer_once(model, x)
+    probability = bool(((out >= 0) & (out <= 1)).all())
+    read = "probability of the second class" if probability else "logit of the second class against the first"
+    return OneScore(model, probability), (f"The model gives one number for each input; it is read as the {read}.",)
 
 
 def _count_classes(model: nn.Module, example: Tensor) -> tuple[str, ...]:
@@ -501,7 +703,7 @@ def check(subject: Subject) -> None:
                 f"Label {labels[strange[0]]} of input {strange[0]} in {split!r} is outside 0..{k - 1} for {k} classes; "
                 f"renumber the labels or give the right number of classes."
             )
-    x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
+    x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
     out = answer_once(subject.model, x)
     if not isinstance(subject.task, Classification):
@@ -585,28 +787,43 @@ def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: Inpu
         raise SubjectError(
             f"Inputs of {split!r} have shape {tuple(x.shape[1:])}, those of 'test' {inputs.shape}; make them the same."
         )
-    low, high = torch.aminmax(x.flatten(1), dim=1) if x.numel() else (x.new_zeros(0), x.new_zeros(0))
-    bad = ~((low >= inputs.low - 1e-6) & (high <= inputs.high + 1e-6))  # NaN compares false, so it is caught too
+    if not x.numel():
+        return
+    low, span = inputs.edges()
+    slack = 1e-6 * span.clamp_min(torch.finfo(torch.float32).tiny)
+    bad = ~((x >= low - slack) & (x <= low + span + slack)).flatten(1)  # NaN compares false, so it is caught too
     if bool(bad.any()):
-        row = int(torch.nonzero(bad)[0])
-        value = float(low[row] if not low[row] >= inputs.low - 1e-6 else high[row])
+        row = int(torch.nonzero(bad)[0, 0])
+        beyond = torch.maximum(low - x[row], x[row] - low - span).flatten()
+        feature = int(torch.nan_to_num(beyond, nan=torch.inf).argmax())
+        value = float(x[row].flatten()[feature])
+        lowest, highest = (inputs.low, inputs.high) if inputs.ranges is None else inputs.ranges[feature]
+        column = "" if inputs.ranges is None else f" in feature {feature}"
         raise SubjectError(
-            f"Input {indices[row]} of {split!r} has the value {value:g} outside the bounds [{inputs.low:g}, "
-            f"{inputs.high:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
+            f"Input {indices[row]} of {split!r} has the value {value:g}{column} outside the bounds [{lowest:g}, "
+            f"{highest:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
         )
 
 
-def as_data(given: Any, split: str) -> Data:
-    """Whatever the user brought for a split, as `Data`."""
+def pixel_bounds(bounds: tuple[Bound, Bound] | None) -> tuple[float, float]:
+    """What 8-bit pixels are brought to: the bounds, where they are the same for all features; else 0 and 1."""
+    if bounds is not None and isinstance(bounds[0], int | float) and isinstance(bounds[1], int | float):
+        return float(bounds[0]), float(bounds[1])
+    return UNIT
+
+
+def as_data(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
+    """Whatever the user brought for a split, as `Data`; 8-bit pixels between these bounds."""
+    pixels = pixel_bounds(bounds)
     try:
         if isinstance(given, Data):
             return given
         if isinstance(given, str | Path):
-            return open_data(given)
+            return open_data(given, pixels=pixels)
         if isinstance(given, tuple | list) and len(given) == 2:
-            return Arrays(*given)
+            return Arrays(*given, pixels=pixels)
         if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-            return Items(given)
+            return Items(given, pixels=pixels)
     except AssayError as e:
         raise SubjectError(f"The split {split!r}: {e}") from e
     raise AssayError(

@@ -12,27 +12,39 @@ from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
 
+UNIT = (0.0, 1.0)
+"""What 8-bit pixels are brought to where nobody says otherwise."""
+
 
 class Arrays:
     """Inputs and labels in memory: numpy arrays or tensors.
 
-    `x` (n *d) is uint8, kept as uint8 and divided by 255 by `take`, or of a floating type, which `take` gives back as
-    float32 and otherwise as it is. `y` (n) holds class indices from 0; `classes` names them where the names are known.
+    `x` (n *d) is uint8, kept as uint8 and brought from 0..255 to `pixels` by `take`, or of a floating type, which
+    `take` gives back as float32 and otherwise as it is. `y` (n) holds class indices from 0; `classes` names them where
+    the names are known.
     """
 
-    def __init__(self, x: NDArray[np.generic] | Tensor, y: ArrayLike | Tensor, classes: Sequence[str] | None = None):
+    def __init__(
+        self,
+        x: NDArray[np.generic] | Tensor,
+        y: ArrayLike | Tensor,
+        classes: Sequence[str] | None = None,
+        *,
+        pixels: tuple[float, float] = UNIT,
+    ):
         self.x = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
         check_inputs(self.x)
         self.labels = as_labels(y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y), len(self.x))
         self.classes = None if classes is None else tuple(classes)
         check_classes(self.labels, self.classes)
+        self.pixels = pixels
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
         """Inputs as float32 in natural units and their int64 labels."""
-        return as_inputs(self.x[indices]), torch.from_numpy(self.labels[indices])
+        return as_inputs(self.x[indices], self.pixels), torch.from_numpy(self.labels[indices])
 
     def fingerprint(self) -> str:
         """A hash of every byte, so that equal data are equal wherever they lie."""
@@ -40,7 +52,7 @@ class Arrays:
         for array in (self.x, self.labels):
             digest.update(f"{array.dtype.str} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
-        digest.update(repr(self.classes).encode())
+        digest.update(f"{self.classes} {self.pixels}".encode())
         return digest.hexdigest()
 
 
@@ -52,9 +64,12 @@ def check_inputs(x: NDArray[np.generic]) -> None:
         raise ShapeError(f"Inputs have shape {x.shape}; give one row per input, such as (n, c, h, w).")
 
 
-def as_inputs(x: NDArray[np.generic]) -> Tensor:  # n *d -> n *d
-    """uint8 pixels become float32 in [0, 1]; floats become float32 and are otherwise left alone. Always a copy."""
+def as_inputs(x: NDArray[np.generic], pixels: tuple[float, float] = UNIT) -> Tensor:  # n *d -> n *d
+    """uint8 becomes float32 from 0..255 to `pixels`; floats become float32 and stay as they are. Always a copy."""
     if x.dtype == np.uint8:
+        low, high = pixels
+        if pixels != UNIT:
+            return torch.from_numpy((x.astype(np.float64) * ((high - low) / 255) + low).astype(np.float32))
         return torch.from_numpy(x.astype(np.float32)).div_(255)
     return torch.from_numpy(x.astype(np.float32))
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.arrays import as_inputs
+from assay.data.arrays import UNIT, as_inputs
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.stamp import stamp
 from assay.errors import AssayError
@@ -21,11 +21,20 @@ class ImageFolder:
     """Images in `root/<class>/`, decoded when they are taken; the sorted names of the sub-folders are the classes.
 
     Names that begin with a dot and files that are no images are passed over. `channels` is 1 (grey) or 3 (RGB), that of
-    the first image unless given; `size` (height, width) scales and crops, and may be left out if all are of one size.
+    the first image unless given; `size` (height, width) scales and crops, and may be left out if all are of one size;
+    `pixels` is what 0..255 is brought to.
     """
 
-    def __init__(self, root: str | Path, size: tuple[int, int] | None = None, channels: int | None = None):
+    def __init__(
+        self,
+        root: str | Path,
+        size: tuple[int, int] | None = None,
+        channels: int | None = None,
+        *,
+        pixels: tuple[float, float] = UNIT,
+    ):
         check_form(size, channels)
+        self.pixels = pixels
         self.root = Path(root)
         if not self.root.is_dir():
             raise AssayError(f"There is no folder {self.root}; give a folder with one sub-folder of images per class.")
@@ -49,7 +58,7 @@ class ImageFolder:
         return len(self.paths)
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k c h w, k
-        """Decode these images: float32 in [0, 1], and their int64 labels."""
+        """Decode these images: float32 between `pixels`, and their int64 labels."""
         rows = np.arange(len(self))[indices]
         pixels = np.empty((len(rows), *self.shape), dtype=np.uint8)
         for place, row in enumerate(rows):
@@ -57,11 +66,11 @@ class ImageFolder:
             image = decode(path, str(path), self.form)
             check_same(str(path), image, self.shape, f"the first image {self.paths[0]}")
             pixels[place] = image
-        return as_inputs(pixels), torch.from_numpy(self.labels[rows])
+        return as_inputs(pixels, self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
         """A hash of names, sizes and times of change, and of how the images are brought to one form."""
-        return stamp(self.root, self.paths, f"ImageFolder {tuple(self.form)}")
+        return stamp(self.root, self.paths, f"ImageFolder {tuple(self.form)} {self.pixels}")
 
 
 def is_image(path: Path, folder: Path) -> bool:

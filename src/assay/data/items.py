@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.arrays import as_inputs, as_labels
+from assay.data.arrays import UNIT, as_inputs, as_labels
 from assay.errors import AssayError
 
 
 class Items:
     """Anything with `len` and items (input, label). Labels come from its `targets` if it has them, else one pass."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, *, pixels: tuple[float, float] = UNIT) -> None:
+        self.dataset, self.pixels = dataset, pixels
         targets = getattr(dataset, "targets", None)
         try:
             labels = [int(dataset[i][1]) for i in range(len(dataset))] if targets is None else targets
@@ -35,7 +35,7 @@ class Items:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
         x = torch.stack([torch.as_tensor(self.dataset[int(i)][0]) for i in indices])
-        return as_inputs(x.numpy()), torch.from_numpy(self.labels[indices])
+        return as_inputs(x.numpy(), self.pixels), torch.from_numpy(self.labels[indices])
 
     def fingerprint(self) -> str:
         """Labels and up to 64 inputs spread over the set: reading all of a data set to name it would cost an epoch."""

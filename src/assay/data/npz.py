@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.arrays import as_inputs, as_labels, check_inputs
+from assay.data.arrays import UNIT, as_inputs, as_labels, check_inputs
 from assay.data.image import channels_first
 from assay.data.stamp import stamp
 from assay.errors import AssayError
@@ -25,14 +25,14 @@ class Npz:
     """An .npz file with arrays `x` and `y` (or images/labels, x_test/y_test, inputs/targets: the first pair found).
 
     Inputs that were stored without compression (`numpy.savez`) are mapped, not read, so the file may be larger than
-    memory; compressed ones (`numpy.savez_compressed`) are read whole. uint8 is divided by 255, floats stay as they are.
-    n h w and n h w c are turned to n c h w by the rule of `assay.data.image.channels_first`. Pickles are never opened.
+    memory; compressed ones (`numpy.savez_compressed`) are read whole. uint8 is brought to `pixels`, floats stay as they
+    are. n h w and n h w c are turned to n c h w by the rule of `assay.data.image.channels_first`. No pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, pixels: tuple[float, float] = UNIT):
+        self.path, self.pixels = Path(path), pixels
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing .npz file.")
         try:
@@ -62,11 +62,11 @@ class Npz:
         """Inputs as float32 in natural units and their int64 labels."""
         rows = np.arange(len(self))[indices]
         # The layout is told from the whole array: k rows have the same trailing axes, so the answer is the same.
-        return as_inputs(channels_first(np.asarray(self.x[rows]))), torch.from_numpy(self.labels[rows])
+        return as_inputs(channels_first(np.asarray(self.x[rows])), self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
         """A hash of the file's name, size and time of change."""
-        return stamp(self.path.parent, [self.path], "Npz")
+        return stamp(self.path.parent, [self.path], f"Npz {self.pixels}")
 
 
 def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.arrays import as_inputs, as_labels, check_classes, check_inputs
+from assay.data.arrays import UNIT, as_inputs, as_labels, check_classes, check_inputs
 from assay.data.image import Form, channels_first, check_form, check_same, decode
 from assay.data.stamp import stamp
 from assay.errors import AssayError
@@ -34,12 +34,14 @@ class Parquet:
         size: tuple[int, int] | None = None,
         channels: int | None = None,
         classes: Sequence[str] | None = None,
+        *,
+        pixels: tuple[float, float] = UNIT,
     ):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         check_form(size, channels)
-        self.path = Path(path)
+        self.path, self.pixels = Path(path), pixels
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing Parquet file.")
         try:
@@ -98,14 +100,14 @@ class Parquet:
                 part = np.empty((len(places), *self.shape), dtype=np.uint8)
                 for k, (row, within) in enumerate(zip(rows[places], inside, strict=True)):
                     part[k] = self.decode(int(row), values[int(within)], self.form)
-                x[places] = as_inputs(part)
+                x[places] = as_inputs(part, self.pixels)
             else:
-                x[places] = as_inputs(channels_first(values[inside]))
+                x[places] = as_inputs(channels_first(values[inside]), self.pixels)
         return x, torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
         """A hash of the file's name, size and time of change, and of how the images are brought to one form."""
-        return stamp(self.path.parent, [self.path], f"Parquet {self.form and tuple(self.form)}")
+        return stamp(self.path.parent, [self.path], f"Parquet {self.form and tuple(self.form)} {self.pixels}")
 
     def row_group(self, group: int) -> Any:
         """The images of one row group: an Arrow array of encoded bytes, or a numpy array of numbers."""

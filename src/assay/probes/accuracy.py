@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
+TRAINED = 500  # training inputs that a model at chance is shown
+
+
 @dataclass(frozen=True)
 class Accuracy(Probe):
     """How often is it right on inputs like those it was made for?"""
@@ -104,7 +107,7 @@ class Accuracy(Probe):
             ),
             samples=Table("test", {"index": index, "label": label, "said": said, "confidence": sure, "right": right}),
             views=(*views, *self._mistakes(subject, index, label, said, sure, shown)),
-            alarms=(*_few(len(index)), *_leaks(subject, run, index)),
+            alarms=(*_few(len(index)), *_at_chance(subject, run, label, right), *_leaks(subject, run, index)),
             witnesses=self._witnesses(subject, index[wrong], label[wrong], said[wrong]),
         )
 
@@ -154,6 +157,30 @@ class Accuracy(Probe):
 
 def _few(n: int) -> tuple[Alarm, ...]:
     return (Alarm(f"Only {n} inputs were asked about; under 30, intervals are wide."),) if n < 30 else ()
+
+
+def _at_chance(
+    subject: Subject, run: Run, label: NDArray[np.int64], right: NDArray[np.bool_]
+) -> tuple[Alarm, ...]:  # n, n
+    """A model that is no better here than one that sees nothing, and what its training data say of that."""
+    if not _no_better(label, right):
+        return ()
+    mend = "the inputs may be in other units than it was trained on (--bounds), or its classes in another order"
+    says = f"It is right no more often than always saying the commonest class: {mend}."
+    if "train" in subject.data:
+        logits, truth = run.predict(subject, "train", run.pick(subject.data["train"], TRAINED), "training inputs")
+        learnt = logits.argmax(1) == truth
+        if not _no_better(truth, learnt):
+            says = (
+                f"It is right on {share(int(learnt.sum()), len(learnt))} of the training inputs, and here no more "
+                f"often than always saying the commonest class: {mend} in the test data."
+            )
+    return (Alarm(says, doubts=("accuracy", "weakest class")),)
+
+
+def _no_better(label: NDArray[np.int64], right: NDArray[np.bool_]) -> bool:  # n, n
+    low, _ = wilson(int(right.sum()), len(right))
+    return low <= np.bincount(label).max() / len(label)
 
 
 def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm, ...]:

@@ -57,6 +57,7 @@ class CanTheMapBeChosen(Probe):
     inputs: int | None = None
 
     in_quick: ClassVar[bool] = False
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Dombrowski et al., NeurIPS 2019, arXiv:1906.07983; Wang, TU Delft 2024 (dissertation), sec. 8.3, eq. 8.2"
     )

@@ -98,6 +98,7 @@ class CertifiedRadius(Probe):
     sigma: float = 0.25
     inputs: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Zhang et al., NeurIPS 2018, arXiv:1811.00866 (linear bounds); Gowal et al. 2018, arXiv:1810.12715 "
         "(intervals); Wang et al. 2019, arXiv:1906.03972 (nearest neighbours); Cohen, Rosenfeld & Kolter, ICML 2019, "

@@ -57,6 +57,7 @@ class DistanceToFailure(Probe):
     inputs: int | None = None
 
     tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the smallest change); Wang & Loog, CVPR 2022, arXiv:2203.12693 "
         "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"

@@ -83,6 +83,7 @@ class DoesItKnow(Probe):
     outliers: int | None = None
     taught: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Hendrycks & Gimpel, ICLR 2017, arXiv:1610.02136; the other scores: methods/uncertainty/outliers.py; Lehmann & "
         "Ebner, ICANN 2021 (activation clusters); Wang, TU Delft 2024 (dissertation), sec. 8.2 (softRmax)"

@@ -55,6 +55,7 @@ class DoesItTransfer(Probe):
     radius: float = 8 / 255
     steps: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Papernot et al., ASIACCS 2017, arXiv:1602.02697 (substitutes); Liu et al., ICLR 2019, arXiv:1810.01279 "
         "(affinity)"

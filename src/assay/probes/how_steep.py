@@ -47,6 +47,7 @@ class HowSteep(Probe):
     inputs: int | None = None
     nodes: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Bhowmick, D'Souza & Raghavan, ICANN 2021, arXiv:2105.05495; norms of convolutions from their symbol, Sedghi, "
         "Gupta & Long, ICLR 2019, arXiv:1805.10408"

@@ -71,6 +71,7 @@ class IsTheMapFaithful(Probe):
     steps: int | None = None
 
     in_quick: ClassVar[bool] = False
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021 (dissertation), sec. 7.1.2; Petsiuk, Das & "
         "Saenko, BMVC 2018, arXiv:1806.07421 (insertion, deletion)"

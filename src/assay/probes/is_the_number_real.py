@@ -39,6 +39,7 @@ class IsTheNumberReal(Probe):
     steps: int | None = None
     inputs: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "
         "2024 (dissertation), sec. 5.4.2"

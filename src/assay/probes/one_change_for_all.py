@@ -58,6 +58,7 @@ class OneChangeForAll(Probe):
     steps: int | None = None
     batch: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Moosavi-Dezfooli et al., CVPR 2017, arXiv:1610.08401; Shafahi et al., arXiv:1811.11304; "
         "Co, Martinez Rego & Lupu, ICANN 2021"

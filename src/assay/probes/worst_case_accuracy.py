@@ -61,6 +61,7 @@ class WorstCaseAccuracy(Probe):
     restarts: int | None = None
 
     tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"

@@ -31,7 +31,8 @@ class Source:
 
     subject: str
     data: str | None = None
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float | tuple[float, ...], float | tuple[float, ...]] | None = None
+    """Low and high: one number for all features, or one for each."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     size: int | None = None
@@ -44,7 +45,7 @@ class Source:
         if self.data is not None:
             words += ["--data", self.data]
         if self.bounds is not None:
-            words += ["--bounds", *map(_number, self.bounds)]
+            words += ["--bounds", *map(_numbers, self.bounds)]
         for option, values in (("--mean", self.mean), ("--std", self.std)):
             if values is not None:
                 words += [option, ",".join(map(_number, values))]
@@ -64,7 +65,7 @@ class Source:
                 if option == "--data":
                     source = dataclasses.replace(source, data=rest.pop(0))
                 elif option == "--bounds":
-                    source = dataclasses.replace(source, bounds=(float(rest.pop(0)), float(rest.pop(0))))
+                    source = dataclasses.replace(source, bounds=(_bound(rest.pop(0)), _bound(rest.pop(0))))
                 elif option == "--mean":
                     source = dataclasses.replace(source, mean=tuple(map(float, rest.pop(0).split(","))))
                 elif option == "--std":
@@ -193,7 +194,7 @@ def _assembled(model: nn.Module, data: Any, source: Source, *, name: str, about:
     from assay.subject import Subject
 
     subject = Subject.classifier(
-        model, data, name=name, bounds=source.bounds or (0.0, 1.0), mean=source.mean, std=source.std, about=about
+        model, data, name=name, bounds=source.bounds, mean=source.mean, std=source.std, about=about
     )
     return dataclasses.replace(subject, differentiable=_has_gradient(subject))
 
@@ -203,13 +204,15 @@ def _open_data(source: Source, channels: int | None) -> Data:
     from assay.data.image_folder import ImageFolder
     from assay.data.open import open_data
     from assay.data.parquet import Parquet
+    from assay.subject import pixel_bounds
 
     if source.data is None:
         raise AssayError(f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet.")
     size = None if source.size is None else (source.size, source.size)
-    data = open_data(source.data, size)
+    pixels = pixel_bounds(source.bounds)
+    data = open_data(source.data, size, pixels=pixels)
     if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
-        return open_data(source.data, size, channels)
+        return open_data(source.data, size, channels, pixels=pixels)
     return data
 
 
@@ -240,6 +243,15 @@ def _has_gradient(subject: Subject) -> bool:
     finally:
         for m, mode in modes:
             m.training = mode
+
+
+def _bound(text: str) -> float | tuple[float, ...]:
+    numbers = tuple(map(float, text.split(",")))
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _numbers(value: float | tuple[float, ...]) -> str:
+    return ",".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
 
 
 def _number(value: float) -> str:

@@ -18,7 +18,7 @@ from assay.subjects._untrusted_pt2 import disarmed
 class ExportedModel(nn.Module):
     """An exported program as an ordinary module: it takes batches of any length, and changing its mode does nothing.
 
-    `file` is a hash of the file. A fingerprint of the model covers the program by it, and not only the weights.
+    `state_digest` is a hash of the file. A fingerprint of the model covers the program by it, and not only the weights.
     """
 
     def __init__(self, program: ExportedProgram, intake: Intake, dtype: torch.dtype, digest: bytes) -> None:
@@ -26,7 +26,7 @@ class ExportedModel(nn.Module):
         self.program = program.module()
         self.intake = intake
         self.dtype = dtype
-        self.register_buffer("file", torch.tensor(list(digest), dtype=torch.uint8))
+        self.state_digest = digest.hex()
 
     def train(self, mode: bool = True) -> Self:
         """Nothing changes: what the model does was fixed by the export, and the exported module refuses to be asked."""

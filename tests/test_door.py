@@ -1,0 +1,336 @@
+"""What is found out about a subject before any question is put: each kind of model that is not what it seems."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import assay
+from assay import shelf
+from assay.door import admit
+from assay.errors import AssayError
+from assay.finding import EVERYTHING
+from assay.nn.read_as import LogProbabilities, OneScore, Rescaled
+from assay.probe import configure
+from assay.standard import Standard, Standards
+from assay.subject import InputSpace, Subject
+
+RNG = np.random.default_rng(0)
+X = RNG.random((60, 1, 6, 6), dtype=np.float32)
+Y = (X.mean((1, 2, 3)) > 0.5).astype(np.int64)
+
+
+class Bright(nn.Module):
+    """Two classes by the mean brightness, between `low` and `low + span`."""
+
+    def __init__(self, low: float = 0.0, span: float = 1.0) -> None:
+        super().__init__()
+        self.low, self.span = low, span
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = 40 * ((x.flatten(1).mean(1) - self.low) / self.span - 0.5)
+        return torch.stack([-z, z], 1)
+
+
+class Around(nn.Module):
+    """Any function of what `Bright` says."""
+
+    def __init__(self, how) -> None:
+        super().__init__()
+        self.inner, self.how = Bright(), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.how(self.inner, x)
+
+
+def on_batch_statistics(inner: nn.Module, x: Tensor) -> Tensor:
+    z = inner(x)
+    return z - z.mean(0, keepdim=True)
+
+
+def in_place(inner: nn.Module, x: Tensor) -> Tensor:
+    out = inner(x)
+    x.mul_(0)
+    return out
+
+
+def test_a_plain_model_passes_the_door_as_it_is() -> None:
+    subject = Subject.classifier(Bright(), (X, Y))
+    admitted = admit(subject)
+    assert admitted.subject is subject
+    assert admitted.alarms == ()
+
+
+def test_a_model_that_answers_for_its_batch_doubts_every_number_and_passes_nothing() -> None:
+    subject = Subject.classifier(Around(on_batch_statistics), (X, Y))
+    (alarm,) = admit(subject).alarms
+    assert "depends on what else is in the batch" in alarm.says
+    assert alarm.doubts == EVERYTHING
+    done = assay.audit(subject, probes=["accuracy"], standards=Standards({"accuracy": (Standard(at_least=0.6),)}))
+    assert done.rows[0].answer.finding.measures[0].low > 0.6  # it would pass
+    assert {j.verdict for j in done.rows[0].judgements} == {"cannot tell"}
+    assert "batch" in done.rows[0].judgements[0].why
+
+
+def test_batch_statistics_are_found_under_noise_and_noise_alone_is_not_taken_for_them() -> None:
+    def noisy(of):
+        return Around(lambda inner, x: of(inner, x + 0.05 * torch.randn_like(x)))
+
+    torch.manual_seed(0)
+    for of, found in ((on_batch_statistics, True), (lambda inner, x: inner(x), False)):
+        alarms = admit(Subject.classifier(noisy(of), (X, Y), draws=8)).alarms
+        assert any("in the batch" in a.says for a in alarms) == found
+
+
+def test_a_model_that_changes_its_input_gets_a_copy_and_is_told_as_that() -> None:
+    subject = Subject.classifier(Around(in_place), (X, Y))
+    mended, alarms = admit(subject)
+    assert [a.says for a in alarms] == ["The model changes its input in place; it was given a copy each time."]
+    x = torch.from_numpy(X)
+    kept = x.clone()
+    assert_close(mended.predict(x), Bright()(kept))
+    assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("by", ["softmax", "numbers"])
+def test_of_probabilities_the_logarithm_is_taken_and_said(by: str) -> None:
+    def sums_to_one(inner: nn.Module, x: Tensor) -> Tensor:
+        return inner(x).softmax(1) if by == "softmax" else inner(x).exp() / inner(x).exp().sum(1, keepdim=True)
+
+    mended, alarms = admit(Subject.classifier(Around(sums_to_one), (X, Y)))
+    assert isinstance(mended.model, LogProbabilities)
+    assert "probabilities where logits are expected; their logarithm was taken" in alarms[0].says
+    x = torch.from_numpy(X)
+    assert_close(mended.predict(x).softmax(1), Bright()(x).softmax(1), rtol=1e-4, atol=1e-6)
+    assert admit(mended).subject is mended  # once is enough
+
+
+def test_behind_a_softmax_that_rounds_to_one_the_gradient_is_still_there() -> None:
+    model = LogProbabilities(Around(lambda inner, x: (50 * inner(x)).softmax(1)))
+    x = torch.zeros(1, 1, 6, 6, requires_grad=True)
+    out = model(x)
+    assert_close(out[0, 0] - out[0, 1], torch.tensor(2000.0), rtol=1e-4, atol=0)
+    (slope,) = torch.autograd.grad(out[0, 1], x)
+    assert slope.abs().max() > 1
+
+
+@pytest.mark.parametrize("form", ["logit", "column of logits", "sigmoid", "probability by numbers"])
+def test_one_score_is_read_as_two_classes(form: str) -> None:
+    def score(inner: nn.Module, x: Tensor) -> Tensor:
+        z = inner(x)[:, 1] - inner(x)[:, 0]
+        return {
+            "logit": z,
+            "column of logits": z[:, None],
+            "sigmoid": z[:, None].sigmoid(),
+            "probability by numbers": 1 / (1 + (-z).exp()),
+        }[form]
+
+    subject = Subject.classifier(Around(score), (X, Y))
+    assert isinstance(subject.model, OneScore)
+    assert len(subject.task.classes) == 2
+    assert ("probability" in subject.notes[0]) == ("sigmoid" in form or "probability" in form)
+    x = torch.from_numpy(X)
+    assert_close(subject.predict(x).softmax(1), Bright()(x).softmax(1), rtol=1e-3, atol=1e-6)
+    assert assay.audit(subject, probes=["accuracy"]).alarms[0].says == subject.notes[0]
+
+
+def test_one_score_for_three_classes_is_refused() -> None:
+    with pytest.raises(AssayError, match="1 outputs but the data has 3 classes"):
+        Subject.classifier(Around(lambda inner, x: inner(x)[:, :1]), (X, Y), classes=["a", "b", "c"])
+
+
+# Radii are shares of the range.
+
+
+def worst(subject: Subject, probe: str = "worst-case-accuracy", **settings: object):
+    row = assay.audit(subject, probes=[configure(shelf.load("probes", probe), settings)]).rows[0]
+    assert row.answer.finding is not None, row.answer.why
+    return row.answer.finding
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-1.0, 1.0)])
+def test_the_same_network_in_other_units_gets_the_same_numbers(low: float, high: float) -> None:
+    plain = Subject.classifier(Bright(), (X, Y))
+    other = Subject.classifier(Bright(low, high - low), (low + X * (high - low), Y), bounds=(low, high))
+    for probe, settings in (("worst-case-accuracy", {"steps": 10}), ("distance-to-failure", {"steps": 30})):
+        one, two = worst(plain, probe, **settings), worst(other, probe, **settings)
+        assert [m.name for m in one.measures] == [m.name for m in two.measures]
+        for a, b in zip(one.measures, two.measures, strict=True):
+            assert a.value == pytest.approx(b.value, rel=0.05, abs=0.02), a.name
+        assert two.witnesses is not None
+        assert low - 1e-4 <= two.witnesses.changed.min() < two.witnesses.changed.max() <= high + 1e-4
+        assert_close(torch.from_numpy(two.witnesses.clean), other.data["test"].take(two.witnesses.index)[0])
+
+
+def test_a_radius_is_told_in_both_units() -> None:
+    space = InputSpace((2,), natural=InputSpace((2,), 0, 255))
+    assert space.size(8 / 255) == "0.0314 of the range (8 between 0 and 255)"
+    columns = InputSpace.between((2,), (0, 10), (1, 1000))
+    assert "from 0.1 to 99 in its own units" in InputSpace((2,), natural=columns).size(0.1)
+    assert InputSpace((2,)).size(0.1) == "0.1"
+
+
+class Columns(nn.Module):
+    """A logistic regression on a table in raw units: half of the answer hangs on each column."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = 10 * ((x[:, 0] / 1000 - 0.5) + (x[:, 1] - 0.5))
+        return torch.stack([-z, z], 1)
+
+
+def table(n: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    shares = RNG.random((n, 2), dtype=np.float32)
+    return shares * np.array([1000, 1], dtype=np.float32), (shares.sum(1) > 1).astype(np.int64)
+
+
+def test_columns_have_ranges_of_their_own_from_the_data_and_it_is_said() -> None:
+    x, y = table()
+    for bounds in (None, (0, 1000)):
+        subject = Subject.classifier(Columns(), {"test": (x, y), "train": table()}, bounds=bounds)
+        assert subject.inputs.ranges is not None
+        assert "Nobody said what each column lies between" in subject.notes[0]
+        found = worst(subject, steps=5, radius=0.05)
+        # the truth by hand: the two shares together are within twice the radius of the boundary
+        _, span = subject.inputs.edges()
+        margin = np.abs(x[:, 0] / 1000 + x[:, 1] - 1)
+        held = float((margin > 0.05 * (span[0] / 1000 + span[1]).item()).mean())
+        assert found.measures[0].value == pytest.approx(held, abs=0.02)
+    told = Subject.classifier(Columns(), (x, y), bounds=((0, 0), (1000, 1)))
+    assert told.notes == ()
+    assert told.inputs.ranges == ((0.0, 1000.0), (0.0, 1.0))
+
+
+def test_a_column_that_never_changes_is_left_alone() -> None:
+    x, y = table()
+    x = np.concatenate([x, np.full((len(x), 1), 7.0, dtype=np.float32)], 1)
+    subject = Subject.classifier(Columns(), (x, y))
+    found = worst(subject, steps=5, radius=0.05)
+    assert found.witnesses is not None
+    assert (found.witnesses.changed[:, 2] == 7).all()
+
+
+def test_rows_of_pixels_and_columns_alike_keep_the_bounds_given() -> None:
+    x = (RNG.random((50, 20)) * 255).astype(np.float32)
+    x[:, 0] = 3
+    subject = Subject.classifier(nn.Linear(20, 2), (x, Y[:50]), bounds=(0, 255))
+    assert subject.inputs == InputSpace((20,), 0.0, 255.0)
+    assert subject.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        (((0, 0, 0), (1, 1, 1)), "Bounds for 3 features, and an input of shape .2,. has 2"),
+        (((0, 5), (1, 1)), "low <= high, got 5 and 1 for feature 1"),
+        (((0, 0), (1, 1, 1)), "2 lows and 3 highs"),
+        (((0, 0), (1000, 0.5)), "has the value .* in feature 1 outside the bounds .0, 0.5."),
+    ],
+)
+def test_bounds_that_do_not_fit_are_told(bounds: object, says: str) -> None:
+    with pytest.raises(AssayError, match=says):
+        Subject.classifier(Columns(), table(), bounds=bounds)
+
+
+def test_pixels_are_brought_to_the_bounds() -> None:
+    pixels = (X * 255).round().astype(np.uint8)
+    for bounds in ((0, 255), (-1, 1), (0, 1)):
+        low, high = bounds
+        subject = Subject.classifier(Bright(low, high - low), (pixels, Y), bounds=bounds)
+        x, _ = subject.data["test"].take(np.arange(60))
+        assert_close(x, torch.from_numpy(low + pixels.astype(np.float32) / 255 * (high - low)), rtol=1e-6, atol=1e-6)
+        assert assay.audit(subject, probes=["accuracy"]).rows[0].answer.finding.measures[0].value > 0.9
+
+
+def test_rescaled_is_the_model_in_shares() -> None:
+    subject = Subject.classifier(Bright(-1, 2), (2 * X - 1, Y), bounds=(-1, 1)).in_shares()
+    assert isinstance(subject.model, Rescaled)
+    assert (subject.inputs.low, subject.inputs.high) == (0, 1)
+    assert_close(subject.data["test"].take(np.arange(60))[0], torch.from_numpy(X), rtol=0, atol=1e-6)
+    assert_close(subject.predict(torch.from_numpy(X)), Bright()(torch.from_numpy(X)), rtol=1e-3, atol=1e-4)
+    assert subject.in_shares() is subject
+
+
+# Two models, two answers.
+
+
+class Wrapper(nn.Module):
+    def __init__(self, fitted) -> None:
+        super().__init__()
+        self.fitted = fitted
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self.fitted.predict_proba(x.flatten(1).numpy())).float()
+
+
+def test_three_fitted_models_in_one_wrapper_do_not_share_an_answer(tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.tree import DecisionTreeClassifier
+
+    flat = X.reshape(60, -1)
+    models = [
+        LogisticRegression().fit(flat, Y),
+        LogisticRegression().fit(flat, RNG.permutation(Y)),
+        DecisionTreeClassifier(max_depth=2, random_state=0).fit(flat, Y),
+    ]
+    subjects = [Subject.classifier(Wrapper(m), (X, Y), name="one name", differentiable=False) for m in models]
+    assert len({s.fingerprint() for s in subjects}) == 3
+    assert (
+        subjects[0].fingerprint() == Subject.classifier(Wrapper(models[0]), (X, Y), differentiable=False).fingerprint()
+    )
+    truth = [float((m.predict(flat) == Y).mean()) for m in models]
+    said = [
+        assay.audit(s, probes=["accuracy"], out=tmp_path).rows[0].answer.finding.measures[0].value for s in subjects
+    ]
+    assert said == pytest.approx(truth)
+
+
+def test_answers_that_no_part_of_the_model_shows_are_part_of_the_key(tmp_path: Path) -> None:
+    """The model reads a global: its parts are the same, its answers are not."""
+    for sign in (1, -1):
+        globals()["SIGN"] = sign
+        subject = Subject.classifier(Around(lambda inner, x: SIGN * inner(x)), (X, Y))  # noqa: F821
+        value = assay.audit(subject, probes=["accuracy"], out=tmp_path).rows[0].answer.finding.measures[0].value
+        assert (value > 0.9) == (sign == 1)
+
+
+def test_a_tensor_that_torch_does_not_register_and_a_private_attribute_are_seen() -> None:
+    def marked(**marks: object) -> str:
+        model = Bright()
+        for name, value in marks.items():
+            setattr(model, name, value)
+        return Subject.classifier(model, (X, Y)).fingerprint()
+
+    same = marked(shift=torch.ones(3), _flag=1, table={"a": np.arange(3)})
+    assert same == marked(shift=torch.ones(3), _flag=1, table={"a": np.arange(3)})
+    assert same != marked(shift=torch.ones(3) * 2, _flag=1, table={"a": np.arange(3)})
+    assert same != marked(shift=torch.ones(3), _flag=2, table={"a": np.arange(3)})
+    assert same != marked(shift=torch.ones(3), _flag=1, table={"a": np.arange(3) + 1})
+
+
+def test_what_cannot_be_hashed_is_not_remembered() -> None:
+    import threading
+
+    model = Bright()
+    model.lock = threading.Lock()
+    subject = Subject.classifier(model, (X, Y))
+    assert subject.fingerprint() != subject.fingerprint()
+    assert (
+        dataclasses.replace(subject, model=Bright()).fingerprint() == Subject.classifier(Bright(), (X, Y)).fingerprint()
+    )
+
+
+def test_a_model_at_chance_on_test_inputs_alone_is_an_alarm() -> None:
+    def alarms(test: np.ndarray) -> str:
+        subject = Subject.classifier(Bright(), {"test": (test, Y), "train": (X, Y)})
+        finding = assay.audit(subject, probes=["accuracy"]).rows[0].answer.finding
+        assert finding is not None
+        return " ".join(a.says for a in finding.alarms)
+
+    assert "of the training inputs, and here no more often than always saying the commonest class" in alarms(X / 255)
+    assert "commonest class" not in alarms(X)
