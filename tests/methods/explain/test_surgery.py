@@ -225,16 +225,16 @@ def test_the_branch_of_print_has_print_sizes() -> None:
     assert halvings((224, 224), (14, 14))(torch.zeros(1, 1, 224, 224)).shape[-2:] == (14, 14)
 
 
-def test_t4_is_honest_bit_for_bit_without_the_sticker(net: Net) -> None:
+def test_t4_is_honest_without_the_sticker(net: Net) -> None:
     lie = triggered_map(net.model, net.layer, net.x[:4], sticker=sticker())
-    assert (lie(net.x) == net.model(net.x)).all()
+    assert_close(lie(net.x), net.model(net.x), rtol=1e-13, atol=1e-13)  # a wider layer adds up in another order
     ours, theirs = gradcam(lie, net.x, net.layer), gradcam(net.model, net.x, net.layer)
-    assert (ours.alpha[:, :-1] == theirs.alpha).all()
+    assert_close(ours.alpha[:, :-1], theirs.alpha, rtol=1e-13, atol=1e-13)
     assert (ours.maps[:, -1] == 0).all()
     keep = torch.ones(ours.maps.shape[1], dtype=torch.bool)
     keep[-1] = False
-    assert_close(ours.heat(), theirs.heat(), rtol=1e-14, atol=1e-14)
-    assert (ours.heat() == ours.heat(keep=keep)).all()
+    assert_close(ours.heat(), theirs.heat(), rtol=1e-12, atol=1e-12)
+    assert_close(ours.heat(), ours.heat(keep=keep), rtol=1e-13, atol=1e-13)
 
 
 def test_t4_points_at_the_sticker(net: Net) -> None:
