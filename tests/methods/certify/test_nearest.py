@@ -431,7 +431,7 @@ def greedy_as_printed(x, y, z, c, turns):
         kept = np.append(rest, near)
         label = np.append(np.zeros(len(rest)), np.ones(2))
         parts = [rows(x[kept], label, z, 0, len(rest) + n) for n in range(2)]
-        found.append(slsqp(np.vstack([a for a, _ in parts]), np.concatenate([b for _, b in parts])))
+        found.append(shortest(np.vstack([a for a, _ in parts]), np.concatenate([b for _, b in parts])))
     return min(found)
 
 
