@@ -5,31 +5,35 @@ BIN := $(VENV)/bin
 
 .PHONY: audit test setup lint types imports docs clean
 
-audit: $(VENV)/.ready ## set up, audit the bundled subject, say where the report is
+audit: $(VENV)/.ready ## set up what an audit needs, audit the bundled subject, say where the report is
 	@$(BIN)/assay audit --budget quick || test $$? -ne 2  # 1 and 3 are verdicts on the subject, not failures of the audit
 
-test: $(VENV)/.ready lint types imports ## set up, lint, types, import contract, all tests
-	$(BIN)/python -m pytest -n auto
+test: $(VENV)/.test-ready lint types imports ## set up the rest, lint, types, import contract, all tests
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.test-ready ## all that the tests need
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Assay needs Python 3.11 or newer; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.test-ready: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet src tests tools benchmarks examples
 
-types: $(VENV)/.ready
+types: $(VENV)/.test-ready
 	$(BIN)/mypy
 
-imports: $(VENV)/.ready
+imports: $(VENV)/.test-ready
 	$(BIN)/lint-imports --no-cache
 
-docs: $(VENV)/.ready ## regenerate the pages that are made from the registries
+docs: $(VENV)/.test-ready ## regenerate the pages that are made from the registries
 	$(BIN)/python tools/make_docs.py
 
 clean:

@@ -42,7 +42,10 @@ FORKER = """
 import json, os, signal, sys, time
 import torch
 torch.set_num_threads(1)
-from assay import cli
+from assay import cli, shelf
+
+for probe in PROBES:
+    shelf.load("probes", probe)
 
 back = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -63,7 +66,9 @@ def command(words, kill_at_rename=None):
     cli.main()
 
 try:
-    command(json.loads(sys.stdin.readline()))  # loads all that an audit needs, fonts and lazy parts of torch too
+    # Loads what an audit needs, fonts and lazy parts of torch too. It takes no gradient: where torch sees a GPU, the
+    # first one starts threads, and no gradient can be taken in a fork of a process that has them.
+    command(json.loads(sys.stdin.readline()))
 except SystemExit as e:
     print(e.code, file=back)
 for line in sys.stdin:
@@ -97,7 +102,7 @@ class Forker:
         self.to: IO[str] = process.stdin
         self.back: IO[str] = process.stdout
         self.folder = folder
-        self._send(AUDIT)
+        self._send(("audit", "subject.py:build", "--probe", "accuracy", "--out", "warm"))
 
     def _send(self, what: object) -> int:
         self.to.write(json.dumps(what) + "\n")
@@ -119,7 +124,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     (folder / "subject.py").write_text(SUBJECT)
     (folder / "assay.toml").write_text("[probes.worst-case-accuracy]\nsteps = 4\n")
     with subprocess.Popen(
-        [sys.executable, "-c", FORKER],
+        [sys.executable, "-c", f"PROBES = {PROBES}\n{FORKER}"],
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -107,6 +107,7 @@ SubjectName = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
+        "--data",
         metavar="PATH",
         help="Image folder with one sub-folder per class, .npz, or Parquet with image and label; for a ranker, images "
         "with numbers as `assay rank` takes them.",
@@ -121,14 +122,20 @@ Bounds = Annotated[
         "between. 8-bit pixels are brought to it. Radii are shares of this range.",
     ),
 ]
-Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Subtracted from the input, per channel.")]
-Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="What the input is then divided by, per channel.")]
-Size = Annotated[int | None, typer.Option(metavar="N", help="Scale the images of --data to N by N, their centre.")]
+Mean = Annotated[str | None, typer.Option("--mean", metavar="M[,M,M]", help="Subtracted from the input, per channel.")]
+Std = Annotated[
+    str | None, typer.Option("--std", metavar="S[,S,S]", help="What the input is then divided by, per channel.")
+]
+Size = Annotated[
+    int | None, typer.Option("--size", metavar="N", help="Scale the images of --data to N by N, their centre.")
+]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")]
 BudgetName = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same numbers.")]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda|auto", help="Where to compute.")]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
+]
 StandardsFile = Annotated[
     Path | None,
     typer.Option(
@@ -299,7 +306,9 @@ def diff(
 @app.command()
 def verify(
     run: RunFolder,
-    subject: Annotated[str | None, typer.Option(metavar="SUBJECT", help="Judge them on this subject instead.")] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="SUBJECT", help="Judge them on this subject instead.")
+    ] = None,
     data: Data = None,
     bounds: Bounds = None,
     mean: Mean = None,
@@ -428,11 +437,14 @@ def explain(
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="A B", help="Of a model that compares: two test inputs by number, or image files. A is changed."
+            "--pair",
+            metavar="A B",
+            help="Of a model that compares: two test inputs by number, or image files. A is changed.",
         ),
     ] = None,
     target: Annotated[
-        float | None, typer.Option(metavar="T", help="With --pair: where its comparison is to go; else to a tie.")
+        float | None,
+        typer.Option("--target", metavar="T", help="With --pair: where its comparison is to go; else to a tie."),
     ] = None,
     decoder: Annotated[
         bool, typer.Option("--decoder", help="With --pair: train a decoder for a model that has none.")
@@ -511,22 +523,31 @@ def rank(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images with a number each: see above.")],
     architecture: Annotated[
         str | None,
-        typer.Option(metavar="digits|grey|colour", help="For 8x8, 28x28 or colour 112x112; else as the images are."),
+        typer.Option(
+            "--architecture",
+            metavar="digits|grey|colour",
+            help="For 8x8, 28x28 or colour 112x112; else as the images are.",
+        ),
     ] = None,
     embedding: Annotated[
-        int | None, typer.Option(metavar="N", help="Numbers that an image is reduced to; 10, or 64 in colour.")
+        int | None,
+        typer.Option("--embedding", metavar="N", help="Numbers that an image is reduced to; 10, or 64 in colour."),
     ] = None,
     values: Annotated[
         tuple[float, float] | None,
-        typer.Option(metavar="LOW HIGH", help="What the numbers lie between, if not their own least and greatest."),
+        typer.Option(
+            "--values", metavar="LOW HIGH", help="What the numbers lie between, if not their own least and greatest."
+        ),
     ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", help="Training steps of 64 pairs.")] = 3000,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps of 64 pairs.")] = 3000,
     held_back: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of the images, to be tested on and not trained on.")
+        float, typer.Option("--held-back", metavar="SHARE", help="Of the images, to be tested on and not trained on.")
     ] = 0.2,
     seed: Seed = 0,
     device: Device = "cpu",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ranker.safetensors is written.")] = Path("ranker"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where ranker.safetensors is written.")] = Path(
+        "ranker"
+    ),
     debug: Debug = False,
 ) -> None:
     """Train a model that says which of two images has the higher number, and draws what it sees.
@@ -622,7 +643,9 @@ def try_claims(
 @claims_app.command("page")
 def page_of_claims(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page; .md for Markdown.")] = Path("claims/page.html"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page; .md for Markdown.")] = Path(
+        "claims/page.html"
+    ),
 ) -> None:
     """Render the ledger to one page: published and measured numbers side by side.
 

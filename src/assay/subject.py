@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -125,7 +125,8 @@ ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
 class PairModel(Protocol):
     """A model of pairs in two parts, as `assay.nn.siamese.Siamese` is; `decoder` is None where there is none."""
 
-    decoder: nn.Module | None
+    if TYPE_CHECKING:  # since Python 3.12 isinstance looks attributes up statically, where a submodule is not seen
+        decoder: nn.Module | None
 
     def encode(self, x: Tensor) -> Tensor: ...  # n *d -> n s
 
@@ -400,7 +401,7 @@ class Subject:
         bounds: tuple[float, float],
         about: str,
     ) -> Subject:
-        if not isinstance(model, PairModel):
+        if not isinstance(model, PairModel) or not hasattr(model, "decoder"):
             raise AssayError(
                 f"{type(model).__name__} is no model of pairs; give assay.nn.siamese.Siamese(encoder, tail)."
             )

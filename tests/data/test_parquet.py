@@ -51,17 +51,17 @@ def test_encoded_images_come_in_the_order_asked_for(tmp_path, image, picks):
     assert_close(x, torch.from_numpy(PIXELS[picks]).permute(0, 3, 1, 2) / 255, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", [pa.uint8(), pa.float32(), pa.float64()])
+@pytest.mark.parametrize("kind", ["uint8", "float32", "float64"])
 @pytest.mark.parametrize(("axes", "turned"), [((72,), (72,)), ((12, 6), (1, 12, 6)), ((4, 6, 3), (3, 4, 6))])
 def test_fixed_size_lists(tmp_path, kind, axes, turned):
-    column = pa.array(PIXELS.ravel().astype(kind.to_pandas_dtype()), kind)
+    column = pa.array(PIXELS.ravel().astype(kind))
     for side in reversed(axes):
         column = pa.FixedSizeListArray.from_arrays(column, side)
     data = Parquet(write(tmp_path / "d.parquet", column))
     x, _ = data.take(np.array([9, 0, 4]))
     wanted = PIXELS[[9, 0, 4]].reshape(3, *axes)
     wanted = np.moveaxis(wanted, -1, 1) if len(axes) == 3 else wanted.reshape(3, *turned)
-    scale = 255 if kind == pa.uint8() else 1
+    scale = 255 if kind == "uint8" else 1
     assert_close(x, torch.from_numpy(wanted.copy()).float() / scale, rtol=0, atol=0)
 
 
@@ -126,7 +126,11 @@ def test_unequal_sizes_name_the_row_both_sizes_and_the_mend(tmp_path):
         (["a", "b"], [0, 1], "Column image of .* is string"),
         (pa.array([[1, 2]] * 2, pa.list_(pa.int64(), 2)), [0, 1], "dtype int64; give pixels as uint8"),
         (pa.array([[1.0, None]] * 2, pa.list_(pa.float32(), 2)), [0, 1], "Row group 0 of .* missing values"),
-        (pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)), [0, 1], "Row group 0 of .* missing values"),
+        (  # an older pyarrow cannot read such a column back
+            pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+            [0, 1],
+            r"Row group 0 of .* (missing values|cannot be read \(Expected all lists)",
+        ),
         (ENCODED[:2], ["a", "b"], "Column label of .* is string; give class indices"),
         (ENCODED[:2], [0.0, 1.0], "Column label of .* is double"),
         (ENCODED[:2], [0, None], "Row 1 of .* has no label"),

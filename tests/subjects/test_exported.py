@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.export.pt2_archive import constants as pt2_constants
 from torch.testing import assert_close
 
 from assay.errors import AssayError
@@ -201,6 +202,8 @@ def test_code_in_an_archive_is_refused_and_runs_only_where_the_user_insists(form
         opened(forms, path)
     assert "\n" not in str(caught.value)
     assert not mark.exists()
+    if how == "opaque constant" and not hasattr(pt2_constants, "OPAQUE_OBJ_FILENAME_PREFIX"):
+        return  # this torch does not know such constants, so nothing would run; what a newer one reads is refused
     with contextlib.suppress(AssayError):
         opened(forms, path, allow_pickle=True)
     assert mark.exists()  # so there was something to refuse

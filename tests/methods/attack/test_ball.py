@@ -105,7 +105,7 @@ def test_one_radius_per_input_is_each_input_alone(norm: Norm) -> None:
     radii = torch.tensor([0.0, 1.0, 2.0, 5.0])
     together = Ball(norm, radii).project(x, x0)
     for i, r in enumerate(radii):
-        assert torch.equal(together[i : i + 1], Ball(norm, float(r)).project(x[i : i + 1], x0[i : i + 1]))
+        assert_close(together[i : i + 1], Ball(norm, float(r)).project(x[i : i + 1], x0[i : i + 1]))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])

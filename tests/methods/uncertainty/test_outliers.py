@@ -198,7 +198,7 @@ def test_vim_is_that_of_print() -> None:
     fitted = Vim.fit(as_seen(features=f), torch.zeros(200), head=head, dim=4)
     origin = -np.linalg.pinv(w.numpy()) @ b.numpy()
     around = f.numpy() - origin
-    values, axes = np.linalg.eig(np.cov(around.T, bias=True) + np.outer(around.mean(0), around.mean(0)))
+    values, axes = np.linalg.eigh(np.cov(around.T, bias=True) + np.outer(around.mean(0), around.mean(0)))
     rest = axes[:, np.argsort(values)[:2]]
     alpha = head(f).amax(1).detach().mean().item() / np.linalg.norm(around @ rest, axis=1).mean()
     virtual = torch.tensor(alpha * np.linalg.norm((new.numpy() - origin) @ rest, axis=1))
