@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from assay import shelf, store
 from assay.errors import AssayError
 from assay.finding import Alarm
-from assay.probe import Answer, Probe, configure, put
+from assay.probe import Answer, Probe, configure, put, undeclared
 from assay.run import Engine, Progress, Run, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
@@ -320,20 +320,13 @@ def _judgements(probe: Probe, answer: Answer, standards: Standards) -> tuple[Jud
 def _alarms(subject: Subject) -> tuple[Alarm, ...]:
     """What is wrong with the subject as a whole, whatever the question."""
     import numpy as np
-    import torch
 
-    from assay.subject import Classification, answer_once
+    from assay.subject import Classification, answer_once, settled
 
     x, _ = subject.data["test"].take(np.arange(min(4, len(subject.data["test"]))))
-    first, second = answer_once(subject.model, x), answer_once(subject.model, x)
-    alarms = []
-    if subject.draws == 1 and not torch.equal(first, second):
-        alarms.append(
-            Alarm(
-                "The model answers differently each time it is asked the same; give draws=n, so that answers are "
-                "averages and attacks see the average."
-            )
-        )
+    first = answer_once(subject.model, x)
+    random = settled(subject)
+    alarms = [] if random is subject else [undeclared(random)]
     sums_to_one = isinstance(subject.task, Classification) and bool(((first.sum(1) - 1).abs() < 1e-4).all())
     if sums_to_one and bool((first >= 0).all()):
         alarms.append(

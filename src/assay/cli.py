@@ -118,6 +118,9 @@ Bounds = Annotated[
 Mean = Annotated[str | None, typer.Option(metavar="M[,M,M]", help="Subtracted from the input, per channel.")]
 Std = Annotated[str | None, typer.Option(metavar="S[,S,S]", help="What the input is then divided by, per channel.")]
 Size = Annotated[int | None, typer.Option(metavar="N", help="Scale the images of --data to N by N, their centre.")]
+Draws = Annotated[
+    int | None, typer.Option(metavar="N", help="The model is random: its answer is the mean of N passes.")
+]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")]
 BudgetName = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same numbers.")]
@@ -156,6 +159,7 @@ def audit(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     standards: StandardsFile = None,
@@ -180,7 +184,7 @@ def audit(
     limits = read_standards(standards) if standards is not None else Standards()
     named = list(dict.fromkeys(probe)) if probe else None
     count = len(questions(named, limits))  # a name that nobody knows is told before the subject is opened
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     done = _audit(source, named, count, limits, budget, seed, device, out, debug)
     _show(done)
     raise typer.Exit(done.status)
@@ -196,6 +200,7 @@ def ask(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     seed: Seed = 0,
@@ -215,7 +220,7 @@ def ask(
 
     budget_named(budget)
     asked = configure(shelf.load("probes", probe), _pairs(settings))
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug)
     out_to = _console()
     answer = done.rows[0].answer
@@ -299,6 +304,7 @@ def verify(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     device: Device = "cpu",
     debug: Debug = False,
@@ -313,6 +319,7 @@ def verify(
     """
     from assay.audit import open_audit
     from assay.probe import judge_witnesses, undisturbed
+    from assay.subject import settled
     from assay.subjects import Source
 
     stored = open_audit(run, whole=True)
@@ -323,7 +330,7 @@ def verify(
     source = (
         Source.from_words(stored.source)
         if subject is None
-        else _source(subject, data, bounds, mean, std, size, allow_pickle)
+        else _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     )
     with _meter() as meter:
         ready, opened = _run(device, meter, debug), _open(source, meter)
@@ -336,7 +343,7 @@ def verify(
                 continue
             meter.doing(f"judging the witnesses of {name}")
             with undisturbed(opened.model, ready):
-                held, reasons = judge_witnesses(witnesses, opened, ready)
+                held, reasons = judge_witnesses(witnesses, settled(opened), ready)
             table.add_row(name, str(len(held)), str(int(held.sum())))
             lost += [
                 f"{name}, input {witnesses.index[i]}, {witnesses.how[i]}: {why}" for i, why in enumerate(reasons) if why
@@ -361,6 +368,7 @@ def cure(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     standards: StandardsFile = None,
@@ -376,7 +384,7 @@ def cure(
     """
     from assay.cure import cure as apply
 
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
         place, opened = _device(device), _open(source, meter)
         done = apply(
@@ -436,6 +444,7 @@ def explain(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     seed: Seed = 0,
@@ -464,7 +473,7 @@ def explain(
     if pair is not None:
         from assay.pair_explanation import explain_pair
 
-        source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+        source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
         with _meter() as meter:
             ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
             told = explain_pair(
@@ -481,7 +490,7 @@ def explain(
         raise AssayError("--target and --decoder are for a pair; give --pair A B too.")
     asked = method or ["all"]
     chosen(asked)  # an unknown map is told before the subject is opened
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
         ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
         if opened.pairs:
@@ -640,6 +649,7 @@ def _source(
     std: str | None,
     size: int | None,
     allow_pickle: bool,
+    draws: int | None,
 ) -> Source:
     from assay.subjects import Source
 
@@ -651,6 +661,7 @@ def _source(
         std=_numbers("--std", std),
         size=size,
         allow_pickle=allow_pickle,
+        draws=draws,
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
 
+JUDGED = 32  # fresh answers of a random model at each witness
 Need = Literal["gradients", "images", "train"]
 PAIRS = ("Ranking", "Similarity")
 """The tasks of models that compare two inputs."""
@@ -198,7 +199,13 @@ def put(
     start = time.perf_counter()
     try:
         with undisturbed(subject.model, run):
+            known, subject = subject, _settled(subject)
+            reason = probe.why_not(subject)
+            if reason is not None:
+                return Answer(**told, status="does not apply", why=f"{reason} (two passes over one input differ)")
             finding = probe.ask(subject, run)
+            if subject is not known:
+                finding = dataclasses.replace(finding, alarms=(*finding.alarms, undeclared(subject)))
             if finding.witnesses is not None:
                 finding = _sworn(finding, finding.witnesses, subject, run)
     except Exception as e:
@@ -253,15 +260,40 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
                     current.update(held)
 
 
+def _settled(subject: Subject) -> Subject:
+    """A model that is random and does not say so, with its draws; what cannot answer at all fails where it is asked."""
+    from assay.subject import settled
+
+    try:
+        return settled(subject)
+    except AssayError:
+        return subject
+
+
+def undeclared(subject: Subject) -> Alarm:
+    return Alarm(
+        "The model answers differently each time it is asked the same, and no draws are declared: answers here are "
+        f"means of {subject.draws} passes. Give draws=n or --draws n, or find the layer that ignores eval mode."
+    )
+
+
 def _sworn(finding: Finding, witnesses: Witnesses, subject: Subject, run: Run) -> Finding:
-    """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others."""
+    """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others.
+
+    Their measures are doubted, but for one case: a random model's mistakes on inputs that nobody searched for. There
+    each answer is an honest draw, the mean of them has no bias, and to take the lucky ones back would give it one.
+    """
     held, _ = judge_witnesses(witnesses, subject, run)
     if held.all():
         return finding
     refuted = share(int((~held).sum()), len(held))
+    met = subject.draws > 1 and set(witnesses.norm) == {"none"}
     alarm = Alarm(
-        f"{refuted} of the inputs said to break the model did not when judged afresh; they are left out.",
-        doubts=tuple(m.name for m in finding.measures),
+        f"{refuted} of the inputs that it got wrong are right in most fresh answers of this random model; they leave "
+        "the list, and the share of wrong answers stands."
+        if met
+        else f"{refuted} of the inputs said to break the model did not when judged afresh; they are left out.",
+        doubts=() if met else tuple(m.name for m in finding.measures),
     )
     return dataclasses.replace(finding, witnesses=witnesses.keep(held), alarms=(*finding.alarms, alarm))
 
@@ -272,17 +304,26 @@ def judge_witnesses(
     """Judge stored witnesses with fresh float32 forward passes and with box and ball checks in float64.
 
     Shares no code with the attacks. A witness holds if the model still answers something other than the label, every
-    value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs).
+    value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs). An
+    answer that is NaN is not right. A random model gives JUDGED answers, and a witness is refuted where so few of them
+    are wrong that a chance of 1/2 or more shows that once in a thousand times: membership at 1/2 is no matter of luck.
     """
     import numpy as np
     import torch
+    from scipy.stats import binom
 
     low, high = subject.inputs.low, subject.inputs.high
     reasons: list[str] = []
     for start in range(0, len(witnesses), 256):
         rows = slice(start, start + 256)
         changed = torch.as_tensor(witnesses.changed[rows]).float()
-        said = subject.predict(changed.to(run.device)).argmax(-1).cpu().numpy()
+        count = 1 if subject.draws == 1 else JUDGED
+        wrong = np.zeros(len(changed), dtype=np.int64)
+        for _ in range(count):
+            out = subject.predict(changed.to(run.device))
+            said = out.argmax(-1).cpu().numpy()
+            wrong += (said != witnesses.label[rows]) | out.isnan().any(-1).cpu().numpy()
+        refuted = wrong == 0 if count == 1 else binom.cdf(wrong, count, 0.5) < 1e-3
         flat = witnesses.changed[rows].astype(np.float64).reshape(len(changed), -1)
         gap = np.abs(flat - witnesses.clean[rows].astype(np.float64).reshape(len(changed), -1))
         size = {
@@ -297,8 +338,11 @@ def judge_witnesses(
             norm, radius = witnesses.norm[row], float(witnesses.radius[row])
             if norm not in size:
                 reasons.append(f"unknown norm {norm!r}")
-            elif said[i] == witnesses.label[row]:
-                reasons.append(f"the model answers {subject.task.classes[said[i]]!r}, which is right")
+            elif refuted[i]:
+                often = "" if count == 1 else f" in {count - wrong[i]} of {count} fresh answers"
+                reasons.append(
+                    f"the model answers {subject.task.classes[witnesses.label[row]]!r}{often}, which is right"
+                )
             elif flat[i].min() < low - 1e-6 or flat[i].max() > high + 1e-6:
                 reasons.append(f"it leaves the box [{low:g}, {high:g}]")
             elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):
