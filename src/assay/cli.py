@@ -129,6 +129,9 @@ Std = Annotated[
 Size = Annotated[
     int | None, typer.Option("--size", metavar="N", help="Scale the images of --data to N by N, their centre.")
 ]
+Draws = Annotated[
+    int | None, typer.Option("--draws", metavar="N", help="The model is random: its answer is the mean of N passes.")
+]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")]
 BudgetName = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
@@ -169,6 +172,7 @@ def audit(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     standards: StandardsFile = None,
@@ -193,7 +197,7 @@ def audit(
     limits = read_standards(standards) if standards is not None else Standards()
     named = list(dict.fromkeys(probe)) if probe else None
     count = len(questions(named, limits))  # a name that nobody knows is told before the subject is opened
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     done = _audit(source, named, count, limits, budget, seed, device, out, debug)
     _show(done)
     raise typer.Exit(done.status)
@@ -209,6 +213,7 @@ def ask(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     seed: Seed = 0,
@@ -228,7 +233,7 @@ def ask(
 
     budget_named(budget)
     asked = configure(shelf.load("probes", probe), _pairs(settings))
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug)
     out_to = _console()
     answer = done.rows[0].answer
@@ -314,6 +319,7 @@ def verify(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     device: Device = "cpu",
     debug: Debug = False,
@@ -338,7 +344,7 @@ def verify(
     source = (
         Source.from_words(stored.source)
         if subject is None
-        else _source(subject, data, bounds, mean, std, size, allow_pickle)
+        else _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     )
     with _meter() as meter:
         ready, opened = _run(device, meter, debug), _open(source, meter)
@@ -376,6 +382,7 @@ def cure(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     standards: StandardsFile = None,
@@ -391,7 +398,7 @@ def cure(
     """
     from assay.cure import cure as apply
 
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
         place, opened = _device(device), _open(source, meter)
         done = apply(
@@ -454,6 +461,7 @@ def explain(
     mean: Mean = None,
     std: Std = None,
     size: Size = None,
+    draws: Draws = None,
     allow_pickle: AllowPickle = False,
     budget: BudgetName = "quick",
     seed: Seed = 0,
@@ -482,7 +490,7 @@ def explain(
     if pair is not None:
         from assay.pair_explanation import explain_pair
 
-        source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+        source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
         with _meter() as meter:
             ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
             told = explain_pair(
@@ -499,7 +507,7 @@ def explain(
         raise AssayError("--target and --decoder are for a pair; give --pair A B too.")
     asked = method or ["all"]
     chosen(asked)  # an unknown map is told before the subject is opened
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle)
+    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
         ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
         if opened.pairs:
@@ -669,6 +677,7 @@ def _source(
     std: str | None,
     size: int | None,
     allow_pickle: bool,
+    draws: int | None,
 ) -> Source:
     from assay.subjects import Source
 
@@ -680,6 +689,7 @@ def _source(
         std=_numbers("--std", std),
         size=size,
         allow_pickle=allow_pickle,
+        draws=draws,
     )
 
 
@@ -724,9 +734,10 @@ def _device(name: str) -> str:
 
 def _open(source: Source, meter: Meter) -> Subject:
     meter.doing(f"opening {source.subject}")
+    from assay.door import admit
     from assay.subjects import open_subject
 
-    return open_subject(source)
+    return admit(open_subject(source)).subject
 
 
 def _run(device: str, meter: Meter, debug: bool, budget: str = "quick", seed: int = 0) -> Run:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.finding import EVERYTHING, Alarm
 from assay.nn.read_as import LogProbabilities, OnACopy
-from assay.subject import Classification, Subject, answer_once, first_inputs
+from assay.subject import Classification, Subject, answer_once, first_inputs, settled
 
 TOGETHER = 16  # inputs that are shown alone and in one batch
 ROUNDING = 1e-3  # of the largest answer: what a batch may change by the order of its sums in float32
@@ -32,33 +32,39 @@ class Admitted(NamedTuple):
 
 
 def admit(subject: Subject) -> Admitted:
-    """Look at the model's answers to a few inputs, mend what can be mended, and say what was found."""
+    """Look at the model's answers to a few inputs, mend what can be mended, and say what was found.
+
+    What was mended stands in the subject's notes, so that one that was admitted before comes with the same alarms.
+    """
     x = first_inputs(subject.data["test"], subject.model)
-    alarms = [Alarm(note) for note in subject.notes]
-    shown = x[:TOGETHER].clone()
-    first = answer_once(subject.model, shown)
-    if not torch.equal(shown, x[:TOGETHER]):
-        subject = _around(subject, OnACopy(subject.model))
-        first = answer_once(subject.model, x[:TOGETHER])
-        alarms.append(Alarm("The model changes its input in place; it was given a copy each time."))
-    second = answer_once(subject.model, x[:TOGETHER])
-    if subject.draws == 1 and not torch.equal(first, second):
-        alarms.append(
-            Alarm(
-                "The model answers differently each time it is asked the same; give draws=n, so that answers are "
-                "averages and attacks see the average."
-            )
+    few = x[:TOGETHER]
+    shown = few.clone()
+    answer_once(subject.model, shown)
+    if not torch.equal(shown, few):
+        subject = _around(
+            subject, OnACopy(subject.model), "The model changes its input in place; it was given a copy each time."
+        )
+    random = settled(subject)
+    if random is not subject:
+        subject = _noted(
+            random,
+            "The model answers differently each time it is asked the same, and no draws are declared: answers here are "
+            f"means of {random.draws} passes. Give draws=n or --draws n, or find the layer that ignores eval mode.",
         )
     if isinstance(subject.task, Classification) and are_probabilities(answer_once(subject.model, x)):
-        subject = _around(subject, LogProbabilities(subject.model))
-        alarms.append(
-            Alarm("The model returns probabilities where logits are expected; their logarithm was taken everywhere.")
+        subject = _around(
+            subject,
+            LogProbabilities(subject.model),
+            "The model returns probabilities where logits are expected; their logarithm was taken everywhere.",
         )
-    gap = _gap_alone(subject.model, x[:TOGETHER])
-    if gap is not None:
+    alarms = [Alarm(note) for note in subject.notes]
+    if subject.draws == 1 and not _steady(subject.model, few):
+        alarms.append(Alarm("The model answers a little differently each time it is asked the same."))
+    apart = _differ_alone(subject.model, few)
+    if apart:
         alarms.append(
             Alarm(
-                f"The model's answer to an input depends on what else is in the batch ({gap} of {len(x[:TOGETHER])} "
+                f"The model's answer to an input depends on what else is in the batch ({apart} of {len(few)} "
                 f"change when they are shown alone): no number here is that of a single input. A normalisation over "
                 f"the batch is the usual cause; keep running statistics.",
                 doubts=EVERYTHING,
@@ -72,13 +78,22 @@ def are_probabilities(out: Tensor) -> bool:  # n k
     return bool((out >= 0).all() and ((out.sum(1) - 1).abs() < 1e-4).all())
 
 
-def _around(subject: Subject, model: nn.Module) -> Subject:
-    """The subject with its model inside another one that calls it `model`."""
-    return dataclasses.replace(subject, model=model, layers={k: f"model.{v}" for k, v in subject.layers.items()})
+def _noted(subject: Subject, says: str) -> Subject:
+    return dataclasses.replace(subject, notes=(*subject.notes, says))
 
 
-def _gap_alone(model: nn.Module, x: Tensor) -> int | None:  # n *d
-    """How many inputs are answered otherwise alone than in one batch, beyond rounding and chance; None if none is."""
+def _around(subject: Subject, model: nn.Module, says: str) -> Subject:
+    """The subject with its model inside another one that calls it `model`, and why."""
+    layers = {part: f"model.{name}" for part, name in subject.layers.items()}
+    return _noted(dataclasses.replace(subject, model=model, layers=layers), says)
+
+
+def _steady(model: nn.Module, x: Tensor) -> bool:
+    return torch.equal(answer_once(model, x), answer_once(model, x))
+
+
+def _differ_alone(model: nn.Module, x: Tensor) -> int:  # n *d
+    """How many inputs are answered otherwise alone than in one batch, beyond rounding and chance."""
 
     def mean(parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Mean over the passes and its standard error."""
@@ -86,12 +101,8 @@ def _gap_alone(model: nn.Module, x: Tensor) -> int | None:  # n *d
         spread = seen.std(0) if passes > 1 else torch.zeros_like(seen[0])
         return seen.mean(0), spread / passes**0.5
 
-    passes = 1
-    once = answer_once(model, x)
-    if not torch.equal(once, answer_once(model, x)):
-        passes = PASSES
+    passes = 1 if _steady(model, x) else PASSES
     (together, wide), (alone, narrow) = mean((x,)), mean(tuple(x[i : i + 1] for i in range(len(x))))
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
     allowed = (HALF if half else ROUNDING) * together.abs().amax() + ERRORS * (wide.square() + narrow.square()).sqrt()
-    differ = ((together - alone).abs() > allowed).reshape(len(x), -1)
-    return int(differ.any(1).sum()) or None
+    return int(((together - alone).abs() > allowed).reshape(len(x), -1).any(1).sum())

@@ -152,6 +152,29 @@ class Measure:
         )
 
     @classmethod
+    def chance(
+        cls,
+        name: str,
+        chances: ArrayLike,
+        *,
+        better: Better,
+        seed: int,
+        about: str = "",
+        column: str | None = None,
+        beside: tuple[Beside, ...] = (),
+    ) -> Measure:  # chances: n, from 0 to 1
+        """The mean of chances, one per input; a proportion where each of them is 0 or 1, as without any randomness.
+
+        The bootstrap resamples inputs, so that both what the inputs and what the draws of each vary by are in it.
+        """
+        import numpy as np
+
+        v = np.asarray(chances, dtype=np.float64)
+        if np.isin(v, (0.0, 1.0)).all():
+            return cls.proportion(name, v > 0, better=better, about=about, column=column, beside=beside)
+        return cls.mean(name, v, better=better, seed=seed, unit="%", about=about, column=column, beside=beside)
+
+    @classmethod
     def median(
         cls,
         name: str,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
 
+JUDGED = 32  # fresh answers of a random model at each witness
 Need = Literal["gradients", "images", "train"]
 PAIRS = ("Ranking", "Similarity")
 """The tasks of models that compare two inputs."""
@@ -270,14 +271,22 @@ def _in_natural_units(witnesses: Witnesses, subject: Subject) -> Witnesses:
 
 
 def _sworn(finding: Finding, witnesses: Witnesses, subject: Subject, run: Run) -> Finding:
-    """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others."""
+    """Keep only the witnesses that a fresh judge confirms, and raise an alarm for the others.
+
+    Their measures are doubted, but for one case: a random model's mistakes on inputs that nobody searched for. There
+    each answer is an honest draw, the mean of them has no bias, and to take the lucky ones back would give it one.
+    """
     held, _ = judge_witnesses(witnesses, subject, run)
     if held.all():
         return finding
     refuted = share(int((~held).sum()), len(held))
+    met = subject.draws > 1 and set(witnesses.norm) == {"none"}
     alarm = Alarm(
-        f"{refuted} of the inputs said to break the model did not when judged afresh; they are left out.",
-        doubts=tuple(m.name for m in finding.measures),
+        f"{refuted} of the inputs that it got wrong are right in most fresh answers of this random model; they leave "
+        "the list, and the share of wrong answers stands."
+        if met
+        else f"{refuted} of the inputs said to break the model did not when judged afresh; they are left out.",
+        doubts=() if met else tuple(m.name for m in finding.measures),
     )
     return dataclasses.replace(finding, witnesses=witnesses.keep(held), alarms=(*finding.alarms, alarm))
 
@@ -289,10 +298,13 @@ def judge_witnesses(
 
     Shares no code with the attacks. A witness holds if the model still answers something other than the label, every
     value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs). Radii
-    are shares of the range of the inputs, of each feature's own where they have one.
+    are shares of the range of the inputs, of each feature's own where they have one. An answer that is NaN is not
+    right. A random model gives JUDGED answers, and a witness is refuted where so few of them are wrong that a chance of
+    1/2 or more shows that once in a thousand times: membership at 1/2 is no matter of luck.
     """
     import numpy as np
     import torch
+    from scipy.stats import binom
 
     low, span = (edge.flatten().numpy() for edge in subject.inputs.edges())
 
@@ -305,7 +317,13 @@ def judge_witnesses(
     for start in range(0, len(witnesses), 256):
         rows = slice(start, start + 256)
         changed = torch.as_tensor(witnesses.changed[rows]).float()
-        said = subject.predict(changed.to(run.device)).argmax(-1).cpu().numpy()
+        count = 1 if subject.draws == 1 else JUDGED
+        wrong = np.zeros(len(changed), dtype=np.int64)
+        for _ in range(count):
+            out = subject.predict(changed.to(run.device))
+            said = out.argmax(-1).cpu().numpy()
+            wrong += (said != witnesses.label[rows]) | out.isnan().any(-1).cpu().numpy()
+        refuted = wrong == 0 if count == 1 else binom.cdf(wrong, count, 0.5) < 1e-3
         flat = shares(witnesses.changed[rows])
         gap = np.abs(flat - shares(witnesses.clean[rows]))
         size = {
@@ -320,8 +338,11 @@ def judge_witnesses(
             norm, radius = witnesses.norm[row], float(witnesses.radius[row])
             if norm not in size:
                 reasons.append(f"unknown norm {norm!r}")
-            elif said[i] == witnesses.label[row]:
-                reasons.append(f"the model answers {subject.task.classes[said[i]]!r}, which is right")
+            elif refuted[i]:
+                often = "" if count == 1 else f" in {count - wrong[i]} of {count} fresh answers"
+                reasons.append(
+                    f"the model answers {subject.task.classes[witnesses.label[row]]!r}{often}, which is right"
+                )
             elif not (flat[i].min() >= -1e-6 and flat[i].max() <= 1 + 1e-6):
                 reasons.append(f"it leaves the box [{subject.inputs.low:g}, {subject.inputs.high:g}]")
             elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):

@@ -118,6 +118,8 @@ ALIKE = 0.1  # columns are alike where the middle one has at least this share of
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 PAIRS = 2000  # drawn from each split where nobody says how many
+DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
+STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
 
 
@@ -458,6 +460,10 @@ class Subject:
             total = torch.stack([self.model(x).softmax(-1) for _ in range(self.draws)]).mean(0)
             return total.clamp_min(1e-38).log()
 
+    def single(self, x: Tensor) -> Tensor:  # n *d -> n k
+        """The logits of one pass, also of a random model."""
+        return (self if self.draws == 1 else replace(self, draws=1)).predict(x)
+
     def fingerprint(self) -> str:
         """A hash of weights, state, code, task and data: the same subject has the same one, on any day.
 
@@ -722,6 +728,16 @@ def check(subject: Subject) -> None:
         raise SubjectError(
             f"The model returned NaN or infinity for input {row} of 'test'; check its weights and scaling."
         )
+
+
+def settled(subject: Subject) -> Subject:
+    """The subject; where two passes over the same inputs differ and it says nothing of it, with DRAWS draws."""
+    if subject.draws > 1 or not isinstance(subject.task, Classification):
+        return subject
+    x, _ = subject.data["test"].take(np.arange(min(8, len(subject.data["test"]))))
+    first, second = answer_once(subject.model, x), answer_once(subject.model, x)
+    moved = (first - second).abs().amax(1) > STILL * first.std(1)
+    return replace(subject, draws=DRAWS) if bool(moved.any()) else subject
 
 
 def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from assay.errors import AssayError
 from assay.finding import (
     Alarm,
     Beside,
@@ -20,13 +21,17 @@ from assay.finding import (
     Exhibit,
     Finding,
     Gallery,
+    Histogram,
     Line,
     Measure,
     Table,
     Witnesses,
     share,
 )
+from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import Norm
+from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
@@ -41,6 +46,7 @@ NORMS: tuple[Norm, ...] = ("linf", "l2", "l1", "l0")
 BLIND: tuple[Norm, ...] = ("linf", "l2")
 """The norms that an attacker without gradients can search in here."""
 EACH = 3  # inputs for each step of the budget: the search is run once per norm
+ROUNDS = 5  # of Carlini and Wagner's search for the smallest c that breaks
 QUESTIONS = 50  # for each step of the budget, where there are no gradients
 LETTERS = {"linf": "l∞", "l2": "l2", "l1": "l1", "l0": "l0"}
 
@@ -51,10 +57,14 @@ class DistanceToFailure(Probe):
 
     The size is the largest change of any value (l_inf), the Euclidean length (l2), the sum (l1), and the number of
     values that change (l0), in the input's own units. What the gradient at the input promises stands beside it.
+    Of a random model it is the change after which most fresh answers are wrong. `attack` carlini-wagner searches so in
+    l2, the other norms as ever; `c` are trade-offs for curves of its accuracy and its distortion, as c=0.01,0.1,1,10.
     """
 
     steps: int | None = None
     inputs: int | None = None
+    attack: Literal["minimal-norm", "carlini-wagner"] = "minimal-norm"
+    c: tuple[float, ...] = ()
 
     tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     in_shares: ClassVar[bool] = True
@@ -63,9 +73,12 @@ class DistanceToFailure(Probe):
         "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.03),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps", "inputs")
+        if any(not 0 <= c < float("inf") for c in self.c):
+            raise AssayError(f"The setting c={self.c} of {self.name()!r} holds trade-offs, numbers of at least 0.")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         steps = self.steps or run.budget.steps
@@ -81,6 +94,9 @@ class DistanceToFailure(Probe):
         size = {norm: np.asarray(rows["size"], dtype=np.float64) for norm, rows in found.items()}
         first = {n: np.asarray(found[n]["first"], dtype=np.float64) for n in norms if "first" in found[n]}
         measures = [self._median(norm, size[norm], first.get(norm), run.seed) for norm in norms]
+        ratio = np.asarray(found["linf"]["ratio"], dtype=np.float64) if "ratio" in found["linf"] else None
+        if ratio is not None:
+            measures.append(_ratio(ratio, run.seed))
         measures += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
         right = size["linf"] > 0
         witnesses = _witnesses(found, size, index, label)
@@ -99,47 +115,110 @@ class DistanceToFailure(Probe):
                     "index": index,
                     "label": label,
                     **{f"smallest {n}": np.where(np.isfinite(s), s, np.nan) for n, s in size.items()},
+                    **({"ratio": np.where(np.isfinite(ratio), ratio, np.nan)} if ratio is not None else {}),
                     **{f"first order {n}": np.where(np.isfinite(f), f, np.nan) for n, f in first.items()},
                 },
             ),
             views=(
                 *(_curve(norm, size[norm], first.get(norm)) for norm in norms),
+                *([_histogram(ratio)] if ratio is not None and np.isfinite(ratio).any() else []),
+                *self._against_c(subject, run, steps, index),
                 *_pictures(subject, witnesses, index, size["linf"], run.budget.shown),
             ),
-            alarms=_alarms(subject, size, measures),
+            alarms=(*_alarms(subject, size, measures), *_sick(found, measures)),
             witnesses=witnesses if len(witnesses) else None,
         )
 
     def _search(self, subject: Subject, norm: Norm, steps: int, shard: Shard) -> Mapping[str, Tensor]:
         """The smallest change found for each input: 0 where it is wrong already, infinity where there is none."""
         bounds = (subject.inputs.low, subject.inputs.high)
-        said = subject.predict(shard.x).argmax(1)
-        size = torch.where(said == shard.y, torch.inf, 0.0).double()
+        draws, count = subject.draws, answers(subject.draws)
+        clean = chance(subject.single, shard.x, shard.y, draws=draws)
+        said, sick = clean.said, clean.sick
+        size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
         changed = shard.x.clone()
-        rows = (size > 0).nonzero()[:, 0]
-        if len(rows):
+
+        def search(rows: Tensor) -> Attacked:
             x, y = shard.x[rows], shard.y[rows]
-            if subject.differentiable:
-                got = minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
-            else:
+            if not subject.differentiable:
                 assert norm in BLIND
-                got = hop_skip_jump(
+                return hop_skip_jump(
                     subject.predict,
                     x,
                     y,
                     norm="linf" if norm == "linf" else "l2",
                     queries=QUESTIONS * steps,
+                    random=draws > 1,
                     bounds=bounds,
                     rng=shard.rng,
                 )
-            answer = subject.predict(got.x).argmax(1)  # what a fresh look confirms, and nothing else
-            fell = answer != y
+            if norm == "l2" and self.attack == "carlini-wagner":
+                return carlini_wagner(subject.model, x, y, search=ROUNDS, steps=steps, eot=draws, bounds=bounds)
+            return minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=draws, bounds=bounds)
+
+        for rows, got in sparing(search, (size > 0).nonzero()[:, 0], sick):
+            fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+            fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
             there = rows[fell]
-            size[there], changed[there], said[there] = got.distance[fell], got.x[fell], answer[fell]
-        told = {"label": shard.y, "size": size, "x": shard.x, "changed": changed, "said": said}
+            size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
+        told = {"label": shard.y, "size": size, "x": shard.x, "changed": changed, "said": said, "sick": sick}
         if subject.differentiable and norm in DUAL:
-            told["first"] = magnitude_margin(subject.model, shard.x, shard.y, norm=norm).radius
+            first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
+            lost = sick.clone()
+            for rows, slant in sparing(
+                lambda rows: magnitude_margin(subject.model, shard.x[rows], shard.y[rows], norm=norm),
+                torch.arange(len(size), device=size.device),
+                lost,
+            ):
+                first[rows], ratio[rows] = slant.radius, slant.ratio
+            told["first"], told["ratio"] = first, ratio
         return told
+
+    def _against_c(self, subject: Subject, run: Run, steps: int, index: NDArray[np.int64]) -> tuple[Curve, ...]:
+        """Accuracy and distortion of Carlini and Wagner's attack at each fixed c; of all inputs, broken or not."""
+        if not self.c or not subject.differentiable:
+            return ()
+        draws, count, bounds = subject.draws, answers(subject.draws), (subject.inputs.low, subject.inputs.high)
+
+        def attack(c: float, shard: Shard) -> Mapping[str, Tensor]:
+            size, wrong = torch.zeros(len(shard.y), dtype=torch.float64), torch.full_like(shard.y, count)
+            sick = torch.zeros_like(shard.y, dtype=torch.bool)
+            for rows, got in sparing(
+                lambda rows: carlini_wagner(
+                    subject.model, shard.x[rows], shard.y[rows], c=c, steps=steps, eot=draws, bounds=bounds
+                ),
+                torch.arange(len(shard.y), device=shard.y.device),
+                sick,
+            ):
+                clean = chance(subject.single, shard.x[rows], shard.y[rows], draws=draws)
+                fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+                # right only if right as it is and under attack
+                wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
+                size[rows.cpu()] = got.distance.cpu()
+            return {"wrong": wrong, "size": size}
+
+        rows = [run.map(partial(attack, c), subject, "test", index, f"Carlini and Wagner at c={c:g}") for c in self.c]
+        right = [float(1 - r["wrong"].mean() / count) for r in rows]
+        rms = [float(np.sqrt((r["size"] ** 2).mean())) for r in rows]
+        x = tuple(self.c)
+        return (
+            Curve(
+                name="c",
+                title="Accuracy against Carlini and Wagner's c",
+                x_label="c",
+                y_label="accuracy",
+                unit_y=True,
+                lines=(Line(label="accuracy", x=x, y=tuple(right)),),
+                says="One fixed trade-off for all inputs, without a search: a larger c breaks more and changes more.",
+            ),
+            Curve(
+                name="c-distortion",
+                title="Distortion against Carlini and Wagner's c",
+                x_label="c",
+                y_label="root mean square l2 change",
+                lines=(Line(label="distortion", x=x, y=tuple(rms)),),
+            ),
+        )
 
     def _median(
         self, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None, seed: int
@@ -154,6 +233,44 @@ class DistanceToFailure(Probe):
             about=f"half of the inputs break at this {LETTERS[norm]} size or below, by the best search found",
             beside=tuple(b for b in beside if np.isfinite(b.value)),
         )
+
+
+def _ratio(ratio: NDArray[np.float64], seed: int) -> Measure:
+    """The median of R over the inputs that are right, as its definition assumes."""
+    known = ratio[np.isfinite(ratio)]
+    if not len(known):
+        return Measure(name="median magnitude-margin ratio", value=None, n=0, better="lower", about="no input is right")
+    return Measure.median(
+        "median magnitude-margin ratio",
+        known,
+        better="lower",
+        seed=seed,
+        about="R: how fast the margin of the logits moves with an input value, over the margin; inputs that are right",
+    )
+
+
+def _histogram(ratio: NDArray[np.float64]) -> Histogram:
+    known = ratio[np.isfinite(ratio)]
+    counts, edges = np.histogram(known, bins=20, range=(0.0, float(np.quantile(known, 0.98)) or 1.0))
+    return Histogram(
+        name="ratio",
+        title="Magnitude-margin ratio of the inputs that are right",
+        x_label="R",
+        edges=tuple(map(float, edges)),
+        counts=(("inputs", tuple(map(float, counts))),),
+        says="No attack is needed for it, and no scale of the logits changes it. Lower is more robust, to first order.",
+    )
+
+
+def _sick(found: Mapping[Norm, Mapping[str, NDArray[Any]]], measures: list[Measure]) -> tuple[Alarm, ...]:
+    sick = np.any([rows["sick"] for rows in found.values()], axis=0)
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the model's output or gradient is NaN, at the input or "
+        "near it: NaN is no right answer; where only the gradient is NaN, the search found nothing."
+    )
+    return (Alarm(says, doubts=tuple(m.name for m in measures)),)
 
 
 def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Measure:

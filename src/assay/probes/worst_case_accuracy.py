@@ -27,7 +27,10 @@ from assay.finding import (
     share,
     wilson,
 )
-from assay.methods.attack.ensemble import ATTACKS, worst_case
+from assay.methods.attack.attacked import Attacked, sparing
+from assay.methods.attack.ball import wide
+from assay.methods.attack.chance import ASKED, answers, chance, interval, right_every_time, sizes
+from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.probe import PAIRS, Probe
@@ -52,7 +55,8 @@ class WorstCaseAccuracy(Probe):
 
     `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are in the input's own units.
     A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
-    A model that gives answers only meets Square, which asks for no gradient.
+    A model that gives answers only meets Square, which asks for no gradient. A random model counts with the chance
+    that a fresh answer is right, input by input; beside it stand a single pass, and an attacker who may ask again.
     """
 
     radius: float = 8 / 255
@@ -67,7 +71,7 @@ class WorstCaseAccuracy(Probe):
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "l2_radius")
@@ -83,9 +87,12 @@ class WorstCaseAccuracy(Probe):
         }
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
-        clean = broke["linf"] > 0
-        held = {norm: broke[norm] > self._budget(norm) for norm in NORMS}
-        witnesses = _witnesses(found, broke, index, label)
+        count = answers(subject.draws)
+        held = {norm: self._held(found[norm], norm, count, self._budget(norm)) for norm in NORMS}
+        clean = 1 - found["linf"]["clean wrong"] / count
+        if count == 1:
+            clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
+        witnesses = _witnesses(found, index, label)
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         beside = (commonest, Beside("clean accuracy", float(clean.mean())))
         steps = self.steps or run.budget.steps
@@ -93,27 +100,31 @@ class WorstCaseAccuracy(Probe):
             attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
         else:
             attacks = f"Square with {BLIND_QUERIES * steps} questions"
-        curves = [self._curve(norm, broke[norm]) for norm in NORMS] if subject.differentiable else []
+        curves = [self._curve(norm, found[norm], count) for norm in NORMS] if subject.differentiable else []
+        right = share(int(held["linf"].sum()), len(index)) if count == 1 else f"{100 * held['linf'].mean():.0f} %"
         return Finding(
             says=f"An attacker who may change each value by {self.radius:.3g} leaves "
-            f"{share(int(held['linf'].sum()), len(index))} right, of {100 * clean.mean():.0f} % on clean inputs.",
+            f"{right} right, of {100 * clean.mean():.0f} % on clean inputs.",
             measures=(
-                Measure.proportion(
+                Measure.chance(
                     MEASURES[0],
                     held["linf"],
                     better="higher",
+                    seed=run.seed,
                     column="held linf",
                     about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: {attacks}",
                     beside=beside,
                 ),
-                Measure.proportion(
+                Measure.chance(
                     MEASURES[1],
                     held["l2"],
                     better="higher",
+                    seed=run.seed,
                     column="held l2",
                     about=f"the same for l2 changes of at most {self.l2_radius:.4g}",
                     beside=beside,
                 ),
+                *self._threats(subject, found["linf"], run.seed),
             ),
             samples=Table(
                 "test",
@@ -123,11 +134,13 @@ class WorstCaseAccuracy(Probe):
                     "clean": clean,
                     "held linf": held["linf"],
                     "held l2": held["l2"],
+                    **_chances(found, count, subject.draws),
                     **{f"smallest {n}": np.where(np.isfinite(broke[n]), broke[n], np.nan) for n in NORMS},
                 },
             ),
             views=(
                 *curves,
+                *_over_draws(subject.draws, found["linf"]),
                 _by_class(subject.task.classes, label, held["linf"]),
                 *_pictures(subject, witnesses, run.budget.shown),
             ),
@@ -139,30 +152,46 @@ class WorstCaseAccuracy(Probe):
         return self.radius if norm == "linf" else self.l2_radius
 
     def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
-        """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble."""
+        """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
+
+        What counts is what fresh answers say of a point after it was chosen. A random model's input is attacked until
+        all of them are wrong; the smallest change is one at which most are.
+        """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
-        bounds = (subject.inputs.low, subject.inputs.high)
-        said = subject.predict(shard.x).argmax(1)
-        broke = torch.where(said == shard.y, torch.inf, 0.0).double()  # a distance must come back equal to itself
-        how = torch.where(said == shard.y, -1, 0)
-        changed = shard.x.clone()
+        bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
 
-        def keep(rows: Tensor, x: Tensor, size: Tensor, by: Tensor) -> None:
-            """What a fresh look at the subject confirms, and nothing else."""
-            answer = subject.predict(x).argmax(1)
-            fell = answer != shard.y[rows]
-            there = rows[fell]
-            changed[there], said[there], broke[there], how[there] = x[fell], answer[fell], size[fell], by[fell]
+        def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            got = chance(subject.single, x, shard.y[rows], draws=draws)
+            return got.wrong, got.said
 
-        rows = torch.isinf(broke).nonzero()[:, 0]
-        if len(rows) and radius > 0 and subject.differentiable:
-            x, y = shard.x[rows], shard.y[rows]
-            small = minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
-            got = small.success.nonzero()[:, 0]
-            keep(rows[got], small.x[got], small.distance[got], torch.full_like(got, len(HOW) - 1))
-            rows = (broke > radius).nonzero()[:, 0]
-        if len(rows) and radius > 0:
-            worst = worst_case(
+        first = chance(subject.single, shard.x, shard.y, draws=draws)
+        said, sick, clean = first.said, first.sick, first.wrong
+        right = 2 * clean <= count
+        broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
+        how = torch.where(right, -1, 0)
+        small, wrong = clean.clone(), clean.clone()  # n: wrong answers at the smallest change, and at the worst point
+        size = torch.zeros_like(broke)  # n: of the worst point, which is the input until a change does worse
+        changed, worst, via = shard.x.clone(), shard.x.clone(), how.clone()
+
+        def keep(rows: Tensor, x: Tensor, far: Tensor, by: Tensor) -> None:
+            """What fresh answers confirm, and nothing else."""
+            hits, answer = wrong_at(rows, x)
+            fell = 2 * hits > count
+            there = rows[fell & (far < broke[rows])]
+            mine = fell & (far < broke[rows])
+            changed[there], said[there], broke[there], how[there] = x[mine], answer[mine], far[mine], by[mine]
+            small[there] = hits[mine]
+            more = (far <= radius * (1 + 1e-6)) & (hits > wrong[rows])
+            there = rows[more]
+            worst[there], wrong[there], size[there], via[there] = x[more], hits[more], far[more], by[more]
+
+        def smallest(rows: Tensor) -> Attacked:
+            return minimal_norm(
+                subject.model, shard.x[rows], shard.y[rows], norm=norm, steps=steps, eot=draws, bounds=bounds
+            )
+
+        def ensemble(rows: Tensor) -> WorstCase:
+            return worst_case(
                 subject.model,
                 shard.x[rows],
                 shard.y[rows],
@@ -173,16 +202,83 @@ class WorstCaseAccuracy(Probe):
                 targets=3 if steps < 50 else 9,
                 queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
                 gradients=subject.differentiable,
-                eot=subject.draws,
+                eot=draws,
                 bounds=bounds,
                 rng=shard.rng,
             )
-            got = worst.success.nonzero()[:, 0]
-            keep(rows[got], worst.x[got], worst.distance[got], worst.by[got])
+
+        if radius > 0 and subject.differentiable:
+            for rows, found in sparing(smallest, torch.isinf(broke).nonzero()[:, 0], sick):
+                got = found.success.nonzero()[:, 0]
+                keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, len(HOW) - 1))
+        if radius > 0:
+            for rows, most in sparing(ensemble, (wrong < count).nonzero()[:, 0], sick):
+                got = (most.success if count == 1 else most.distance > 0).nonzero()[:, 0]
+                keep(rows[got], most.x[got], most.distance[got], most.by[got])
+        told = {}
+        if count > 1:
+            # the answers above chose the point; these count it
+            last = chance(subject.single, worst, shard.y, draws=draws)
+            wrong, sick = last.wrong, sick | last.sick
+            told["by size"] = last.by_size
+            inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
+            changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
+            told["at"], how = torch.where(inside, size, broke), torch.where(inside, via, how)
         vitals = {}
         if norm == "linf" and subject.differentiable:
-            vitals = vital_signs(subject.model, shard.x, shard.y, random=subject.draws > 1, bounds=bounds)
-        return {"label": shard.y, "broke": broke, "x": shard.x, "changed": changed, "said": said, "how": how, **vitals}
+            vitals = vital_signs(subject.model, shard.x, shard.y, random=draws > 1, bounds=bounds)
+        return {
+            "label": shard.y,
+            "clean wrong": clean,
+            "broke": broke,
+            "at": broke,
+            "small wrong": small,
+            "size": size,
+            "wrong": wrong,
+            "x": shard.x,
+            "changed": changed,
+            "said": said,
+            "how": how,
+            "sick": sick,
+            **told,
+            **vitals,
+        }
+
+    def _held(self, rows: Mapping[str, NDArray[Any]], norm: Norm, count: int, radius: float) -> NDArray[np.float64]:
+        """The chance to be right against changes of at most `radius`, at the point that was found for it: n.
+
+        From its size on the worst point within the budget counts; below that, and beyond the budget, the smallest
+        change that breaks the input; else the input as it is.
+        """
+        small, size = rows["broke"], rows["size"]
+        near = (radius >= small) & ((radius < size) | (small > self._budget(norm) * (1 + 1e-6)))
+        at_worst = np.where(radius >= size * (1 - 1e-6), rows["wrong"], rows["clean wrong"])
+        return np.asarray(1 - np.where(near, rows["small wrong"], at_worst) / count)
+
+    def _threats(self, subject: Subject, rows: Mapping[str, NDArray[Any]], seed: int) -> tuple[Measure, ...]:
+        """Against a random model: a single pass instead of the mean of many, and an attacker who may ask again."""
+        if subject.draws == 1:
+            return ()
+        count, passes = answers(subject.draws), subject.draws * answers(subject.draws)
+        again = right_every_time(rows["wrong"], count, ASKED)
+        return (
+            Measure.chance(
+                "worst-case accuracy, a single draw",
+                1 - rows["by size"][:, 0] / passes,
+                better="higher",
+                seed=seed,
+                column="held single",
+                about=f"the same points, answered by one pass instead of the mean of {subject.draws}",
+            ),
+            Measure.chance(
+                f"worst-case accuracy, asked {ASKED} times",
+                again,
+                better="higher",
+                seed=seed,
+                column="held again",
+                about=f"right in each of {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+            ),
+        )
 
     def _alarms(
         self,
@@ -198,7 +294,9 @@ class WorstCaseAccuracy(Probe):
             )
             return (Alarm(says, doubts=MEASURES),)
         signs = read_vitals(found["linf"])
+        sick = int((found["linf"]["sick"] | found["l2"]["sick"]).sum())
         return (
+            *([Alarm(_not_a_number(sick, len(broke["linf"])), doubts=MEASURES)] if sick else []),
             *(Alarm(s.says, doubts=MEASURES if s.open else ()) for s in signs),
             *(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
         )
@@ -226,9 +324,13 @@ class WorstCaseAccuracy(Probe):
             )
         return tuple(alarms)
 
-    def _curve(self, norm: Norm, broke: NDArray[np.float64]) -> Curve:
-        radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(broke)
-        line = Line.shares("accuracy", radii, [(broke > r).sum() for r in radii], n)
+    def _curve(self, norm: Norm, rows: Mapping[str, NDArray[Any]], count: int) -> Curve:
+        radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(rows["broke"])
+        held = [self._held(rows, norm, count, r) for r in radii]
+        if count == 1:
+            line = Line.shares("accuracy", radii, [int(h.sum()) for h in held], n)
+        else:
+            line = Line(label="accuracy", x=radii, y=tuple(float(h.mean()) for h in held))
         letter = "l∞" if norm == "linf" else "l2"
         return Curve(
             name=norm,
@@ -243,13 +345,13 @@ class WorstCaseAccuracy(Probe):
 
 
 def _witnesses(
-    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
-    broke: Mapping[Norm, NDArray[np.float64]],
-    index: NDArray[np.int64],
-    label: NDArray[np.int64],
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]], index: NDArray[np.int64], label: NDArray[np.int64]
 ) -> Witnesses:
-    """Per norm, each input that was right and broke, with the smallest change that was found."""
-    rows = {norm: np.flatnonzero((broke[norm] > 0) & np.isfinite(broke[norm])) for norm in NORMS}
+    """Per norm, each input that was right and broke, with the smallest change that was found.
+
+    Of a random model, with the worst point within the budget where most answers there are wrong.
+    """
+    rows = {norm: np.flatnonzero((at["at"] > 0) & np.isfinite(at["at"])) for norm, at in found.items()}
 
     def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][rows[norm]] for norm in NORMS])
@@ -264,14 +366,57 @@ def _witnesses(
         label=label[where],
         said=join("said").astype(np.int64),
         norm=norms,
-        radius=np.concatenate([broke[norm][rows[norm]] for norm in NORMS]),
+        radius=join("at"),
         how=tuple(HOW[by] for by in join("how")),
     )
 
 
-def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[np.bool_]) -> Bars:
+def _chances(found: Mapping[Norm, Mapping[str, NDArray[Any]]], count: int, draws: int) -> dict[str, NDArray[Any]]:
+    """Of a random model: each input's chance of a wrong answer under attack with its interval, and the threats."""
+    if count == 1:
+        return {}
+    rows = found["linf"]
+    low, high = interval(rows["wrong"], count)
+    return {
+        "chance wrong": rows["wrong"] / count,
+        "chance wrong, low": low,
+        "chance wrong, high": high,
+        "held single": 1 - rows["by size"][:, 0] / (count * draws),
+        "held again": right_every_time(rows["wrong"], count, ASKED),
+    }
+
+
+def _over_draws(draws: int, rows: Mapping[str, NDArray[Any]]) -> tuple[Curve, ...]:
+    """Of a random model: does the number settle as more passes go to an answer?"""
+    if draws == 1:
+        return ()
+    total, widths = draws * answers(draws), sizes(draws)
+    y = [float(1 - rows["by size"][:, s].mean() / (total // w)) for s, w in enumerate(widths)]
+    return (
+        Curve(
+            name="draws",
+            title="Worst-case accuracy against the passes that go to an answer (l∞)",
+            x_label="passes",
+            y_label="accuracy",
+            unit_y=True,
+            lines=(Line(label="accuracy", x=tuple(map(float, widths)), y=tuple(y)),),
+            marks=(Beside("draws", float(draws)),),
+            says="On fresh draws, at points made against the mean of as many as the mark says. Where the line has not "
+            "levelled off there, another number of draws is another model.",
+        ),
+    )
+
+
+def _not_a_number(sick: int, n: int) -> str:
+    return (
+        f"For {share(sick, n)} of the inputs the model's output or gradient is NaN, at the input or near it: NaN is no "
+        "right answer and counts as wrong; where only the gradient is NaN, the search had to leave the input as it was."
+    )
+
+
+def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[Any]) -> Bars:
     present = np.unique(label)
-    bands = [wilson(int(held[label == c].sum()), int((label == c).sum())) for c in present]
+    bands = [wilson(round(float(held[label == c].sum())), int((label == c).sum())) for c in present]
     return Bars(
         name="by-class",
         title="Worst-case accuracy of each class (l∞)",

@@ -38,6 +38,8 @@ class Source:
     size: int | None = None
     """Encoded images are scaled until their shorter side has this many pixels, and their centre is cut out."""
     allow_pickle: bool = False
+    draws: int | None = None
+    """Passes to an answer of a random model, where it does not say so itself."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -51,6 +53,8 @@ class Source:
                 words += [option, ",".join(map(_number, values))]
         if self.size is not None:
             words += ["--size", str(self.size)]
+        if self.draws is not None:
+            words += ["--draws", str(self.draws)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
     @classmethod
@@ -72,6 +76,8 @@ class Source:
                     source = dataclasses.replace(source, std=tuple(map(float, rest.pop(0).split(","))))
                 elif option == "--size":
                     source = dataclasses.replace(source, size=int(rest.pop(0)))
+                elif option == "--draws":
+                    source = dataclasses.replace(source, draws=int(rest.pop(0)))
                 elif option == "--allow-pickle":
                     source = dataclasses.replace(source, allow_pickle=True)
                 else:
@@ -84,6 +90,8 @@ class Source:
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
     text = source.subject
+    if source.draws is not None and source.draws < 1:
+        raise AssayError(f"--draws {source.draws} is no number of passes; give 1 for a deterministic model, else more.")
     if source.size is not None and source.data is None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
     if text in shelf.names("subjects"):
@@ -102,7 +110,7 @@ def open_subject(source: Source) -> Subject:
         from assay.subjects._ranker_file import is_ranker, open_ranker
 
         if is_ranker(path):
-            _refuse(source, "bounds", "mean", "std", "size")
+            _refuse(source, "bounds", "mean", "std", "size", "draws")
             if source.data is None:
                 raise AssayError(
                     f"{text} is a ranker without data; give --data: a folder of images with a number each."
@@ -161,7 +169,7 @@ def _adjusted(subject: Subject, source: Source) -> Subject:
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)
-    return subject
+    return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
 
 
 def _refuse(source: Source, *options: str) -> None:
@@ -196,7 +204,7 @@ def _assembled(model: nn.Module, data: Any, source: Source, *, name: str, about:
     subject = Subject.classifier(
         model, data, name=name, bounds=source.bounds, mean=source.mean, std=source.std, about=about
     )
-    return dataclasses.replace(subject, differentiable=_has_gradient(subject))
+    return dataclasses.replace(subject, differentiable=_has_gradient(subject), draws=source.draws or 1)
 
 
 def _open_data(source: Source, channels: int | None) -> Data:

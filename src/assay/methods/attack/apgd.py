@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, Standing, check
+from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, Standing, check, stand
 from assay.methods.attack.ball import Ball, Norm, Region, wide
 from assay.methods.attack.loss import Goal, Loss, LossName, others
 
@@ -72,7 +72,7 @@ def apgd(
     rng = rng or torch.Generator().manual_seed(0)
     goal = Goal(y, target, loss, as_published, any_other=targets > 0)
     slope = Slope(model, goal, eot=eot, eot_mode=eot_mode, precision=precision)
-    standing = Standing(Ball(norm, radius, *bounds, mask).around(x), slope, steps, leave=leave)
+    standing = stand(Ball(norm, radius, *bounds, mask).around(x), slope, steps, leave=leave)
     likeliest: tuple[Tensor | None, ...] = (None,)
     if targets:
         scores = slope.scores(x)

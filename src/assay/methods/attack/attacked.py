@@ -19,9 +19,9 @@ keep the order of the classes, hence every decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -29,18 +29,21 @@ from torch.overrides import TorchFunctionMode
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.methods.attack.ball import Norm, Region, distance, wide
+from assay.methods.attack.chance import SURE, TALLY
 from assay.methods.attack.loss import Goal, own
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c
 EotMode = Literal["loss", "mean_prob"]
 Precision = Literal["float32", "bf16"]
 Head = Literal["logits", "softmax", "probabilities"]
+Result = TypeVar("Result")
 
 FLOOR = 1e-30  # of the per-input factor: keeps the gradient of any draw within float32
 
 
 class Attacked(NamedTuple):
-    """What an attack leaves. `success` is the answer of a fresh float32 forward pass at `x`, never a search's hope."""
+    """What an attack leaves. `success` is the answer of a fresh float32 forward pass at `x`, never a search's hope; of
+    a random model, what most of TALLY fresh answers say (chance.py)."""
 
     x: Tensor  # n *d, the best point met, inside bounds and ball
     success: Tensor  # n bool
@@ -71,6 +74,7 @@ class Slope:
         eot_mode: EotMode = "loss",
         precision: Precision = "float32",
         head: Head | None = None,
+        random: bool | None = None,
     ) -> None:
         if eot < 1:
             raise AssayError(f"eot counts the draws to average and must be at least 1, got {eot}.")
@@ -83,14 +87,22 @@ class Slope:
         if precision not in get_args(Precision):
             raise AssayError(f"Unknown precision {precision!r}; choose one of {', '.join(get_args(Precision))}.")
         self.model, self.goal, self.eot, self.eot_mode, self.precision = model, goal, eot, eot_mode, precision
-        self.head = head
+        self.head, self.random = head, eot > 1 if random is None else random
 
     def take(self, rows: Tensor) -> Slope:
         return self.towards(self.goal.take(rows))
 
     def towards(self, goal: Goal) -> Slope:
         """The same model with another goal."""
-        return Slope(self.model, goal, eot=self.eot, eot_mode=self.eot_mode, precision=self.precision, head=self.head)
+        return Slope(
+            self.model,
+            goal,
+            eot=self.eot,
+            eot_mode=self.eot_mode,
+            precision=self.precision,
+            head=self.head,
+            random=self.random,
+        )
 
     def at(self, x: Tensor) -> Seen:
         """Height and gradient at x from `eot` forward and backward passes: n *d -> n *d, n, n."""
@@ -122,6 +134,31 @@ class Slope:
             h, _, z = self._glance(x)
             height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
         return height, self.goal.reached(chance)
+
+    def sure(self, x: Tensor, hopes: Tensor, times: int = SURE) -> Tensor:
+        """Which of the `hopes` reach the goal by so many fresh answers in a row: n *d, n bool -> n bool.
+
+        Who fails once is not asked again. A model that is not random is taken at its word.
+        """
+        if not self.random:
+            return hopes
+        hopes = hopes.clone()
+        for _ in range(times):
+            rows = hopes.nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            hopes[rows] = self.take(rows).look(x[rows])[1]
+        return hopes
+
+    def tally(self, x: Tensor, times: int = TALLY) -> tuple[Tensor, Tensor]:
+        """The mean height, and how many of so many fresh answers reach the goal; one answer of a model that is not
+        random: n *d -> n, n."""
+        height, reached = self.look(x)
+        hits = reached.long()
+        for k in range(2, times + 1 if self.random else 2):
+            h, reached = self.look(x)
+            height, hits = torch.lerp(height, h, 1 / k), hits + reached
+        return height, hits
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of one fresh float32 pass, or the log of the mean softmax over eot passes: n *d -> n c."""
@@ -305,6 +342,12 @@ class Nearest:
         self.reached = self.reached | reached
         return better
 
+    def believed(self, slope: Slope, at: Tensor, size: Tensor, reached: Tensor) -> Tensor:
+        """What to believe of `reached` before a point is offered: of a random model, what ROW fresh answers in a row
+        confirm, where the point would be the nearest. The least of many lucky points is no distance: n *d, n, n -> n.
+        """
+        return slope.sure(at, reached & (size < self.size), ROW) if slope.random else reached
+
     def let_go(self, step: int, within: Tensor) -> Tensor | None:
         """Let inputs leave that are broken within this size, now and then; returns the positions that stay, or None."""
         if not now_and_then(step):
@@ -320,17 +363,19 @@ class Nearest:
 
     def result(self, slope: Slope, trace: Tensor) -> Attacked:
         """Verify by fresh passes. A point on the boundary to the last bit may fall back when asked again: it is pushed
-        outwards by 0.1 %, twice at most."""
+        outwards by 0.1 %, twice at most. Of a random model most of TALLY fresh answers decide, and it is pushed by 5 %,
+        eight times at most."""
         self._store(torch.arange(len(self.rows), device=self.rows.device))
         x = self.found_x
-        _, success = slope.look(x)
-        for _ in range(2):
+        most, tries, push = (TALLY // 2, 8, 1.05) if slope.random else (0, 2, 1.001)
+        success = slope.tally(x)[1] > most
+        for _ in range(tries):
             denied = (self.hoped & ~success).nonzero()[:, 0]
             if len(denied) == 0:
                 break
             x0 = self.start[denied]
-            x[denied] = torch.clamp(x0 + 1.001 * (x[denied] - x0), *self.bounds)
-            _, success[denied] = slope.take(denied).look(x[denied])
+            x[denied] = torch.clamp(x0 + push * (x[denied] - x0), *self.bounds)
+            success[denied] = slope.take(denied).tally(x[denied])[1] > most
         return Attacked(x, success, distance(x, self.start, self.norm), trace)
 
     def _store(self, here: Tensor) -> None:
@@ -352,6 +397,7 @@ def refuse_nan(height: Tensor, what: str = "output or gradient") -> None:
         )
 
 
+ROW = 3  # fresh answers in a row before a point counts as the nearest that breaks a random model
 FEW = 64  # fewer than one in so many that could leave are not worth a pass to make sure
 
 
@@ -368,7 +414,7 @@ class Standing:
         self.region, self.slope, self.rows = region, slope, torch.arange(n, device=device)
         self.found_x = region.centre.clone()
         self.found_height = torch.full((n,), -torch.inf, dtype=torch.float64, device=device)
-        self.success = torch.zeros(n, dtype=torch.bool, device=device)
+        self.success = self.gone = torch.zeros(n, dtype=torch.bool, device=device)
         self.trace = torch.zeros(steps, n, dtype=torch.float64, device=device)
         self._load()
 
@@ -379,10 +425,10 @@ class Standing:
 
     def again(self) -> bool:
         """Take up the inputs that still hold for another restart; False when none is left."""
-        self.rows = (~self.success).nonzero()[:, 0]
+        self.rows = (~self.gone).nonzero()[:, 0]
         if len(self.rows) == 0:
             return False
-        if len(self.rows) == len(self.success):  # the first look sets head and scale on the slope itself
+        if len(self.rows) == len(self.gone):  # the first look sets head and scale on the slope itself
             self.region, self.slope = self.whole, self.whole_slope
         else:
             self.region, self.slope = self.whole.take(self.rows), self.whole_slope.take(self.rows)
@@ -391,11 +437,9 @@ class Standing:
 
     def offer(self, at: Tensor, height: Tensor, reached: Tensor, step: int) -> Tensor:
         """Keep `at` where it beats the best so far; returns where it did: n *d, n, n -> n."""
-        self.sick |= height.isnan()
-        if self.last:
-            better = ~height.isnan()
-        else:
-            better = (reached & ~self.reached) | ((reached == self.reached) & (height > self.height))
+        self.sick |= height.isnan() & ~reached  # an output that is NaN reaches the goal, a gradient leads nowhere
+        better = (reached & ~self.reached) | ((reached == self.reached) & (height > self.height))
+        better = ~self.sick if self.last else better
         self.x = torch.where(wide(better, at), at, self.x)
         self.height = torch.where(better, height, self.height)
         self.reached = torch.where(better, reached, self.reached)
@@ -411,7 +455,9 @@ class Standing:
         hopes = self.reached.nonzero()[:, 0]
         if len(hopes) * FEW < len(self.rows) or len(hopes) == 0:
             return None
-        height, sure = self.slope.take(hopes).look(self.x[hopes])
+        slope = self.slope.take(hopes)
+        height, sure = slope.look(self.x[hopes])
+        sure = slope.sure(self.x[hopes], sure, SURE - 1)
         self.height[hopes], self.reached[hopes] = height, sure
         if not bool(sure.any()):
             return None
@@ -442,9 +488,17 @@ class Standing:
         return Attacked(x, self.success, self.whole.distance(x), self.trace.to(x.dtype))
 
     def _store(self, here: Tensor) -> None:
+        self._refuse_lost(here)
         there = self.rows[here]
         self.found_x[there], self.found_height[there] = self.x[here], self.height[here]
         self.success[there] = self.reached[here]
+
+    def _refuse_lost(self, here: Tensor) -> None:
+        """NaN under attack is an answer that is not right; NaN for the input itself is a broken model."""
+        lost = here[(self.height.isnan() & self.reached)[here]]
+        if len(lost):
+            clean, _ = self.slope.take(lost).look(self.region.centre[lost])
+            refuse_nan(torch.zeros_like(self.found_height).index_copy(0, self.rows[lost], clean), "output")
 
     def _refuse_sick(self) -> None:
         if bool(self.sick.any()):
@@ -452,3 +506,63 @@ class Standing:
             clean, _ = self.slope.take(self.rows.new_tensor([i])).look(self.region.centre[i : i + 1])
             sick = torch.zeros_like(self.found_height).index_fill(0, self.rows[self.sick], torch.nan)
             refuse_nan(sick, "output" if bool(clean.isnan().any()) else "gradient")
+
+
+class Wavering(Standing):
+    """The same for a random model: the point that most fresh answers call broken, by the protocol of chance.py.
+
+    An input leaves when SURE fresh answers in a row confirm it; one lucky answer only makes it a candidate, until it is
+    asked again. At the end of a run the best and the last point are told apart by TALLY fresh answers each, and they
+    replace what an earlier run found only where they do no worse. Where all draws are equal, so is the path.
+    """
+
+    def __init__(self, region: Region, slope: Slope, steps: int, *, leave: bool = True, last: bool = False) -> None:
+        super().__init__(region, slope, steps, leave=leave, last=last)
+        self.hits = torch.full_like(self.rows, -1)  # n: of TALLY fresh answers at the point kept
+        self.gone = torch.zeros_like(self.success)
+
+    def finish(self, at: Tensor) -> None:
+        if len(self.rows) == 0:
+            return
+        height, hits = self.slope.tally(at)
+        if not self.last:
+            kept, best = self.slope.tally(self.x)
+            later = (hits > best) | ((hits == best) & (height > kept) & ~self.reached)
+            at = torch.where(wide(later, at), at, self.x)
+            height, hits = torch.where(later, height, kept), torch.where(later, hits, best)
+        self._refuse_sick()
+        better = (hits >= self.hits[self.rows]) | self.last
+        self.x, self.height, self.reached = at, height, 2 * hits > TALLY
+        here = better.nonzero()[:, 0]
+        super()._store(here)
+        self.hits[self.rows[here]] = hits[here]
+
+    def _store(self, here: Tensor) -> None:
+        super()._store(here)
+        self.hits[self.rows[here]], self.gone[self.rows[here]] = TALLY, True
+
+
+def stand(region: Region, slope: Slope, steps: int, *, leave: bool = True, last: bool = False) -> Standing:
+    """The inputs under attack, for a model as it is: random or not."""
+    return (Wavering if slope.random else Standing)(region, slope, steps, leave=leave, last=last)
+
+
+def sparing(
+    attack: Callable[[Tensor], Result], rows: Tensor, sick: Tensor
+) -> Iterator[tuple[Tensor, Result]]:  # (k -> Result), k, n bool
+    """Attack these inputs, each part with its result; one whose NaN stops the attack is marked in `sick` and left out.
+
+    The others are attacked as if it were not there: in halves, until what is at fault stands alone.
+    """
+    if len(rows) == 0:
+        return
+    try:
+        result = attack(rows)
+    except SubjectError:  # in an attack: NaN where the search needs a number, see refuse_nan
+        if len(rows) == 1:
+            sick[rows] = True
+            return
+        for half in rows.tensor_split(2):
+            yield from sparing(attack, half, sick)
+        return
+    yield rows, result

@@ -80,7 +80,7 @@ def carlini_wagner(
             delta = at - x
             size = delta.flatten(1).square().sum(1)
             trace[t] = size + weights * margin.clamp_min(-kappa)
-            hit = seen.reached & (margin <= -kappa)
+            hit = best.believed(slope, at, size, seen.reached & ~(margin > -kappa))
             best.offer(at, size, trace[t].double(), hit)
             lower = trace[t] < lowest
             lowest, bottom = torch.where(lower, trace[t], lowest), torch.where(wide(lower, at), at, bottom)

@@ -11,6 +11,9 @@ An input is near where the lowest margin met is under half of its clean margin. 
 random few of it get everything too, and if any of those breaks, so does all of the rest: the margin misled. Each round
 goes over all inputs before the next begins, so that what is left of many batches makes full ones.
 
+Of a random model (`eot` > 1) an input leaves when all of TALLY fresh answers at its point are wrong; until then every
+attack may find a point at which more of them are (chance.py).
+
 Source: Croce & Hein, ICML 2020, arXiv:2003.01690 (AutoAttack: APGD-CE, targeted APGD-DLR, FAB, Square, in turn).
 Departs from print: the order, the first three short rounds, the near and the far; a fast minimum-norm attack (Pintor et
     al., NeurIPS 2021) in FAB's place; Square goes on beyond a first tenth of its queries only if that broke
@@ -33,6 +36,7 @@ from assay.errors import AssayError
 from assay.methods.attack.apgd import apgd
 from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, check
 from assay.methods.attack.ball import Norm, distance
+from assay.methods.attack.chance import TALLY
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
@@ -50,7 +54,10 @@ Hit = Callable[[Tensor, Tensor], Attacked]  # (n *d, n) -> Attacked
 
 
 class WorstCase(NamedTuple):
-    """What the attacks found together. `by` says which broke an input: an index into ATTACKS, -1 where none did."""
+    """What the attacks found together. `by` says which broke an input: an index into ATTACKS, -1 where none did.
+
+    Of a random model `by` says which attack found the point, and `success` that most of TALLY fresh answers are wrong.
+    """
 
     x: Tensor  # n *d
     success: Tensor  # n bool
@@ -152,7 +159,7 @@ def worst_case(
     few = min(max(len(far) // 8, SPOT[0]), SPOT[1])
     spot = far[torch.randperm(len(far), generator=rng, device=rng.device).to(far.device)[:few]]
     for rows in (torch.cat([near, spot]), far):
-        rows = rows[~field.success[rows]]
+        rows = rows[field.hits[rows] < field.full]
         if len(rows) == 0:
             continue
         field.attack("apgd-ce", climb("ce", steps, 0, (2 if targets > LIKELY else 1) * restarts), rows)
@@ -175,33 +182,47 @@ class _Field:
     def __init__(self, model: Model, x: Tensor, y: Tensor, norm: Norm, radius: float, eot: int, batch: int) -> None:
         self.model, self.x, self.y, self.norm, self.radius, self.eot, self.batch = model, x, y, norm, radius, eot, batch
         self.worst = x.clone()
+        self.full = TALLY if eot > 1 else 1  # fresh answers that judge a point
         looks = [self._look(rows, x[rows]) for rows in torch.split(torch.arange(len(x), device=x.device), batch)]
-        self.clean, self.success = -torch.cat([height for height, _ in looks]), torch.cat([wrong for _, wrong in looks])
+        self.clean, self.hits = -torch.cat([height for height, _ in looks]), torch.cat([hits for _, hits in looks])
         self.by = torch.where(self.success, 0, -1)
         self.nearness = torch.ones_like(self.clean)  # n: lowest margin met over the clean one
 
+    @property
+    def success(self) -> Tensor:
+        """Most of the answers at the point kept are wrong: n bool."""
+        return 2 * self.hits > self.full
+
     def _look(self, rows: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        return Slope(self.model, Goal(self.y[rows], None, "margin"), eot=self.eot).look(at)
+        return Slope(self.model, Goal(self.y[rows], None, "margin"), eot=self.eot).tally(at)
 
     def alive(self) -> Tensor:
-        return (~self.success).nonzero()[:, 0]
+        return (self.hits < self.full).nonzero()[:, 0]
 
     def attack(self, name: str, attack: Hit, rows: Tensor) -> int:
         """Attack those of `rows` that still hold; returns how many broke."""
-        rows = rows[~self.success[rows]]
+        rows = rows[self.hits[rows] < self.full]
         return sum([self._hit(name, attack, part) for part in torch.split(rows, self.batch) if len(part)])
 
     def _hit(self, name: str, attack: Hit, rows: Tensor) -> int:
-        found = attack(self.x[rows], self.y[rows])
-        fell = found.success & (found.distance <= self.radius * (1 + 1e-6))
-        hit, held = rows[fell], rows[~fell]
-        self.worst[hit], self.success[hit], self.by[hit] = found.x[fell], True, ATTACKS.index(name)
-        if len(held):
-            inside = (found.distance <= self.radius * (1 + 1e-6))[~fell]
-            height, _ = self._look(held, found.x[~fell])
-            ratio = torch.where(inside, -height / self.clean[held], self.nearness[held])
-            self.nearness[held] = torch.minimum(self.nearness[held], ratio)
-        return len(hit)
+        found, before = attack(self.x[rows], self.y[rows]), int(self.success.sum())
+        inside = found.distance <= self.radius * (1 + 1e-6)
+        if self.full == 1:
+            fell = found.success & inside
+            self._keep(name, rows[fell], found.x[fell], self.hits.new_ones(int(fell.sum())))
+            rows, inside, at = rows[~fell], inside[~fell], found.x[~fell]
+            height = self._look(rows, at)[0] if len(rows) else self.clean[rows]
+        else:
+            height, hits = self._look(rows, found.x)
+            more = inside & (hits > self.hits[rows])
+            self._keep(name, rows[more], found.x[more], hits[more])
+        ratio = torch.where(inside, -height / self.clean[rows], self.nearness[rows])
+        self.nearness[rows] = torch.minimum(self.nearness[rows], ratio)
+        return int(self.success.sum()) - before
+
+    def _keep(self, name: str, rows: Tensor, x: Tensor, hits: Tensor) -> None:
+        self.worst[rows], self.hits[rows] = x, hits
+        self.by[rows] = ATTACKS.index(name)
 
     def result(self) -> WorstCase:
         return WorstCase(self.worst, self.success, distance(self.worst, self.x, self.norm), self.by)

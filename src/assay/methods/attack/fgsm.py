@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.methods.attack.attacked import Attacked, EotMode, Model, Slope, Standing, check
+from assay.methods.attack.attacked import Attacked, EotMode, Model, Slope, check, stand
 from assay.methods.attack.ball import Ball, Norm, wide
 from assay.methods.attack.loss import Goal, Loss, LossName
 
@@ -49,7 +49,7 @@ def fgsm(
     radii = torch.as_tensor(radius, dtype=x.dtype, device=x.device).expand(len(x))
     region = Ball(norm, radius, *bounds, mask).around(x)
     slope = Slope(model, Goal(y, target, loss, as_published), eot=eot, eot_mode=eot_mode)
-    standing = Standing(region, slope, 1, last=as_published)
+    standing = stand(region, slope, 1, last=as_published)
     at, length = x, radii
     if random_start:
         length = radii / 2

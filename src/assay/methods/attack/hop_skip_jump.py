@@ -34,6 +34,7 @@ def hop_skip_jump(
     start: Tensor | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
+    random: bool = False,
     bounds: tuple[float, float] = (0.0, 1.0),
     batch: int = 256,
     rng: torch.Generator | None = None,
@@ -52,6 +53,9 @@ def hop_skip_jump(
     broken within it, and inputs leave once they are; what was found further away is still returned. `queries` is the
     most that any one input is asked for, all told but the confirmation of the answer (1 to 3 passes). The draws of all
     inputs go through the model together, `batch` rows at a time.
+
+    `random`: the model's labels are. What is returned is then what most of several fresh ones call broken, pushed away
+    from the input until they do.
 
     `start` (n *d): points that have the wanted label. Without it, an input starts from the nearest other input of the
     batch that has it, else from uniform noise in the box, 50 tries; where none serves, the input is returned.
@@ -118,9 +122,8 @@ def hop_skip_jump(
         delta = torch.maximum(size / features[rows], finest) if t > 1 else torch.full_like(size, FIRST_REACH * span)
         way = _direction(oracle, at, rows, region, delta, count, norm, rng)
         at = _jump(oracle, at, rows, region, way, size / math.sqrt(t), queries - rounds)
-    got = best.result(
-        Slope(model, oracle.goal, head="logits"), torch.stack(trace) if trace else nearest.new_zeros(0, len(x))
-    )
+    slope = Slope(model, oracle.goal, head="logits", random=random)
+    got = best.result(slope, torch.stack(trace) if trace else nearest.new_zeros(0, len(x)))
     return got._replace(success=got.success & (got.distance <= limit))
 
 

@@ -157,6 +157,6 @@ class Goal:
         return height.detach(), slope
 
     def reached(self, z: Tensor) -> Tensor:
-        """Whether the answer is what the attacker wants: n c -> n bool."""
-        answer = z.argmax(1)
-        return answer != self.y if self.target is None or self.any_other else answer == self.target
+        """Whether the answer is what the attacker wants: n c -> n bool. NaN is neither right nor a target."""
+        answer, lost = z.argmax(1), z.isnan().any(1)
+        return (answer != self.y) | lost if self.target is None or self.any_other else (answer == self.target) & ~lost

@@ -67,8 +67,11 @@ def minimal_norm(
         seen = slope.at(at)
         seen = seen._replace(gradient=region.movable(seen.gradient))
         size = norms(at - region.centre, norm)
-        trace[k, best.rows] = seen.height.to(x.dtype)
-        best.offer(at, size, -seen.height, seen.reached)
+        if k == 0:
+            refuse_nan(seen.height)
+        lost = seen.height.isnan() & seen.reached  # an output that is NaN is no right answer
+        trace[k, best.rows] = torch.where(lost, 0.0, seen.height).to(x.dtype)
+        best.offer(at, size, -seen.height, best.believed(slope, at, size, seen.reached))
         stay = best.let_go(k, within)
         if stay is not None:
             at, eps, size, region, slope = at[stay], eps[stay], size[stay], region.take(stay), slope.take(stay)

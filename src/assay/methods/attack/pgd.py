@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, Standing, check
+from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, check, stand
 from assay.methods.attack.ball import Ball, Norm, wide
 from assay.methods.attack.loss import Goal, Loss, LossName
 
@@ -56,7 +56,7 @@ def pgd(
     ball = Ball(norm, radius, *bounds, mask)
     rng = rng or torch.Generator().manual_seed(0)
     slope = Slope(model, Goal(y, target, loss, as_published), eot=eot, eot_mode=eot_mode, precision=precision)
-    standing = Standing(ball.around(x.detach()), slope, steps, leave=leave and not as_published, last=as_published)
+    standing = stand(ball.around(x.detach()), slope, steps, leave=leave and not as_published, last=as_published)
     stride = step if step is not None else 2.5 * radius / max(steps, 1)
     if isinstance(stride, Tensor):
         stride = stride.to(x).expand(len(x))

@@ -22,6 +22,7 @@ from assay.methods.attack.attacked import (
     checked,
     now_and_then,
     refuse_nan,
+    stand,
 )
 from assay.methods.attack.ball import Ball, Region, wide
 from assay.methods.attack.loss import Goal, Loss, LossName
@@ -84,7 +85,7 @@ def square(
     rng = rng or torch.Generator().manual_seed(0)
     goal = Goal(y, target, loss)
     slope = Slope(model, goal, eot=eot, head=_head(model, x[:HEAD_ROWS], goal))
-    standing = Standing(Ball(norm, radius, *bounds, mask).around(x), slope, queries, leave=leave)
+    standing = stand(Ball(norm, radius, *bounds, mask).around(x), slope, queries, leave=leave)
     start, move = (_stripes, _window_linf) if norm == "linf" else (_tiles, _window_l2)
     for _ in range(restarts):
         if not standing.again():
