@@ -203,3 +203,56 @@ def test_what_takes_long_waits_for_the_standard_budget_unless_it_is_named(digits
     assert "--probe slow" in row.answer.why
     assert assay.audit(digits, budget="standard", out=tmp_path).row("slow").answer.status == "asked"
     assert assay.audit(digits, probes=["slow"], out=tmp_path).row("slow").answer.status == "asked"
+
+
+@pytest.mark.parametrize("how", ["left out by name", "left out by the budget"])
+def test_a_limit_that_was_not_put_to_the_test_cannot_be_told(digits, tmp_path, monkeypatch, how):
+    @dataclass(frozen=True)
+    class Slow(Counted):
+        """How slow?"""
+
+        in_quick: ClassVar[bool] = False
+
+        @classmethod
+        def name(cls):
+            return "slow"
+
+    monkeypatch.setattr(shelf, "names", lambda kind: ["counted", "slow"])
+    monkeypatch.setattr(shelf, "load", lambda kind, name: {"counted": Counted, "slow": Slow}[name])
+    given = Standards(limits={"slow": (Standard(at_least=0.1), Standard(measure="even", at_most=0.9))})
+    named = ["counted"] if how == "left out by name" else None
+    assert assay.audit(digits, probes=named).status == 0  # a limit that nobody gave does not count
+    done = assay.audit(digits, probes=named, standards=given, out=tmp_path)
+    row = done.row("slow")
+    assert (done.status, row.verdict, row.answer.finding) == (3, "cannot tell", None)
+    assert "--probe slow" in row.answer.why
+    assert [j.measure for j in row.judgements] == ["its headline measure", "even"]
+    opened = assay.open_audit(done.folder)
+    assert (opened.status, opened.row("slow")) == (3, row)
+    assert json.loads((done.folder / "audit.json").read_text())["status"] == 3
+    assert "not put to the test: even to be at\u00a0most\u00a00.9" in (done.folder / "junit.xml").read_text()
+    assert "it was not asked" in (done.folder / "report.html").read_text()
+    assert "it was not asked" in (done.folder / "card.md").read_text()
+    assert assay.audit(digits, probes=["counted", "slow"], standards=given).status == 0
+    assert assay.audit(digits, probes=["counted"], standards=Standards(limits={"slow": ()})).status == 0
+
+
+@pytest.mark.parametrize("named", [None, ["counted"], ["never"]])
+def test_a_limit_that_can_never_apply_is_refused_before_anything_is_asked(digits, monkeypatch, named):
+    @dataclass(frozen=True)
+    class Never(Counted):
+        """Which is higher?"""
+
+        tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
+
+        @classmethod
+        def name(cls):
+            return "never"
+
+    monkeypatch.setattr(shelf, "names", lambda kind: ["counted", "never"])
+    monkeypatch.setattr(shelf, "load", lambda kind, name: {"counted": Counted, "never": Never}[name])
+    assert assay.audit(digits, probes=named).status == 0
+    ASKED.clear()
+    with pytest.raises(AssayError, match="The limit on 'never' can never apply to 'digits': it is for Ranking, and"):
+        assay.audit(digits, probes=named, standards=Standards(limits={"never": (Standard(at_least=0.1),)}))
+    assert not ASKED

@@ -143,6 +143,20 @@ def test_the_status_is_the_verdict(limit: str, status: int, verdict: str, assay:
     assert Path(ended.last).stat().st_size > 1000
 
 
+def test_a_limit_that_was_not_put_to_the_test_ends_with_3_and_one_that_cannot_be_with_2(assay: Command) -> None:
+    ended = assay(*ACCURACY, "--standards", standards("[standards.confidence]\nat_most = 0.5"))
+    assert ended.status == 3
+    assert re.search(r"^ *cannot tell +confidence +it has a limit, .* +at most 0.5", ended.out, re.MULTILINE)
+    (complaint,) = ended.complaints
+    assert complaint.startswith("assay: the limit on confidence was not put to the test: it has a limit")
+    ended = assay(*ACCURACY, "--standards", standards("[standards.how-far-to-a-tie]\nat_least = 0.5"))
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.complaints == [
+        "assay: The limit on 'how-far-to-a-tie' can never apply to 'three [bold]shapes[/bold]': it is for Ranking and "
+        "Similarity, and the subject's task is Classification; take it out of the standards."
+    ]
+
+
 def test_an_audit_asks_all_that_is_on_the_shelf_and_takes_settings_from_the_standards(
     assay: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        if self.answer.status != "asked":
+        if self.answer.status != "asked" and not self.judgements:
             return "not asked"
         verdicts = {j.verdict for j in self.judgements}
         order: tuple[Verdict, ...] = ("fail", "cannot tell", "pass")
@@ -241,6 +241,10 @@ def audit(
     With `out`, the run is written below that folder as it goes, and an audit that was begun there goes on where it
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
     each answer, and whether it was asked now.
+
+    A limit of the user's that was not put to the test cannot be told: where its question was left out, by `probes` or
+    by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
+    standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
     """
     from assay.door import admit
     from assay.engine.local import ThisProcess
@@ -259,6 +263,19 @@ def audit(
     )
     check(subject)
     subject, alarms = admit(subject)
+    named = {probe.name() for probe in asked}
+    unnamed = [
+        configure(shelf.load("probes", name), standards.settings.get(name, {}))
+        for name, limits in standards.limits.items()
+        if limits and name not in named
+    ]
+    for probe in (*asked, *unnamed):
+        reason = probe.why_not(subject) if standards.limits.get(probe.name()) else None
+        if reason is not None:
+            raise AssayError(
+                f"The limit on {probe.name()!r} can never apply to {subject.name!r}: {reason}; take it out of the "
+                f"standards."
+            )
     fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
     keys = [probe.key(fingerprint, run, behaviour) for probe in asked]
     folder = None
@@ -286,6 +303,10 @@ def audit(
         row = Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms))
         told(row, not known)
         rows.append(row)
+    for probe in unnamed:
+        left_out = f"it has a limit, but is not among the questions named: --probe {probe.name()} asks it too"
+        answer = put(probe, subject, run, probe.key(fingerprint, run, behaviour), left_out=left_out)
+        rows.append(Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms)))
     done = Audit(
         subject=describe(subject, fingerprint),
         rows=tuple(rows),
@@ -307,7 +328,16 @@ def audit(
 
 def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
     if answer.finding is None:
-        return ()
+        limits = standards.limits.get(probe.name(), ()) if answer.status == "does not apply" else ()
+        return tuple(
+            Judgement(
+                standard=limit,
+                measure=limit.measure or "its headline measure",
+                verdict="cannot tell",
+                why=f"it was not asked: {answer.why}",
+            )
+            for limit in limits
+        )
     judgements = []
     for standard in standards.limits.get(probe.name(), probe.standards):
         try:

@@ -184,7 +184,8 @@ def audit(
 ) -> None:
     """Ask many questions, judge the answers, write a report.
 
-    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input.
+    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input. A limit of
+    yours on a question that was not asked cannot be told; one that can never apply to the subject is bad input.
     A run that was stopped goes on where it was.
 
     Example: assay audit model.pt2 --data images/ --standards assay.toml
@@ -837,11 +838,12 @@ def _show(audit: Audit) -> None:
         finding, name = row.answer.finding, row.answer.probe
         what = outcome(row)
         if finding is None:
-            table.add_row(Text(what, COLOURS.get(what, "")), name, _plain(row.answer.why), "")
-        elif not row.judgements:
+            limits = ", ".join(limit(j.standard, "") for j in row.judgements)
+            table.add_row(Text(what, COLOURS.get(what, "")), name, _plain(row.answer.why), _plain(limits))
+            continue
+        if not row.judgements:
             table.add_row(what, name, _plain(f"{finding.measures[0].name} {in_full(finding.measures[0])}"), "")
         for j in row.judgements:
-            assert finding is not None  # only a finding is judged
             measure = next((m for m in finding.measures if m.name == j.measure), None)
             found = f"{measure.name} {in_full(measure)}" if measure else j.why
             table.add_row(
@@ -859,6 +861,9 @@ def _show(audit: Audit) -> None:
             _say(console, f"alarm: {row.answer.probe}: {alarm.says}")
         if row.answer.status == "failed":
             broken.setdefault(row.answer.why, []).append(row.answer.probe)
+    for row in audit.rows:
+        if row.answer.status == "does not apply" and row.judgements:
+            _complain(f"the limit on {row.answer.probe} was not put to the test: {row.answer.why}")
     for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
         _complain(f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not answered: {why}")
     assert audit.folder is not None  # every audit of the command line is kept

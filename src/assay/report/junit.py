@@ -46,7 +46,10 @@ def _cases(suite: ET.Element, audit: Audit, row: Judged) -> None:
     if finding is None:
         case = _case(suite, audit, answer.question, answer.seconds)
         kind = "error" if answer.status == "failed" else "skipped"
-        _set(ET.SubElement(case, kind), message=answer.why)
+        untested = [f"{j.measure} to be {words.limit(j.standard, '')}" for j in row.judgements]
+        _set(
+            ET.SubElement(case, kind), message="; ".join([answer.why, *(f"not put to the test: {u}" for u in untested)])
+        )
         return
     measures = {m.name: m for m in finding.measures}
     alarms = [f"Alarm: {a.says}" for a in finding.alarms]
