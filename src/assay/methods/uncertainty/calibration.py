@@ -76,6 +76,7 @@ FEW = 30  # inputs below which no estimator is worth much
 FLOOR = 250  # draws that the floor is a mean of, if there are as many
 BLOCK = 8192  # inputs that are worked on at once, so that they stay in the cache
 NORMAL = 1.959964  # standard deviations to either side that hold 95 %
+NEAR = 1e-7  # times B: a rounding of single precision is 6e-8
 WHOLE = 50_000  # inputs up to which the bootstrap draws each by itself
 
 
@@ -206,12 +207,26 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, *, bins: int = BINS) 
 
 
 def equal_bins(score: Floats, bins: int) -> Ints:  # ... -> ...
-    """The bin ((b-1)/B, b/B] of each score; a score of 0 goes to the first."""
+    """The bin ((b-1)/B, b/B] of each score, from 0; a score of 0 goes to the first.
+
+    A score lies on the edge j/B if it is the number of double or of single precision that is nearest to j/B. Elsewhere
+    the comparison is exact, while score * B alone rounds: 0.07 * 100 is above 7.
+    """
     if bins < 1:
         raise AssayError(f"Got bins={bins}; give at least 1.")
-    at = np.ceil(score * bins).astype(np.intp)
-    at -= 1
-    return np.maximum(at, 0, out=at)
+    reach = NEAR * bins  # what rounding can have moved, in single precision too
+    place = score * bins
+    place += reach
+    whole = np.floor(place)
+    place -= whole
+    at = whole.astype(np.intp, order="C")
+    near = np.flatnonzero(place <= 2 * reach)  # around an edge j/B, and then `at` is j: there it is decided
+    if len(near):
+        flat = at.reshape(-1)
+        j, here = flat[near], score.ravel()[near]
+        mark = j / bins
+        flat[near] = np.maximum(j - ((here <= mark) | (here == mark.astype(np.float32))), 0)
+    return at
 
 
 def estimate(score: Floats, outcome: Floats, rule: Rule, support: Support) -> Floats:  # r n, r n -> r
@@ -221,15 +236,14 @@ def estimate(score: Floats, outcome: Floats, rule: Rule, support: Support) -> Fl
     n = score.shape[1]
     bins = rule.bins_of(n)
     if rule.estimator == "legacy":  # one weight a score: half of the work
-        gaps = np.zeros((len(score), bins + 1))
-        ahead = (bins + 1) * np.arange(len(score))[:, None]
+        gaps = np.zeros((len(score), bins))
+        ahead = bins * np.arange(len(score))[:, None]
         for start in range(0, n, BLOCK):
             s, o = score[:, start : start + BLOCK], outcome[:, start : start + BLOCK]
-            at = np.ceil(s * bins).astype(np.intp)
-            at += ahead
+            at = equal_bins(s, bins)
+            if len(s) > 1:
+                at += ahead
             gaps += np.bincount(at.ravel(), (o - s).ravel(), gaps.size).reshape(gaps.shape)
-        gaps[:, 1] += gaps[:, 0]  # a score of 0 belongs to the first bin
-        gaps = gaps[:, 1:]
     else:
         gaps = sums(*_bins(score, rule, support), outcome - score, bins)
     return np.asarray(np.abs(gaps).sum(1) / n)

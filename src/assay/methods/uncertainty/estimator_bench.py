@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.uncertainty.calibration import BINS, Rule, estimate
+from assay.methods.uncertainty.calibration import BINS, Rule, equal_bins, estimate
 
 Floats = NDArray[np.float64]
 Kind = Literal["confidence", "class-wise"]
@@ -106,8 +106,8 @@ def truth(law: Law, kind: Kind = "confidence", *, bins: int = FINE) -> float:
     """The law's calibration error, from the chances behind its labels."""
     errors = []
     for score, chance, _ in _columns(law, kind):
-        at, gap = np.ceil(score * bins).astype(np.intp), chance - score
-        a, b = (np.bincount(at[half], gap[half], bins + 1) for half in (slice(0, None, 2), slice(1, None, 2)))
+        at, gap = equal_bins(score, bins), chance - score
+        a, b = (np.bincount(at[half], gap[half], bins) for half in (slice(0, None, 2), slice(1, None, 2)))
         errors.append((np.sign(a) * b + np.sign(b) * a).sum() / len(score))
     return max(0.0, float(np.mean(errors)))
 
