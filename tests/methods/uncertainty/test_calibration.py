@@ -279,7 +279,7 @@ def test_a_draw_is_the_estimate_on_the_inputs_drawn(estimator):
     """Counts and matrices against a loop: at fixed edges and bandwidth, the inputs that came are the sample."""
     score, hit, _ = drawn(120)
     rule = Rule(estimator, bins=6, bandwidth=0.07)
-    cells = calibration._Cells.of(calibration._Group(score, hit, (0.0, 1.0)), rule, whole=True)
+    cells = calibration.Cells.of(calibration.Group(score, hit, (0.0, 1.0)), rule, whole=True)
     count = calibration._counts(120, 5, np.random.default_rng(3))
     assert count.sum(0).tolist() == [120.0] * 5
     at = np.repeat(np.tile(np.arange(120), (5, 1)).ravel(), count.T.ravel().astype(int)).reshape(5, 120)

@@ -150,7 +150,7 @@ def calibration_error(
     rule = Rule(estimator, bins, bandwidth, as_published)
     if draws < 2:
         raise AssayError(f"calibration_error got draws={draws}; an interval wants at least 2, and 1000 is usual.")
-    groups, n = _groups(scores, outcomes, rule, kind, support, logits)
+    groups, n = groups_of(scores, outcomes, rule, kind, support, logits)
     value = _value(groups, rule, n)
     resampled, calibrated = _resample(groups, rule, n, draws, np.random.default_rng(seed))
     bias, spread = float(resampled.mean()) - value, NORMAL * float(resampled.std(ddof=1))
@@ -173,7 +173,7 @@ def ece(
 ) -> float:
     """The value of `calibration_error` alone, without resampling."""
     rule = Rule(estimator, bins, bandwidth, as_published)
-    groups, n = _groups(scores, outcomes, rule, kind, support, logits)
+    groups, n = groups_of(scores, outcomes, rule, kind, support, logits)
     return _value(groups, rule, n)
 
 
@@ -290,7 +290,7 @@ def _below(marks: Floats, score: Floats, side: Literal["left", "right"]) -> Ints
 # What is resampled.
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Scores and outcomes that are binned together."""
 
     score: Floats  # n
@@ -302,7 +302,7 @@ class _Group(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Cells:
+class Cells:
     """What is resampled: each input, or in large groups all that share a bin, a cell of the grid and an outcome.
 
     In float32: a draw's rounding is some 1e-7 of the error, far below its noise.
@@ -317,7 +317,7 @@ class _Cells:
     support: Support
 
     @classmethod
-    def of(cls, group: _Group, rule: Rule, whole: bool) -> _Cells:
+    def of(cls, group: Group, rule: Rule, whole: bool) -> Cells:
         score, outcome, support, *_ = group
         place, part = on_grid(score, support)
         at, share, wave, size = place, part, None, GRID
@@ -347,7 +347,11 @@ class _Cells:
 
     def calibrated(self, rng: np.random.Generator, draws: int) -> Reals:  # -> draws
         """Each outcome drawn with its score as its probability."""
-        m, chance = len(self.count), self.score[:, None]
+        return self.drawn(rng, draws, self.score)
+
+    def drawn(self, rng: np.random.Generator, draws: int, chances: Reals) -> Reals:  # m -> draws
+        """Each outcome drawn with its chance."""
+        m, chance = len(self.count), chances[:, None]
         if self.count.sum() > m:
             came = rng.binomial(self.count[:, None], chance, size=(m, draws)).astype(np.float32)
         else:
@@ -375,7 +379,7 @@ def _counts(n: int, draws: int, rng: np.random.Generator) -> Reals:  # -> n draw
     return np.ascontiguousarray(np.stack([np.bincount(row, minlength=n) for row in picked], axis=1), dtype=np.float32)
 
 
-def _value(groups: list[_Group], rule: Rule, n: int) -> float:
+def _value(groups: list[Group], rule: Rule, n: int) -> float:
     return sum(
         g.weight * len(g.score) / n * float(estimate(g.score[None], g.outcome[None], rule, g.support)[0])
         for g in groups
@@ -383,14 +387,14 @@ def _value(groups: list[_Group], rule: Rule, n: int) -> float:
 
 
 def _resample(
-    groups: list[_Group], rule: Rule, n: int, draws: int, rng: np.random.Generator
+    groups: list[Group], rule: Rule, n: int, draws: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:  # -> draws, up to FLOOR
     """The estimate on resampled inputs, and on outcomes of a calibrated model.
 
     Up to `WHOLE` inputs the groups share their draws; beyond, each is resampled by itself.
     """
     whole = n <= WHOLE
-    cells = [_Cells.of(g, rule, whole) for g in groups]
+    cells = [Cells.of(g, rule, whole) for g in groups]
     resampled, calibrated = np.zeros(draws), np.zeros(min(draws, FLOOR))
     for start, stop in _chunks(cells, draws):
         shared = _counts(n, stop - start, rng) if whole else None
@@ -403,7 +407,7 @@ def _resample(
     return resampled, calibrated
 
 
-def _chunks(cells: list[_Cells], draws: int) -> list[tuple[int, int]]:
+def _chunks(cells: list[Cells], draws: int) -> list[tuple[int, int]]:
     """So many draws at a time that a table of them stays near the processor."""
     size = max(1, 500_000 // max(GRID, *(len(c.score) for c in cells)))
     return [(start, min(start + size, draws)) for start in range(0, draws, size)]
@@ -412,9 +416,9 @@ def _chunks(cells: list[_Cells], draws: int) -> list[tuple[int, int]]:
 # What is binned together.
 
 
-def _groups(
+def groups_of(
     scores: ArrayLike, outcomes: ArrayLike, rule: Rule, kind: Kind, support: Support | None, logits: bool
-) -> tuple[list[_Group], int]:
+) -> tuple[list[Group], int]:
     table = taken(scores)
     if table.ndim == 1:
         if kind != "confidence":
@@ -424,7 +428,7 @@ def _groups(
         if logits:
             raise ShapeError("calibration_error got logits=True with one score per input; give all n x k logits.")
         score, hit = pairs(table, outcomes)
-        groups = [_Group(score, hit, check_support(support or (0.0, 1.0), score))]
+        groups = [Group(score, hit, check_support(support or (0.0, 1.0), score))]
     else:
         groups = _of_classes(table, outcomes, kind, support, logits)
     n = len(table)
@@ -433,7 +437,7 @@ def _groups(
     return groups, n
 
 
-def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support | None, logits: bool) -> list[_Group]:
+def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support | None, logits: bool) -> list[Group]:
     label = labels_of(outcomes, table)
     k = table.shape[1]
     if kind == "class-wise":
@@ -443,20 +447,18 @@ def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support 
             )
         span = support or (0.0, 1.0)
         columns = np.ascontiguousarray(probabilities_of(table, logits).T).clip(0, 1)
-        return [
-            _Group(s, (label == c).astype(np.float64), check_support(span, s), 1 / k) for c, s in enumerate(columns)
-        ]
+        return [Group(s, (label == c).astype(np.float64), check_support(span, s), 1 / k) for c, s in enumerate(columns)]
     if logits:
         table = probabilities_of(table, logits)
     score, hit = _top(table, label)
     span = check_support(support, score) if support else (1 / k, 1.0)
     if kind == "confidence":
-        return [_Group(score, hit, span)]
+        return [Group(score, hit, span)]
     if kind != "top-label":
         raise AssayError(f"calibration_error has no kind {kind!r}; name 'confidence', 'class-wise' or 'top-label'.")
     answer = table.argmax(1)
     members = [np.flatnonzero(answer == c) for c in np.unique(answer)]
-    return [_Group(score[rows], hit[rows], span, 1.0, rows) for rows in members]
+    return [Group(score[rows], hit[rows], span, 1.0, rows) for rows in members]
 
 
 def _top(table: Reals, label: Ints) -> tuple[Floats, Floats]:  # n k, n -> n, n
