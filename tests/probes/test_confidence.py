@@ -14,7 +14,9 @@ from assay.errors import AssayError
 from assay.finding import Gallery, finding_from_json, finding_to_json
 from assay.methods.uncertainty import brier, calibration_error, ece, nll, risk_coverage, sharpness
 from assay.methods.uncertainty.above_floor import above_floor
+from assay.methods.uncertainty.debiased import debiased_ece
 from assay.methods.uncertainty.estimator_bench import called, choose
+from assay.methods.uncertainty.maximum import maximum_error
 from assay.probe import put
 from assay.probes.confidence import Confidence
 from assay.standard import Standard, judge
@@ -67,12 +69,12 @@ def test_the_numbers_are_those_of_the_methods(known, whole):
     headline = finding.measure()
     assert headline.name == "calibration error"
     assert (headline.value, headline.low, headline.high) == pytest.approx(error[:3], abs=1e-5)
-    assert [b.value for b in headline.beside] == pytest.approx(
-        [error.calibrated, error.estimate, error.floor], abs=1e-5
-    )
-    assert f"by {called(chosen)}, the best of five" in finding.says
     sure, right = chance.max(1), chance.argmax(1) == label
+    beside = [error.calibrated, error.estimate, error.floor, debiased_ece(sure, right)]
+    assert [b.value for b in headline.beside] == pytest.approx(beside, abs=1e-5)
+    assert f"by {called(chosen)}, the best of five" in finding.says
     wanted = {
+        "maximum calibration error": maximum_error(sure, right).value,
         "over-confidence": sure.mean() - right.mean(),
         "Brier score": brier(chance, label).value,
         "negative log-likelihood": nll(chance, label),

@@ -33,7 +33,9 @@ from assay.finding import (
 from assay.methods.uncertainty import brier, calibration_error, reliability, reliability_curve
 from assay.methods.uncertainty.above_floor import AboveFloor, above_floor
 from assay.methods.uncertainty.calibration import ESTIMATORS, Bins, CalibrationError, Estimator, Kind, Rule
+from assay.methods.uncertainty.debiased import debiased_ece
 from assay.methods.uncertainty.estimator_bench import called, choose
+from assay.methods.uncertainty.maximum import maximum_error
 from assay.methods.uncertainty.selective import RiskCoverage, best_area, guaranteed, risk_coverage
 from assay.probe import Probe
 from assay.standard import Standard
@@ -66,7 +68,8 @@ class Confidence(Probe):
     sure: float = 0.9
 
     source: ClassVar[str] = (
-        "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Murphy 1973 (Brier's parts); "
+        "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Kumar et al., NeurIPS 2019, "
+        "arXiv:1909.10155 (debiased); Naeini et al., AAAI 2015 (maximum); Murphy 1973 (Brier's parts); "
         "Geifman & El-Yaniv, NeurIPS 2017, arXiv:1705.08500 (when to answer)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.05),)
@@ -111,6 +114,7 @@ class Confidence(Probe):
                     Beside("a perfectly calibrated model", error.calibrated),
                     Beside("with what chance adds", error.estimate),
                     Beside("a perfectly calibrated model, with what chance adds", error.floor),
+                    Beside("in equal bins, debiased as by Kumar et al.", debiased_ece(sure, right, bins=bins)),
                 ),
             ),
             Measure.mean(
@@ -121,6 +125,7 @@ class Confidence(Probe):
                 column="gap",
                 about="mean confidence minus accuracy",
             ),
+            self._maximum(sure, right, run.seed),
             *self._per_class(chance, label, run.seed),
             Measure.mean(
                 "Brier score",
@@ -206,6 +211,22 @@ class Confidence(Probe):
             bins=min(self.bins, n) if kind == "confidence" else per_class,
             draws=1000 if kind == "confidence" else min(1000, max(100, DRAWS // k)),
             seed=seed,
+        )
+
+    def _maximum(self, sure: Floats, right: NDArray[np.bool_], seed: int) -> Measure:
+        bins = min(self.bins, len(sure))
+        found = maximum_error(sure, right, bins=bins, seed=seed)
+        return Measure(
+            name="maximum calibration error",
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            n=len(sure),
+            unit="%",
+            better="lower",
+            about=f"in the worst of {bins} equal bins, from {found.bin / bins:.2f} to {(found.bin + 1) / bins:.2f}, "
+            f"with its {found.inputs} inputs; the interval is for the largest true gap of a bin",
+            beside=(Beside("a perfectly calibrated model", found.floor),),
         )
 
     def _per_class(self, chance: Floats, label: NDArray[np.int64], seed: int) -> list[Measure]:

@@ -29,8 +29,8 @@ class Conformal(Remedy):
     stay as they were and no other question looks at the sets, so that the data stay too; `how-often-is-the-set-right`
     asks about the other half. `score` "lac" has the smallest sets on average, mostly of one class where the model is
     good; "aps" and "raps" grow on inputs that look hard, shifted ones too. `penalty` and `free` are for raps.
-    With `per_class` the promise is kept for the inputs of each class by themselves, with a threshold for each class and mostly
-    larger sets; a class with too few held-out inputs is in every set.
+    With `per_class` the promise is kept for the inputs of each class by themselves, with a threshold for each class,
+    mostly with larger sets; a class with too few held-out inputs is in every set.
     """
 
     alpha: float = 0.1
