@@ -65,3 +65,19 @@ def test_no_opinion_is_refused() -> None:
         Ensemble([])
     with pytest.raises(AssayError, match="draws >= 1, got 0"):
         Drawn(Noisy(), 0)
+
+
+def test_logits_may_be_averaged_and_neither_mean_is_more_surprised_than_the_members():
+    nets = [nn.Linear(4, 3) for _ in range(5)]
+    with torch.no_grad():
+        for i, net in enumerate(nets):
+            net.weight.copy_(2 * torch.randn(3, 4, generator=torch.Generator().manual_seed(i)))
+    x, y = torch.randn(200, 4, generator=torch.Generator().manual_seed(9)), torch.arange(200) % 3
+    plain, other = Ensemble(nets), Ensemble(nets, average="logits")
+    torch.testing.assert_close(other(x), torch.stack([net(x) for net in nets]).mean(0))
+    each = torch.stack([nn.functional.cross_entropy(net(x), y, reduction="none") for net in nets]).mean(0)
+    for ensemble in (plain, other):
+        assert (nn.functional.cross_entropy(ensemble(x), y, reduction="none") <= each + 1e-5).all()
+    assert not torch.allclose(plain(x).softmax(1), other(x).softmax(1), atol=1e-3)
+    with pytest.raises(AssayError, match="averages probabilities or logits, got average='votes'"):
+        Ensemble(nets, average="votes")

@@ -12,7 +12,11 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import Gallery, finding_from_json, finding_to_json
-from assay.methods.uncertainty import brier, calibration_error, nll, risk_coverage, sharpness
+from assay.methods.uncertainty import brier, calibration_error, ece, nll, risk_coverage, sharpness
+from assay.methods.uncertainty.above_floor import above_floor
+from assay.methods.uncertainty.debiased import debiased_ece
+from assay.methods.uncertainty.estimator_bench import called, choose
+from assay.methods.uncertainty.maximum import maximum_error
 from assay.probe import put
 from assay.probes.confidence import Confidence
 from assay.standard import Standard, judge
@@ -60,13 +64,17 @@ def ask(subject, run, **settings):
 def test_the_numbers_are_those_of_the_methods(known, whole):
     subject, chance, label = known()
     finding = ask(subject, whole)
-    error = calibration_error(chance, label, estimator="kde", seed=whole.seed)
+    chosen = choose(chance, seed=whole.seed)[0].rule
+    error = above_floor(chance, label, estimator=chosen.estimator, seed=whole.seed)
     headline = finding.measure()
     assert headline.name == "calibration error"
-    assert (headline.value, headline.low, headline.high) == pytest.approx(error[:3], abs=1e-6)
-    assert headline.beside[0].value == pytest.approx(error.floor, abs=1e-6)
+    assert (headline.value, headline.low, headline.high) == pytest.approx(error[:3], abs=1e-5)
     sure, right = chance.max(1), chance.argmax(1) == label
+    beside = [error.calibrated, error.estimate, error.floor, debiased_ece(sure, right)]
+    assert [b.value for b in headline.beside] == pytest.approx(beside, abs=1e-5)
+    assert f"by {called(chosen)}, the best of five" in finding.says
     wanted = {
+        "maximum calibration error": maximum_error(sure, right).value,
         "over-confidence": sure.mean() - right.mean(),
         "Brier score": brier(chance, label).value,
         "negative log-likelihood": nll(chance, label),
@@ -106,6 +114,14 @@ def test_a_calibrated_model_is_near_its_floor_and_a_loud_one_is_not(known, whole
         assert m.beside[0].value <= m.value  # what can be promised is less
 
 
+def test_the_choice_of_the_estimator_does_not_see_the_labels(known, whole):
+    subject, _, label = known(n=120)
+    x = subject.data["test"].take(np.arange(120))[0]
+    other = ask(replace(subject, data={"test": Arrays(x, torch.from_numpy(np.roll(label, 1)))}), whole)
+    about = [f.measure().about for f in (ask(subject, whole), other)]
+    assert about[0] == about[1]
+
+
 def test_the_views_show_what_the_numbers_say(known, whole):
     subject, chance, label = known(temperature=3.0)
     finding = ask(subject, whole, bins=8)
@@ -119,14 +135,15 @@ def test_the_views_show_what_the_numbers_say(known, whole):
     assert all(a <= b + 1e-12 for a, b in zip(risk.lines[1].y, risk.lines[0].y, strict=True))  # no order is better
     assert estimators.rows == ("legacy", "adaptive", "convex", "adaptive-convex", "kde")
     values = np.array(estimators.values)
-    assert values[4, :3] == pytest.approx(
-        [100 * v for v in (finding.measure().value, finding.measure().low, finding.measure().high)]
-    )
+    each = [100 * ece(chance, label, estimator=e, bins=8) for e in estimators.rows]
+    assert values[:, 0] == pytest.approx(each, abs=1e-3)
+    shown = next(b.value for b in finding.measure().beside if b.label == "with what chance adds")
+    assert np.abs(values[:, 0] - 100 * shown).min() < 1e-3
     assert parts.values[0] == pytest.approx(parts.values[1] - parts.values[2] + parts.values[3] + parts.values[4])
     assert isinstance(gallery, Gallery)
-    shown = [e.index for e in gallery.exhibits]
+    exhibits = [e.index for e in gallery.exhibits]
     wrong = np.flatnonzero((chance.argmax(1) != label) & (chance.max(1) >= 0.9))
-    assert shown == wrong[np.argsort(-chance.max(1)[wrong], kind="stable")][: whole.budget.shown].tolist()
+    assert exhibits == wrong[np.argsort(-chance.max(1)[wrong], kind="stable")][: whole.budget.shown].tolist()
     again = finding_from_json(finding_to_json(finding))
     assert again.measures == finding.measures
     assert again.views == finding.views
@@ -154,7 +171,9 @@ def test_inputs_of_one_label_have_no_class_wise_error_and_say_so(known, whole):
 def test_settings_choose_the_estimator_and_bad_ones_are_refused(known, whole):
     subject, chance, label = known(n=100)
     by_bins = ask(subject, whole, estimator="legacy", bins=5)
-    assert by_bins.measure().value == pytest.approx(calibration_error(chance, label, bins=5).value, abs=1e-6)
+    assert by_bins.measure().value == pytest.approx(above_floor(chance, label, bins=5).value, abs=1e-5)
+    assert "legacy, 5 bins, as was asked" in by_bins.says
+    assert "density, Silverman, as was asked" in ask(subject, whole, estimator="kde").says
     assert ask(subject, whole, bins=500).measure().value is not None  # more bins than inputs: one for each
     assert ask(subject, whole, sure=0.5).measure("sure mistakes").value > by_bins.measure("sure mistakes").value
     with pytest.raises(AssayError, match="bins=0 .* at least 1"):

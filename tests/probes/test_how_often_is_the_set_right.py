@@ -135,8 +135,27 @@ def test_a_class_that_is_covered_less_is_named_and_chance_is_told_beside(unsure:
     assert value(finding, worst.name) == pytest.approx(column(finding, "held")[rows].mean())
     assert worst.n == rows.sum()
     assert (worst.high or 1) < worst.beside[0].value < value(finding)  # even coverage has a lowest class too
-    (bars,) = [v for v in finding.views if isinstance(v, Bars)]
+    bars, each = [v for v in finding.views if isinstance(v, Bars)]
     assert bars.values[2] == worst.value
+    # One threshold for all breaks the promise in class c; one for each class keeps it there.
+    one, many = (finding.measure(f"coverage of the worst class, {rule}") for rule in ("LAC", "LAC per class"))
+    assert value(finding, "coverage, LAC") == pytest.approx(0.9, abs=0.04)
+    assert (one.high or 1) < 0.85
+    assert (many.low or 0) < 0.9 < (many.high or 0)
+    assert value(finding, "coverage, LAC per class") == pytest.approx(0.9, abs=0.04)
+    assert min(each.values) == many.value
+    table, sizes = (v for v in finding.views if isinstance(v, Matrix) and v.name.startswith("class-"))
+    assert table.values[table.rows.index("LAC per class")] == pytest.approx(each.values)
+    assert sizes.values[4][2] == pytest.approx(column(finding, "size LAC per class")[rows].mean())
+
+
+def test_a_class_with_few_held_out_inputs_is_in_every_set_and_that_is_said(large: Run) -> None:
+    x, y = noisy(1200)
+    keep = torch.cat([torch.nonzero(y != 3)[:, 0], torch.nonzero(y == 3)[:10, 0]])  # 5 to fit on: 9 promise 90 %
+    finding = ask(Subject.classifier(Sharp(), (x[keep], y[keep]), classes=("a", "b", "c", "d")), large)
+    assert "Fewer than 9 held-out inputs of d: per class" in finding.alarms[0].says
+    assert column(finding, "held LAC per class")[column(finding, "label") == 3].all()
+    assert (column(finding, "size LAC per class") >= 1).all()
 
 
 def test_shifted_pictures_are_covered_less(digits: Subject, run: Run) -> None:
@@ -148,7 +167,7 @@ def test_shifted_pictures_are_covered_less(digits: Subject, run: Run) -> None:
     assert column(finding, "held under shift").mean() == pytest.approx(shifted)
     assert value(finding, "coverage on later") < (finding.measure().low or 0)
     (table,) = [v for v in finding.views if isinstance(v, Matrix) and v.name == "coverage"]
-    assert table.rows == ("plain", "LAC", "APS", "RAPS")
+    assert table.rows[:5] == ("plain", "LAC", "APS", "RAPS", "LAC per class")
     assert table.columns[0] == "as it is"
     assert table.columns[-1] == "later"
     plain = np.array(table.values, dtype=float)[0]
@@ -156,7 +175,7 @@ def test_shifted_pictures_are_covered_less(digits: Subject, run: Run) -> None:
     assert plain[1:-1].mean() == pytest.approx(shifted)
     assert plain[-1] == pytest.approx(value(finding, "coverage on later"))
     (histogram,) = [v for v in finding.views if isinstance(v, Histogram)]
-    assert [sum(counts) for _, counts in histogram.counts] == [100.0] * 4
+    assert [sum(counts) for _, counts in histogram.counts] == [100.0] * 7
 
 
 def test_a_split_for_calibration_leaves_all_of_test_to_ask_about(unsure: Subject, large: Run) -> None:
@@ -181,7 +200,7 @@ def test_too_few_inputs_and_bad_settings_get_one_line(unsure: Subject, large: Ru
     tiny = replace(unsure, data={"test": Arrays(*noisy(12))})
     assert "6 held-out inputs are too few to promise 0.9 coverage" in put(HowOftenIsTheSetRight(), tiny, large).why
     few = ask(replace(unsure, data={"test": Arrays(*noisy(40))}), large)
-    assert ["Only 20 inputs" in a.says for a in few.alarms] == [True, True]
+    assert ["Only 20 inputs" in a.says for a in few.alarms if "per class" not in a.says] == [True, True]
     with pytest.raises(AssayError, match="alpha=90"):
         HowOftenIsTheSetRight(alpha=90)
     with pytest.raises(AssayError, match="'rain' are not known"):

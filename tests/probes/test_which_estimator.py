@@ -11,9 +11,9 @@ from scipy.special import softmax
 from assay.errors import AssayError
 from assay.finding import finding_from_json, finding_to_json
 from assay.methods.uncertainty.calibration import Rule
-from assay.methods.uncertainty.estimator_bench import RULES, around, bench, called
+from assay.methods.uncertainty.estimator_bench import around, bench, called, choose
 from assay.probe import put
-from assay.probes.which_estimator import TEMPERATURES, USUAL, WhichEstimator
+from assay.probes.which_estimator import EVERY, TEMPERATURES, USUAL, WhichEstimator
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +32,26 @@ def test_the_best_is_the_best_of_the_bench(finding, digits, run):
     index = run.pick(digits.data["test"])
     logits, _ = run.predict(digits, "test", index, "the same")
     own = around(softmax(logits.astype(np.float64), axis=1), temperatures=TEMPERATURES)
-    trusts = bench(own, 120, rules=(*RULES, USUAL), sets=40, seed=run.seed)
+    trusts = bench(own, 120, rules=EVERY, sets=40, seed=run.seed)
     assert called(trusts[0].rule) in finding.says
     assert finding.measure().value == pytest.approx(float(np.median(trusts[0].absolute)))
     usual = next(t for t in trusts if t.rule == USUAL)
     assert finding.measure("error of the usual estimator").value == pytest.approx(float(np.median(usual.absolute)))
     assert finding.measure().value <= finding.measure("error of the usual estimator").value
+    chosen = choose(softmax(logits.astype(np.float64), axis=1), sets=40, seed=run.seed)[0]
+    reported = finding.measure("error of the reported estimator")
+    assert reported.value == pytest.approx(float(np.median(chosen.absolute)))
+    assert f"`confidence` reports by {called(chosen.rule)}" in finding.says
     assert finding.views[0].labels == tuple(called(t.rule) for t in trusts)
 
 
 def test_the_views_hold_every_rule_and_every_law(finding):
     bars, laws, sizes = finding.views
-    assert len(bars.labels) == len(set(bars.labels)) == 16
+    assert len(bars.labels) == len(set(bars.labels)) == 19
     assert list(bars.values) == sorted(bars.values)
     assert len(laws.columns) == len(TEMPERATURES) + 1
     values = np.array(laws.values)
-    assert values.shape == (16, 6)
+    assert values.shape == (19, 6)
     assert (values > 0).all()
     np.testing.assert_allclose(np.median(values[:, :5], axis=1), 100 * np.array(bars.values))
     for line in sizes.lines:

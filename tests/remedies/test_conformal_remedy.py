@@ -31,7 +31,7 @@ def test_its_threshold_is_that_of_the_held_out_half_and_its_answers_stay(digits:
     cured = Conformal(score="lac").apply(digits, run)
     x, y = digits.data["test"].take(part.fit)
     want = fit_conformal(digits.predict(x).double().softmax(1), y, alpha=0.1)
-    assert float(fitted(cured).threshold) == pytest.approx(want.quantile, abs=1e-6)
+    assert float(fitted(cured).threshold) == pytest.approx(float(want.quantile), abs=1e-6)
     x, y = digits.data["test"].take(part.ask)
     assert torch.equal(cured.predict(x), digits.predict(x))
     held = fitted(cured).sets(x)[torch.arange(len(y)), y].float().mean()
@@ -65,7 +65,7 @@ def test_a_split_for_calibration_comes_first(digits: Subject, run: Run) -> None:
     x, y = digits.data["test"].take(np.arange(100))
     given = replace(digits, data={**digits.data, "calibration": Arrays(x, y)})
     cured = Conformal(score="lac").apply(given, run)
-    want = fit_conformal(digits.predict(x).double().softmax(1), y, alpha=0.1).quantile
+    want = fit_conformal(digits.predict(x).double().softmax(1), y, alpha=0.1).quantile.item()
     assert float(fitted(cured).threshold) == pytest.approx(want, abs=1e-6)
     assert "fitted on 100 inputs: the split 'calibration'" in cured.about
 
@@ -112,3 +112,25 @@ def test_bad_settings_are_refused_before_anything_is_asked() -> None:
     with pytest.raises(AssayError, match="penalty=-1"):
         Conformal(score="raps", penalty=-1)
     assert Conformal().cost() == (0, 1)
+
+
+def test_per_class_it_has_a_threshold_for_each_class_and_says_which_are_in_every_set(digits: Subject, run: Run) -> None:
+    part = held_out(digits.data)
+    cured = Conformal(score="lac", per_class=True).apply(digits, run)
+    x, y = digits.data["test"].take(part.fit)
+    want = fit_conformal(digits.predict(x).double().softmax(1), y, per_class=True)
+    assert fitted(cured).threshold.shape == (10,)
+    torch.testing.assert_close(fitted(cured).threshold, want.quantile, atol=1e-6, rtol=0)
+    assert "(lac, per class)" in cured.about
+    assert "of cases of each class" in cured.about
+    assert "In every set" not in cured.about
+    again = Conformal(score="lac", per_class=True).frame(digits)
+    again.model.load_state_dict(cured.model.state_dict())
+    assert torch.equal(fitted(again).sets(x), fitted(cured).sets(x))
+    x, y = digits.data["test"].take(part.fit)
+    rare = torch.cat([torch.nonzero(y != 3)[:, 0], torch.nonzero(y == 3)[:4, 0]])
+    few = replace(digits, data={**digits.data, "calibration": Arrays(x[rare], y[rare])})
+    scarce = Conformal(score="lac", per_class=True).apply(few, run)
+    assert f"In every set, for too few held-out inputs: {digits.task.classes[3]}." in scarce.about
+    assert fitted(scarce).sets(x)[:, 3].all()
+    assert not fitted(scarce).sets(x)[:, 4].all()

@@ -224,13 +224,13 @@ class _Seen(NamedTuple):
 
 @cache
 def _seen(method: Method, images: Images, seed: int, device: str) -> _Seen:
-    from assay.methods.uncertainty import calibration_error
+    from assay.methods.uncertainty.calibration import calibration_error, equal_bins
 
     data = _data(device).clean if images == "clean" else _data(device).corrupted
     said, y = _said(_made(method, seed, device).model, data.x), data.y.cpu().numpy()
     confidence, right = np.exp(said.max(1)).clip(max=1.0), said.argmax(1) == y
     times = 1 if images == "clean" else len(y) // min(CORRUPTED, len(_data(device).clean))
-    bin_of = np.clip(np.ceil(confidence * BINS) - 1, 0, BINS - 1)  # ( (b-1)/B, b/B ]
+    bin_of = equal_bins(confidence, BINS)
     gap = np.where(np.arange(BINS)[:, None] == bin_of, right - confidence, 0.0)  # b kn
     floor = calibration_error(confidence, right, bins=BINS, draws=FLOOR_DRAWS).floor
     return _Seen(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.finding import Measure
-from assay.methods.uncertainty.calibration import Rule, bin_weights, estimate
+from assay.methods.uncertainty.calibration import Rule, bin_weights, equal_bins, estimate
 from assay.methods.uncertainty.estimator_bench import RULES, Kind, Law, Trust, bench, called, mixtures, truth
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ def reference_floor(run: Run) -> Evidence:
         score = rng.choice(law.chances.max(1), size=POINTS)
         came = (rng.random(POINTS) < score).astype(np.float64)
         floors.append(float(estimate(score[None], came[None], rule, (0.0, 1.0))[0]))
-        at = np.ceil(score * BINS).astype(np.intp)
-        spread = np.bincount(at, score * (1 - score), BINS + 1)
+        spread = np.bincount(equal_bins(score, BINS), score * (1 - score), BINS)
         expected.append(float(np.sqrt(2 / np.pi * spread).sum() / POINTS))
     floor = np.array(floors)
     return Evidence(

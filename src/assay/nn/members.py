@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +25,30 @@ class Members(nn.Module, ABC):
 
 
 class Ensemble(Members):
-    """Several nets of the same task. It is deterministic, and its logits are the log of the mean probability."""
+    """Several nets of the same task. It is deterministic, and its logits are the log of the mean probability.
 
-    def __init__(self, nets: Sequence[nn.Module]) -> None:
+    With average="logits" they are the mean of the nets' logits: the geometric mean of the probabilities, divided by its
+    sum. Its negative log-likelihood is never above the members' mean one either (log-sum-exp is convex).
+    """
+
+    def __init__(
+        self, nets: Sequence[nn.Module], *, average: Literal["probabilities", "logits"] = "probabilities"
+    ) -> None:
         super().__init__()
         if not nets:
             raise AssayError("An ensemble needs at least one net, got none.")
-        self.nets = nn.ModuleList(nets)
+        if average not in ("probabilities", "logits"):
+            raise AssayError(
+                f"An ensemble averages probabilities or logits, got average={average!r}; name one of them."
+            )
+        self.nets, self.average = nn.ModuleList(nets), average
 
     def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
         return torch.stack([net(x) for net in self.nets])
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n c
-        return log_mean(self.members(x))
+        each = self.members(x)
+        return each.mean(0) if self.average == "logits" else log_mean(each)
 
 
 class Drawn(Members):

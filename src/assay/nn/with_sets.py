@@ -19,20 +19,25 @@ class WithSets(nn.Module):
     """The logits of another model as they are, and `sets`: the classes whose score is at most a threshold.
 
     The threshold is a buffer, fitted on held-out inputs (methods/uncertainty/conformal.py) so that the sets hold the
-    true class with probability 1 - `alpha`; before that it is infinite, and every class is in every set. `rule` says in
-    words which score it is. A model whose pass is random is asked `draws` times. The model is held, not copied.
+    true class with probability 1 - `alpha`; before that it is infinite, and every class is in every set. With `classes`
+    there is a threshold for each of so many. `rule` says in words which score it is. A model whose pass is random is
+    asked `draws` times. The model is held, not copied.
     """
 
-    threshold: Tensor  # ()
+    threshold: Tensor  # () or c
 
-    def __init__(self, model: nn.Module, score: Score, *, alpha: float, rule: str, draws: int = 1) -> None:
+    def __init__(
+        self, model: nn.Module, score: Score, *, alpha: float, rule: str, draws: int = 1, classes: int | None = None
+    ) -> None:
         super().__init__()
         if not 0 < alpha < 1:
             raise AssayError(f"WithSets got alpha={alpha}; it is the share of misses allowed, between 0 and 1.")
         self.model = model
         self.training = model.training  # a wrapper does not change the mode of what it wraps
         self.score, self.alpha, self.rule, self.draws = score, alpha, rule, draws
-        self.register_buffer("threshold", torch.tensor(math.inf, dtype=torch.float64))
+        self.register_buffer(
+            "threshold", torch.full(() if classes is None else (classes,), math.inf, dtype=torch.float64)
+        )
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n c
         out: Tensor = self.model(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,11 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.uncertainty import brier, calibration_error, reliability, reliability_curve
-from assay.methods.uncertainty.calibration import ESTIMATORS, Bins, CalibrationError, Estimator, Kind
+from assay.methods.uncertainty.above_floor import AboveFloor, above_floor
+from assay.methods.uncertainty.calibration import ESTIMATORS, Bins, CalibrationError, Estimator, Kind, Rule
+from assay.methods.uncertainty.debiased import debiased_ece
+from assay.methods.uncertainty.estimator_bench import called, choose
+from assay.methods.uncertainty.maximum import maximum_error
 from assay.methods.uncertainty.selective import RiskCoverage, best_area, guaranteed, risk_coverage
 from assay.probe import Probe
 from assay.standard import Standard
@@ -53,20 +57,23 @@ DRAWS = 10_000  # bootstraps of all classes together, at least 100 and at most 1
 class Confidence(Probe):
     """When it says 90 %, is it right nine times out of ten?
 
-    The headline is the calibration error by `estimator`. A calibrated model of the same scores stands beside it, since
-    no estimate of few inputs is 0. `bins` is for the other estimators. A mistake is sure from the confidence `sure` on.
+    The headline is the calibration error by `estimator`, less what chance adds to it, since no estimate of few inputs
+    is 0. "best" is the one of five that comes nearest to the truth with these scores and as many inputs, where labels
+    are drawn by known chances; the true labels have no say. `bins` is for all but the density estimator. A mistake is
+    sure from the confidence `sure` on.
     """
 
-    estimator: Estimator = "kde"
+    estimator: Estimator | Literal["best"] = "best"
     bins: int = 15
     sure: float = 0.9
 
     source: ClassVar[str] = (
-        "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Murphy 1973 (Brier's parts); "
+        "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Kumar et al., NeurIPS 2019, "
+        "arXiv:1909.10155 (debiased); Naeini et al., AAAI 2015 (maximum); Murphy 1973 (Brier's parts); "
         "Geifman & El-Yaniv, NeurIPS 2017, arXiv:1705.08500 (when to answer)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.05),)
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "bins")
@@ -87,11 +94,29 @@ class Confidence(Probe):
             "sure mistake": (sure >= self.sure) & ~right,
         }
         errors = {e: self._error(chance, label, "confidence", e, run.seed) for e in ESTIMATORS}
-        error, curve = errors[self.estimator], risk_coverage(sure, right)
+        estimator, why = self._chosen(chance, run.seed)
+        bins = min(self.bins, len(index))
+        error = above_floor(chance, label, estimator=estimator, bins=bins, seed=run.seed)
+        curve = risk_coverage(sure, right)
         leaning = "surer than it should be" if gap.mean() > 0 else "less sure than it could be"
         uniform = "always says 1/k for each class"
         measures = [
-            _measure("calibration error", error, len(index), f"of the top score, by the {self.estimator} estimator"),
+            Measure(
+                name="calibration error",
+                value=error.value,
+                low=error.low,
+                high=error.high,
+                n=len(index),
+                unit="%",
+                better="lower",
+                about=f"of the top score, less what chance adds, by {called(Rule(estimator, bins))}{why}",
+                beside=(
+                    Beside("a perfectly calibrated model", error.calibrated),
+                    Beside("with what chance adds", error.estimate),
+                    Beside("a perfectly calibrated model, with what chance adds", error.floor),
+                    Beside("in equal bins, debiased as by Kumar et al.", debiased_ece(sure, right, bins=bins)),
+                ),
+            ),
             Measure.mean(
                 "over-confidence",
                 gap,
@@ -100,6 +125,7 @@ class Confidence(Probe):
                 column="gap",
                 about="mean confidence minus accuracy",
             ),
+            self._maximum(sure, right, run.seed),
             *self._per_class(chance, label, run.seed),
             Measure.mean(
                 "Brier score",
@@ -138,9 +164,11 @@ class Confidence(Probe):
             *_selective(sure, right, curve, run.seed),
         ]
         return Finding(
-            says=f"Its confidence is off by {100 * error.value:.1f} points on average, where a perfectly calibrated "
-            f"model would show {100 * error.floor:.1f} at this sample size; on the whole it is {leaning}. If it may be "
-            f"wrong in {100 * RISKS[-1]:g} % of its answers, it can answer {100 * curve.answerable(RISKS[-1]):.0f} %.",
+            says=f"Its confidence is off by {100 * error.value:.1f} points on average ({100 * error.low:.1f} to "
+            f"{100 * error.high:.1f}): {100 * error.estimate:.1f} are estimated, and chance alone would show "
+            f"{100 * error.floor:.1f} at this sample size. The estimate is by {called(Rule(estimator, bins))}{why}. On "
+            f"the whole it is {leaning}. If it may be wrong in {100 * RISKS[-1]:g} % of its answers, it can answer "
+            f"{100 * curve.answerable(RISKS[-1]):.0f} %.",
             measures=tuple(measures),
             samples=Table(
                 "test",
@@ -158,6 +186,18 @@ class Confidence(Probe):
             alarms=_alarms(error, label, [m.name for m in measures if "calibration error" in m.name]),
         )
 
+    def _chosen(self, chance: Floats, seed: int) -> tuple[Estimator, str]:
+        """The estimator of the headline, and why it is that one."""
+        if self.estimator != "best":
+            return self.estimator, ", as was asked"
+        bins = min(self.bins, len(chance))
+        trusts = choose(chance, rules=[Rule(e, bins) for e in ESTIMATORS], seed=seed)
+        first, last = (float(np.median(t.absolute)) for t in (trusts[0], trusts[-1]))
+        return trusts[0].rule.estimator, (
+            f", the best of five with scores like these and {len(chance):,} inputs: 95 of 100 such estimates are "
+            f"within {100 * first:.1f} points of the truth, those of the worst within {100 * last:.1f}"
+        )
+
     def _error(
         self, chance: Floats, label: NDArray[np.int64], kind: Kind, estimator: Estimator, seed: int
     ) -> CalibrationError:
@@ -171,6 +211,22 @@ class Confidence(Probe):
             bins=min(self.bins, n) if kind == "confidence" else per_class,
             draws=1000 if kind == "confidence" else min(1000, max(100, DRAWS // k)),
             seed=seed,
+        )
+
+    def _maximum(self, sure: Floats, right: NDArray[np.bool_], seed: int) -> Measure:
+        bins = min(self.bins, len(sure))
+        found = maximum_error(sure, right, bins=bins, seed=seed)
+        return Measure(
+            name="maximum calibration error",
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            n=len(sure),
+            unit="%",
+            better="lower",
+            about=f"in the worst of {bins} equal bins, from {found.bin / bins:.2f} to {(found.bin + 1) / bins:.2f}, "
+            f"with its {found.inputs} inputs; the interval is for the largest true gap of a bin",
+            beside=(Beside("a perfectly calibrated model", found.floor),),
         )
 
     def _per_class(self, chance: Floats, label: NDArray[np.int64], seed: int) -> list[Measure]:
@@ -217,8 +273,8 @@ class Confidence(Probe):
             rows=ESTIMATORS,
             columns=("value", "low", "high", "if calibrated"),
             values=tuple(tuple(100 * v for v in (e.value, e.low, e.high, e.floor)) for e in errors.values()),
-            says=f"With {min(self.bins, n)} bins, or Silverman's bandwidth. Where they disagree, which-estimator tells "
-            "whom to trust.",
+            says=f"With {min(self.bins, n)} bins, or Silverman's bandwidth. What chance adds is in them, and what it "
+            "shows of a calibrated model stands beside. Where they disagree, which-estimator tells whom to trust.",
         )
 
     def _mistakes(
@@ -367,7 +423,7 @@ def _parts(chance: Floats, label: NDArray[np.int64]) -> Bars:
     )
 
 
-def _alarms(error: CalibrationError, label: NDArray[np.int64], names: list[str]) -> tuple[Alarm, ...]:
+def _alarms(error: AboveFloor, label: NDArray[np.int64], names: list[str]) -> tuple[Alarm, ...]:
     alarms = []
     if error.few:
         says = (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -82,6 +83,50 @@ def test_it_is_the_printed_formula_edges_and_all(pairs, bins):
     confidence, hit = [c for c, _ in pairs], [int(h) for _, h in pairs]
     ours = calibration_error(confidence, hit, bins=bins, draws=2)
     assert ours.value == pytest.approx(ece_as_printed(confidence, hit, bins), abs=1e-9)
+
+
+def bin_in_rationals(score, bins):
+    """( (b-1)/B, b/B ] in exact arithmetic; the nearest double and the nearest single to an edge are on it."""
+    for j in range(1, bins + 1):
+        edge = Fraction(j, bins)
+        if Fraction(score) <= edge or score in (float(edge), float(np.float32(float(edge)))):
+            return j - 1
+    raise AssertionError(score)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_scores_on_an_edge_and_beside_it_are_binned_as_in_exact_arithmetic(kind):
+    for bins in range(10, 101):
+        edge = (np.arange(bins + 1) / bins).astype(kind)
+        beside = [np.nextafter(edge, kind(towards)) for towards in (0, 1)]
+        score = np.concatenate([edge, *beside]).astype(np.float64)
+        wanted = [bin_in_rationals(s, bins) for s in score.tolist()]
+        assert calibration.equal_bins(score, bins).tolist() == wanted, bins
+        assert wanted[: bins + 1] == [0, *range(bins)]  # an edge belongs to the bin below it
+        turned = calibration.equal_bins(np.tile(score, (2, 1)).T, bins)
+        assert turned.T.tolist() == [wanted, wanted]  # whatever the layout
+        on = bin_weights(edge, bins=bins)
+        assert on.argmax(1).tolist() == wanted[: bins + 1]
+
+
+@given(score=st.floats(0, 1), bins=st.integers(1, 2000), single=st.booleans())
+@settings(deadline=None, max_examples=100)
+def test_any_score_is_binned_as_in_exact_arithmetic(score, bins, single):
+    score = float(np.float32(score)) if single else score
+    assert calibration.equal_bins(np.array([score]), bins)[0] == bin_in_rationals(score, bins)
+
+
+@pytest.mark.parametrize("bins", [25, 50, 100])
+def test_scores_of_whole_percents_have_the_error_of_exact_arithmetic(bins):
+    rng = np.random.default_rng(bins)
+    score = rng.integers(0, bins + 1, 500) / bins
+    hit = rng.random(500) < score
+    gaps = [Fraction(0)] * bins
+    for s, h in zip(score.tolist(), hit.tolist(), strict=True):
+        gaps[bin_in_rationals(s, bins)] += int(h) - Fraction(s)
+    wanted = float(sum(map(abs, gaps)) / 500)
+    assert ece(score, hit, bins=bins) == pytest.approx(wanted, abs=1e-9)
+    assert ece(score.astype(np.float32), hit, bins=bins) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_score_of_one_belongs_to_the_last_bin():
@@ -234,7 +279,7 @@ def test_a_draw_is_the_estimate_on_the_inputs_drawn(estimator):
     """Counts and matrices against a loop: at fixed edges and bandwidth, the inputs that came are the sample."""
     score, hit, _ = drawn(120)
     rule = Rule(estimator, bins=6, bandwidth=0.07)
-    cells = calibration._Cells.of(calibration._Group(score, hit, (0.0, 1.0)), rule, whole=True)
+    cells = calibration.Cells.of(calibration.Group(score, hit, (0.0, 1.0)), rule, whole=True)
     count = calibration._counts(120, 5, np.random.default_rng(3))
     assert count.sum(0).tolist() == [120.0] * 5
     at = np.repeat(np.tile(np.arange(120), (5, 1)).ravel(), count.T.ravel().astype(int)).reshape(5, 120)

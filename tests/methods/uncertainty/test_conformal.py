@@ -15,10 +15,13 @@ from torch.testing import assert_close
 from assay.errors import AssayError
 from assay.methods.uncertainty.conformal import (
     ScoreName,
+    class_quantiles,
     conformal_quantile,
     coverage,
     fit_conformal,
+    inputs_needed,
     scores,
+    worst_interval,
 )
 
 RULES: list[tuple[ScoreName, bool]] = [("lac", False), ("aps", True), ("aps", False), ("raps", True), ("raps", False)]
@@ -179,3 +182,68 @@ def test_bad_input_gets_one_line() -> None:
         fit_conformal(p, y, score="thr")  # type: ignore[arg-type]
     with pytest.raises(AssayError, match="penalty=-1"):
         fit_conformal(p, y, score="raps", penalty=-1)
+
+
+def test_per_class_each_threshold_is_the_corrected_rank_of_its_own_class() -> None:
+    p, y = drawn(300)
+    rule = fit_conformal(p, y, alpha=0.2, per_class=True)
+    for c in range(5):
+        own = sorted(1 - p[i, c].item() for i in range(300) if y[i] == c)
+        assert float(rule.quantile[c]) == pytest.approx(own[math.ceil((len(own) + 1) * 8 / 10) - 1])
+    sets = rule.sets(p)
+    assert torch.equal(sets, 1 - p <= rule.quantile)
+    assert (coverage(sets, y).class_coverage >= 0.8).all()  # on what it was fitted on, exactly
+
+
+@pytest.mark.parametrize(("score", "randomised"), RULES)
+def test_per_class_the_promise_is_kept_in_each_class_where_one_threshold_breaks_it(
+    score: ScoreName, randomised: bool
+) -> None:
+    def uneven(n: int, seed: int) -> tuple[Tensor, Tensor]:
+        rng = seeded(seed)
+        y = torch.randint(0, 3, (n,), generator=rng)
+        z = 2.0 * torch.nn.functional.one_hot(y, 3) + torch.randn(n, 3, generator=rng)
+        z[y == 2, 2] -= 2.0  # class 2 is the hard one
+        return (2 * z.double()).softmax(1), y
+
+    p, y = uneven(3000, 0)
+    q, truth = uneven(6000, 1)
+    one, each = (
+        coverage(
+            fit_conformal(p, y, score=score, randomised=randomised, per_class=per_class, rng=seeded()).sets(
+                q, rng=seeded(2)
+            ),
+            truth,
+        )
+        for per_class in (False, True)
+    )
+    assert one.class_coverage.min() < 0.85
+    assert (each.class_coverage > 0.87).all()
+    if randomised or score == "lac":
+        assert (each.class_coverage < 0.93).all()
+
+
+def test_a_class_with_too_few_inputs_is_in_every_set() -> None:
+    assert [inputs_needed(a) for a in (0.1, 0.05, 0.3, 0.5)] == [9, 19, 3, 1]
+    own, y = torch.linspace(0, 1, 20), torch.tensor([0] * 9 + [1] * 8 + [2] * 3)
+    q = class_quantiles(own, y, 0.1, classes=4)
+    assert q.tolist() == [pytest.approx(float(own[8])), math.inf, math.inf, math.inf]
+
+
+def test_the_interval_of_the_worst_of_many_holds_the_least_and_that_of_one_is_exact() -> None:
+    low, high = worst_interval([45], [50])
+    exact = binomtest(45, 50).proportion_ci(method="exact")
+    assert (low, high) == pytest.approx((exact.low, exact.high))
+    rng, held, naive = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        hits = rng.binomial(40, 0.9, size=20)
+        low, high = worst_interval(hits.tolist(), [40] * 20)
+        held += low <= 0.9 <= high
+        worst = binomtest(int(hits.min()), 40).proportion_ci(method="exact")
+        naive += worst.low <= 0.9 <= worst.high
+        assert low <= hits.min() / 40 <= high
+    assert held >= 285
+    assert naive < 285  # the interval of the lowest alone is too low
+    assert worst_interval([0, 5], [5, 5])[0] == 0
+    with pytest.raises(AssayError, match="give 0 to n hits"):
+        worst_interval([6], [5])

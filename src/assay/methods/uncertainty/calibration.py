@@ -76,6 +76,7 @@ FEW = 30  # inputs below which no estimator is worth much
 FLOOR = 250  # draws that the floor is a mean of, if there are as many
 BLOCK = 8192  # inputs that are worked on at once, so that they stay in the cache
 NORMAL = 1.959964  # standard deviations to either side that hold 95 %
+NEAR = 1e-7  # times B: a rounding of single precision is 6e-8
 WHOLE = 50_000  # inputs up to which the bootstrap draws each by itself
 
 
@@ -149,7 +150,7 @@ def calibration_error(
     rule = Rule(estimator, bins, bandwidth, as_published)
     if draws < 2:
         raise AssayError(f"calibration_error got draws={draws}; an interval wants at least 2, and 1000 is usual.")
-    groups, n = _groups(scores, outcomes, rule, kind, support, logits)
+    groups, n = groups_of(scores, outcomes, rule, kind, support, logits)
     value = _value(groups, rule, n)
     resampled, calibrated = _resample(groups, rule, n, draws, np.random.default_rng(seed))
     bias, spread = float(resampled.mean()) - value, NORMAL * float(resampled.std(ddof=1))
@@ -172,7 +173,7 @@ def ece(
 ) -> float:
     """The value of `calibration_error` alone, without resampling."""
     rule = Rule(estimator, bins, bandwidth, as_published)
-    groups, n = _groups(scores, outcomes, rule, kind, support, logits)
+    groups, n = groups_of(scores, outcomes, rule, kind, support, logits)
     return _value(groups, rule, n)
 
 
@@ -206,12 +207,26 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, *, bins: int = BINS) 
 
 
 def equal_bins(score: Floats, bins: int) -> Ints:  # ... -> ...
-    """The bin ((b-1)/B, b/B] of each score; a score of 0 goes to the first."""
+    """The bin ((b-1)/B, b/B] of each score, from 0; a score of 0 goes to the first.
+
+    A score lies on the edge j/B if it is the number of double or of single precision that is nearest to j/B. Elsewhere
+    the comparison is exact, while score * B alone rounds: 0.07 * 100 is above 7.
+    """
     if bins < 1:
         raise AssayError(f"Got bins={bins}; give at least 1.")
-    at = np.ceil(score * bins).astype(np.intp)
-    at -= 1
-    return np.maximum(at, 0, out=at)
+    reach = NEAR * bins  # what rounding can have moved, in single precision too
+    place = score * bins
+    place += reach
+    whole = np.floor(place)
+    place -= whole
+    at = whole.astype(np.intp, order="C")
+    near = np.flatnonzero(place <= 2 * reach)  # around an edge j/B, and then `at` is j: there it is decided
+    if len(near):
+        flat = at.reshape(-1)
+        j, here = flat[near], score.ravel()[near]
+        mark = j / bins
+        flat[near] = np.maximum(j - ((here <= mark) | (here == mark.astype(np.float32))), 0)
+    return at
 
 
 def estimate(score: Floats, outcome: Floats, rule: Rule, support: Support) -> Floats:  # r n, r n -> r
@@ -221,15 +236,14 @@ def estimate(score: Floats, outcome: Floats, rule: Rule, support: Support) -> Fl
     n = score.shape[1]
     bins = rule.bins_of(n)
     if rule.estimator == "legacy":  # one weight a score: half of the work
-        gaps = np.zeros((len(score), bins + 1))
-        ahead = (bins + 1) * np.arange(len(score))[:, None]
+        gaps = np.zeros((len(score), bins))
+        ahead = bins * np.arange(len(score))[:, None]
         for start in range(0, n, BLOCK):
             s, o = score[:, start : start + BLOCK], outcome[:, start : start + BLOCK]
-            at = np.ceil(s * bins).astype(np.intp)
-            at += ahead
+            at = equal_bins(s, bins)
+            if len(s) > 1:
+                at += ahead
             gaps += np.bincount(at.ravel(), (o - s).ravel(), gaps.size).reshape(gaps.shape)
-        gaps[:, 1] += gaps[:, 0]  # a score of 0 belongs to the first bin
-        gaps = gaps[:, 1:]
     else:
         gaps = sums(*_bins(score, rule, support), outcome - score, bins)
     return np.asarray(np.abs(gaps).sum(1) / n)
@@ -276,7 +290,7 @@ def _below(marks: Floats, score: Floats, side: Literal["left", "right"]) -> Ints
 # What is resampled.
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Scores and outcomes that are binned together."""
 
     score: Floats  # n
@@ -288,7 +302,7 @@ class _Group(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Cells:
+class Cells:
     """What is resampled: each input, or in large groups all that share a bin, a cell of the grid and an outcome.
 
     In float32: a draw's rounding is some 1e-7 of the error, far below its noise.
@@ -303,7 +317,7 @@ class _Cells:
     support: Support
 
     @classmethod
-    def of(cls, group: _Group, rule: Rule, whole: bool) -> _Cells:
+    def of(cls, group: Group, rule: Rule, whole: bool) -> Cells:
         score, outcome, support, *_ = group
         place, part = on_grid(score, support)
         at, share, wave, size = place, part, None, GRID
@@ -333,7 +347,11 @@ class _Cells:
 
     def calibrated(self, rng: np.random.Generator, draws: int) -> Reals:  # -> draws
         """Each outcome drawn with its score as its probability."""
-        m, chance = len(self.count), self.score[:, None]
+        return self.drawn(rng, draws, self.score)
+
+    def drawn(self, rng: np.random.Generator, draws: int, chances: Reals) -> Reals:  # m -> draws
+        """Each outcome drawn with its chance."""
+        m, chance = len(self.count), chances[:, None]
         if self.count.sum() > m:
             came = rng.binomial(self.count[:, None], chance, size=(m, draws)).astype(np.float32)
         else:
@@ -361,7 +379,7 @@ def _counts(n: int, draws: int, rng: np.random.Generator) -> Reals:  # -> n draw
     return np.ascontiguousarray(np.stack([np.bincount(row, minlength=n) for row in picked], axis=1), dtype=np.float32)
 
 
-def _value(groups: list[_Group], rule: Rule, n: int) -> float:
+def _value(groups: list[Group], rule: Rule, n: int) -> float:
     return sum(
         g.weight * len(g.score) / n * float(estimate(g.score[None], g.outcome[None], rule, g.support)[0])
         for g in groups
@@ -369,14 +387,14 @@ def _value(groups: list[_Group], rule: Rule, n: int) -> float:
 
 
 def _resample(
-    groups: list[_Group], rule: Rule, n: int, draws: int, rng: np.random.Generator
+    groups: list[Group], rule: Rule, n: int, draws: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:  # -> draws, up to FLOOR
     """The estimate on resampled inputs, and on outcomes of a calibrated model.
 
     Up to `WHOLE` inputs the groups share their draws; beyond, each is resampled by itself.
     """
     whole = n <= WHOLE
-    cells = [_Cells.of(g, rule, whole) for g in groups]
+    cells = [Cells.of(g, rule, whole) for g in groups]
     resampled, calibrated = np.zeros(draws), np.zeros(min(draws, FLOOR))
     for start, stop in _chunks(cells, draws):
         shared = _counts(n, stop - start, rng) if whole else None
@@ -389,7 +407,7 @@ def _resample(
     return resampled, calibrated
 
 
-def _chunks(cells: list[_Cells], draws: int) -> list[tuple[int, int]]:
+def _chunks(cells: list[Cells], draws: int) -> list[tuple[int, int]]:
     """So many draws at a time that a table of them stays near the processor."""
     size = max(1, 500_000 // max(GRID, *(len(c.score) for c in cells)))
     return [(start, min(start + size, draws)) for start in range(0, draws, size)]
@@ -398,9 +416,9 @@ def _chunks(cells: list[_Cells], draws: int) -> list[tuple[int, int]]:
 # What is binned together.
 
 
-def _groups(
+def groups_of(
     scores: ArrayLike, outcomes: ArrayLike, rule: Rule, kind: Kind, support: Support | None, logits: bool
-) -> tuple[list[_Group], int]:
+) -> tuple[list[Group], int]:
     table = taken(scores)
     if table.ndim == 1:
         if kind != "confidence":
@@ -410,7 +428,7 @@ def _groups(
         if logits:
             raise ShapeError("calibration_error got logits=True with one score per input; give all n x k logits.")
         score, hit = pairs(table, outcomes)
-        groups = [_Group(score, hit, check_support(support or (0.0, 1.0), score))]
+        groups = [Group(score, hit, check_support(support or (0.0, 1.0), score))]
     else:
         groups = _of_classes(table, outcomes, kind, support, logits)
     n = len(table)
@@ -419,7 +437,7 @@ def _groups(
     return groups, n
 
 
-def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support | None, logits: bool) -> list[_Group]:
+def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support | None, logits: bool) -> list[Group]:
     label = labels_of(outcomes, table)
     k = table.shape[1]
     if kind == "class-wise":
@@ -429,20 +447,18 @@ def _of_classes(table: Reals, outcomes: ArrayLike, kind: Kind, support: Support 
             )
         span = support or (0.0, 1.0)
         columns = np.ascontiguousarray(probabilities_of(table, logits).T).clip(0, 1)
-        return [
-            _Group(s, (label == c).astype(np.float64), check_support(span, s), 1 / k) for c, s in enumerate(columns)
-        ]
+        return [Group(s, (label == c).astype(np.float64), check_support(span, s), 1 / k) for c, s in enumerate(columns)]
     if logits:
         table = probabilities_of(table, logits)
     score, hit = _top(table, label)
     span = check_support(support, score) if support else (1 / k, 1.0)
     if kind == "confidence":
-        return [_Group(score, hit, span)]
+        return [Group(score, hit, span)]
     if kind != "top-label":
         raise AssayError(f"calibration_error has no kind {kind!r}; name 'confidence', 'class-wise' or 'top-label'.")
     answer = table.argmax(1)
     members = [np.flatnonzero(answer == c) for c in np.unique(answer)]
-    return [_Group(score[rows], hit[rows], span, 1.0, rows) for rows in members]
+    return [Group(score[rows], hit[rows], span, 1.0, rows) for rows in members]
 
 
 def _top(table: Reals, label: Ints) -> tuple[Floats, Floats]:  # n k, n -> n, n

@@ -20,14 +20,23 @@ one for each input,
 that none is empty. Scores then tie and cover more than was promised: with an accuracy above 1 - alpha, q is 0 and
 every set is the single most likely class. LAC has no u.
 
+Per class there is a threshold for each class, of the held-out inputs of that class alone:
+
+    C(x) = { c : s(x, c) <= q_c },   q_c = the ceil((n_c + 1)(1 - alpha))-th smallest of s(x_i, c) with y_i = c
+
+so that the promise holds for the inputs of each class by themselves, mostly with larger sets. A class with fewer
+than (1 - alpha)/alpha held-out inputs has q_c infinite: nothing less than being in every set keeps its promise.
+
 Source: LAC, Sadinle, Lei & Wasserman, JASA 2019, arXiv:1609.00451; APS, Romano, Sesia & Candes, NeurIPS 2020,
-    arXiv:2006.02544; RAPS, Angelopoulos et al., ICLR 2021, arXiv:2009.14193; quantile, Vovk et al. 2005.
+    arXiv:2006.02544; RAPS, Angelopoulos et al., ICLR 2021, arXiv:2009.14193; quantile, Vovk et al. 2005;
+    per class, Vovk, "Conditional validity of inductive conformal predictors", ACML 2012, arXiv:1209.2673.
 Departs from print: RAPS of print chooses penalty and free on more held-out data; here they are given.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
@@ -48,7 +57,7 @@ class Conformal(NamedTuple):
 
     score: ScoreName
     alpha: float
-    quantile: float  # q
+    quantile: Tensor  # () for q, or c for q_c
     held_out: int  # n
     randomised: bool
     penalty: float
@@ -60,7 +69,8 @@ class Conformal(NamedTuple):
         u = draw(probabilities, self.randomised, rng)
         rows = max(1, CELLS // probabilities.shape[1])
         parts = zip(torch.split(probabilities, rows), torch.split(u, rows), strict=True)
-        return torch.cat([scores(p, v, self.score, self.penalty, self.free) <= self.quantile for p, v in parts])
+        most = self.quantile.to(u.device)
+        return torch.cat([scores(p, v, self.score, self.penalty, self.free) <= most for p, v in parts])
 
 
 class Coverage(NamedTuple):
@@ -84,9 +94,13 @@ def fit_conformal(
     randomised: bool = True,
     penalty: float = 0.01,
     free: int = 1,
+    per_class: bool = False,
     rng: torch.Generator | None = None,
 ) -> Conformal:  # n c, n
-    """Find q on held-out probabilities and labels; `penalty` and `free` are for RAPS, `rng` for a randomised score."""
+    """Find q, or each q_c, on held-out probabilities and labels.
+
+    `penalty` and `free` are for RAPS, `rng` is for a randomised score.
+    """
     if score not in get_args(ScoreName):
         raise AssayError(f"There is no conformal score {score!r}; choose one of {', '.join(get_args(ScoreName))}.")
     if penalty < 0 or free < 0:
@@ -98,21 +112,63 @@ def fit_conformal(
     rows = max(1, CELLS // probabilities.shape[1])
     parts = zip(*(torch.split(t, rows) for t in (probabilities, y, u)), strict=True)
     own = torch.cat([scores(p, v, score, penalty, free).gather(1, t[:, None])[:, 0] for p, t, v in parts])
-    return Conformal(score, alpha, conformal_quantile(own, alpha), len(y), randomised, penalty, free)
+    if per_class:
+        quantile = class_quantiles(own, y, alpha, classes=probabilities.shape[1])
+    else:
+        quantile = torch.tensor(conformal_quantile(own, alpha), dtype=torch.float64)
+    return Conformal(score, alpha, quantile, len(y), randomised, penalty, free)
 
 
 def conformal_quantile(held_out: Tensor, alpha: float) -> float:  # n
     """The k-th smallest score, k = ceil((n + 1)(1 - alpha))."""
-    if not 0 < alpha < 1:
-        raise AssayError(f"conformal got alpha={alpha}; it is the share of misses allowed, between 0 and 1.")
-    miss = Fraction(alpha).limit_denominator(10**6)  # 0.1 in floats is a little more, which would cost a rank
-    n, needed = len(held_out), math.ceil((1 - miss) / miss)
+    n, needed, miss = len(held_out), inputs_needed(alpha), _exact(alpha)
     if n < needed:
         raise AssayError(
             f"{n} held-out inputs are too few to promise {1 - alpha:.4g} coverage; it takes at least {needed}, or a "
             f"larger alpha."
         )
     return float(held_out.kthvalue(math.ceil((n + 1) * (1 - miss))).values)
+
+
+def class_quantiles(held_out: Tensor, labels: Tensor, alpha: float, *, classes: int) -> Tensor:  # n, n -> c
+    """The same for the inputs of each class; infinite where there are too few to promise anything less."""
+    needed = inputs_needed(alpha)
+    each = [held_out[labels == c] for c in range(classes)]
+    found = [conformal_quantile(own, alpha) if len(own) >= needed else math.inf for own in each]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def inputs_needed(alpha: float) -> int:
+    """The fewest held-out inputs that promise 1 - alpha with less than every class: (1 - alpha) / alpha, rounded up."""
+    if not 0 < alpha < 1:
+        raise AssayError(f"conformal got alpha={alpha}; it is the share of misses allowed, between 0 and 1.")
+    miss = _exact(alpha)
+    return math.ceil((1 - miss) / miss)
+
+
+def _exact(alpha: float) -> Fraction:
+    return Fraction(alpha).limit_denominator(10**6)  # 0.1 in floats is a little more, which would cost a rank
+
+
+def worst_interval(hits: Sequence[int], inputs: Sequence[int], *, level: float = 0.95) -> tuple[float, float]:  # k, k
+    """An interval for the least of k proportions, whichever it is.
+
+    The k exact intervals (Clopper & Pearson 1934) of level 1 - (1 - level)/k all hold at once with probability `level`
+    (Bonferroni), and then the least proportion lies between the least lower end and the least upper end. The interval
+    of the lowest observed one alone would be too low: the lowest of many is low by chance.
+    """
+    from scipy.stats import beta
+
+    if (
+        len(hits) == 0
+        or len(hits) != len(inputs)
+        or any(not 0 <= h <= n or n < 1 for h, n in zip(hits, inputs, strict=True))
+    ):
+        raise AssayError(f"worst_interval got hits {list(hits)} of {list(inputs)}; give 0 to n hits of n >= 1 inputs.")
+    tail = (1 - level) / len(hits) / 2
+    low = [beta.ppf(tail, h, n - h + 1) if h else 0.0 for h, n in zip(hits, inputs, strict=True)]
+    high = [beta.ppf(1 - tail, h + 1, n - h) if h < n else 1.0 for h, n in zip(hits, inputs, strict=True)]
+    return float(min(low)), float(min(high))
 
 
 def coverage(sets: Tensor, labels: Tensor) -> Coverage:  # n c of bool, n

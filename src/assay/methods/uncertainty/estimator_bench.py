@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.uncertainty.calibration import BINS, Rule, estimate
+from assay.methods.uncertainty.calibration import BINS, ESTIMATORS, Rule, equal_bins, estimate
 
 Floats = NDArray[np.float64]
 Kind = Literal["confidence", "class-wise"]
@@ -46,7 +46,11 @@ RULES = (
     ),
 )
 """The fifteen that the paper compares."""
+REPORTED = tuple(Rule(estimator) for estimator in ESTIMATORS)
+"""Those of which one is reported: with 15 bins, or Silverman's bandwidth."""
 MODES, TRAINED_ON = 4, 300
+DRAWN = 1_000_000  # inputs in all the sets of one size and law
+ENOUGH = 20_000  # inputs at which a choice is made where there are more: by then they differ by little
 FINE = 100  # bins of the truth
 
 
@@ -93,6 +97,23 @@ def bench(
     return sorted(found, key=lambda t: float(np.median(t.absolute)))
 
 
+def choose(
+    probabilities: ArrayLike, *, rules: Sequence[Rule] = REPORTED, sets: int = 60, seed: int = 0
+) -> list[Trust]:  # n k
+    """The rules by how near they come to the truth with these scores and as many inputs, best first.
+
+    The laws are those `around` the scores. No label is looked at, so that the choice cannot favour an answer.
+    """
+    laws = around(probabilities)
+    n = min(len(laws[0].chances), ENOUGH)
+    return bench(laws, n, rules=rules, sets=sets_of(n, sets), seed=seed)
+
+
+def sets_of(n: int, most: int, columns: int = 1) -> int:
+    """How many sets of n inputs are drawn: as many as there is room for, and at least 20."""
+    return max(20, min(most, DRAWN // (n * columns)))
+
+
 def called(rule: Rule) -> str:
     """A rule's name, for people."""
     if rule.estimator == "kde":
@@ -106,8 +127,8 @@ def truth(law: Law, kind: Kind = "confidence", *, bins: int = FINE) -> float:
     """The law's calibration error, from the chances behind its labels."""
     errors = []
     for score, chance, _ in _columns(law, kind):
-        at, gap = np.ceil(score * bins).astype(np.intp), chance - score
-        a, b = (np.bincount(at[half], gap[half], bins + 1) for half in (slice(0, None, 2), slice(1, None, 2)))
+        at, gap = equal_bins(score, bins), chance - score
+        a, b = (np.bincount(at[half], gap[half], bins) for half in (slice(0, None, 2), slice(1, None, 2)))
         errors.append((np.sign(a) * b + np.sign(b) * a).sum() / len(score))
     return max(0.0, float(np.mean(errors)))
 

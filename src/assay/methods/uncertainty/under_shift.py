@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.uncertainty.calibration import BINS, FEW, FLOOR, CalibrationError
+from assay.methods.uncertainty.calibration import BINS, FEW, FLOOR, CalibrationError, equal_bins
 
 Floats = NDArray[np.float64]
 CELLS = 4_000_000  # numbers of a table of draws
@@ -64,7 +64,7 @@ def drift(
             f"drift got bins={bins} and draws={draws} for {n} inputs; it wants 1 bin to {n}, and at least 2 draws."
         )
     rng = np.random.default_rng(seed)
-    at = np.maximum(np.ceil(sure * bins).astype(np.intp) - 1, 0) + bins * np.arange(m)  # n m
+    at = equal_bins(sure, bins) + bins * np.arange(m)  # n m
     places = (at.ravel(), np.repeat(np.arange(n), m))
     gap, one = (csr_array((v.ravel(), places), shape=(m * bins, n)) for v in (right - sure, np.ones_like(sure)))
 
