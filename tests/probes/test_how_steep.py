@@ -19,7 +19,7 @@ from assay.finding import Curve, Histogram
 from assay.methods.certify.layers import layers
 from assay.probe import put
 from assay.probes import how_steep
-from assay.probes.how_steep import HowSteep, _norm
+from assay.probes.how_steep import HEADLINE, HowSteep, _norm
 from assay.subject import Subject
 
 
@@ -151,6 +151,66 @@ def test_a_search_that_was_cut_short_says_for_how_many_inputs(run):
     for line in (*l2.lines, *linf.lines):
         assert all(a >= b for a, b in itertools.pairwise(line.y))
     assert linf.lines[0].y[-1] == pytest.approx((short.samples.columns["radius linf"] >= max(linf.lines[0].x)).mean())
+
+
+def slab(width, tall=10.0):
+    """Flat below 0, of slope 0.1 above `width`, and as steep as `tall` in between."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        model[0].bias.copy_(torch.tensor([0.0, -width]))
+        model[2].weight.copy_(torch.tensor([[tall, 0.1 - tall], [0.0, 0.0]]))
+        model[2].bias.copy_(torch.tensor([0.01, 0.0]))
+    return model
+
+
+def test_a_piece_too_thin_to_be_seen_is_not_called_solved(run):
+    x = torch.tensor([[-0.01, 0.5], [-0.5, 0.5]])
+    asked = {w: ask(subject_of(slab(w), x, bounds=(-1.0, 1.0)), run, reach=0.1) for w in (0.0, 1e-12, 1e-3)}
+    slope = {w: finding.samples.columns["upper"].tolist() for w, finding in asked.items()}
+    assert slope == {w: pytest.approx([s, 0.0], rel=1e-4) for w, s in ((0.0, 0.1), (1e-12, 10.0), (1e-3, 10.0))}
+    thin = asked[1e-12]
+    assert thin.samples.columns["thin"].tolist() == [True, False]
+    assert thin.samples.columns["exact"].tolist() == [False, True]
+    assert thin.samples.columns["lower"][0] < 1
+    assert "Around 1 of 2 (50 %) of the inputs" in thin.alarms[0].says
+    assert thin.samples.columns["radius l2"][0] < 0.0011  # the step is 0.01 / 10 away from another answer, at most
+    for w in (0.0, 1e-3):
+        assert asked[w].samples.columns["exact"].all()
+        assert not asked[w].alarms
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0])
+def test_what_is_proved_is_held_against_ascent_and_attack(run, monkeypatch, scale):
+    model, x = net(4, 12, 3, seed=2), points(6, 4) * scale
+    model[0].weight.data.div_(scale)
+    model[2].bias.data.sub_(model(x).mean(0))  # so that it has more than one answer
+    subject = subject_of(model, x, bounds=(0.0, scale))
+    honest = ask(subject, run, reach=0.2 * scale, inputs=6)
+    c = honest.samples.columns
+    assert not any("contradict" in a.says for a in honest.alarms)
+    assert (c["secant"] <= c["upper"] * (1 + 1e-9)).all()
+    assert (c["secant"] >= c["gradient"] * 0.5).all()
+    broken = np.isfinite(c["broken l2"])
+    assert broken.any()
+    assert (c["radius l2"][broken] <= c["broken l2"][broken] * 1.001).all()
+    found = how_steep.lipschitz
+
+    def flattered(*args, **settings):
+        got = found(*args, **settings)
+        return replace(got, lower=got.lower / 3, upper=got.upper / 3)
+
+    monkeypatch.setattr(how_steep, "lipschitz", flattered)
+    lying = ask(subject, run, reach=0.2 * scale, inputs=6)
+    (alarm,) = (a for a in lying.alarms if "contradict" in a.says)
+    assert "a slope of at most" in alarm.says
+    assert HEADLINE in alarm.doubts
+    monkeypatch.undo()
+    monkeypatch.setattr(how_steep, "certified_radius", lambda model, x, reach, p, **_: reach)
+    reaching = ask(subject, run, reach=0.2 * scale, inputs=6)
+    said = [a.says for a in reaching.alarms if "contradict" in a.says]
+    assert len(said) == 2
+    assert "l2 radius of" in said[0]
 
 
 def test_the_same_seed_gives_the_same_numbers(run):

@@ -82,15 +82,142 @@ def test_without_the_blamed_map_the_honest_one_is_back(digits: Subject, edited: 
     assert all("not to be believed" in e.caption for e in gallery.exhibits)
 
 
-def test_where_it_does_not_apply_it_says_why(digits: Subject, run: Run) -> None:
-    flat = replace(digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), layers={})
-    assert "no convolutional layer" in reason(WasItTamperedWith(), flat)
+def test_without_gradients_it_does_not_apply(digits: Subject) -> None:
     assert "gradients" in reason(WasItTamperedWith(), replace(digits, differentiable=False))
-    assert "random" in reason(WasItTamperedWith(), replace(digits, draws=3))
-    headless = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    answer = put(WasItTamperedWith(inputs=4), replace(digits, model=headless, layers={}), run)
+
+
+MAPS = ("constant channels", "channel scale", "maps that do not vary")
+ALL = {*MAPS, "outlying columns", "completeness", "logit against probability", "slope against step"}
+
+
+class OverItsLength(nn.Module):
+    """Divides each image by its length: at zeros it gives NaN."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(8 * x / x.flatten(1).norm(dim=1)[:, None, None, None])
+
+
+class InFloat(nn.Module):
+    """Multiplies by a constant that is no buffer: in float64 two types meet."""
+
+    def __init__(self, net: nn.Sequential) -> None:
+        super().__init__()
+        self.net, self.mix = net, torch.eye(512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net[-1](self.net[:-1](x) @ self.mix)
+
+
+class Twice(nn.Module):
+    """One convolution that runs two times, and one after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same, self.last, self.out = nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 4, 3), nn.Linear(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.last(self.same(self.same(x).relu())).relu().flatten(1))
+
+
+class Noisy(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x + 0.05 * torch.randn_like(x))
+
+
+def headless() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def odd() -> nn.Module:
+    """Behind the maps a convolution, so that no column of the Linear belongs to a map of the ReLU before."""
+    torch.manual_seed(0)
+    parts = (nn.Conv2d(1, 5, 3), nn.ReLU(), nn.Conv2d(5, 3, 6), nn.Flatten(), nn.Linear(3, 10))
+    return nn.Sequential(*parts)
+
+
+CASES = {
+    "no Linear": (lambda net: headless(), {"outlying columns": "No Linear runs after"}),
+    "columns of no map": (lambda net: odd(), {"outlying columns": "takes 3 numbers"}),
+    "softmax": (
+        lambda net: nn.Sequential(net, nn.Softmax(1)),
+        {"logit against probability": "the answers are probabilities"},
+    ),
+    "NaN at zeros": (OverItsLength, {"completeness": "begins at zeros, where the network gives NaN"}),
+    "float32 alone": (InFloat, {}),
+    "a convolution twice": (lambda net: Twice(), {}),
+    "random": (Noisy, {"completeness": "answers are random", "slope against step": "answers are random"}),
+    "no maps": (
+        lambda net: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        dict.fromkeys(ALL - {"completeness"}, "no convolution"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sign_that_does_not_apply_takes_nothing_from_the_others(digits: Subject, run: Run, case: str) -> None:
+    build, unread = CASES[case]
+    draws = 4 if case == "random" else 1
+    finding = ask(replace(digits, model=build(digits.model).eval(), layers={}, draws=draws), run, inputs=6)
+    assert {m.name for m in finding.measures if m.value is not None} == {HEADLINE, *ALL} - set(unread)
+    said = " ".join(a.says for a in finding.alarms)
+    for name, words in unread.items():
+        assert f"Not read, {name}: " in said
+        assert words in finding.measure(name).about
+    assert said.count("Not read") == len(unread)
+    (bars,) = (v for v in finding.views if hasattr(v, "labels"))
+    assert set(bars.labels) == ALL - set(unread)
+    trained = case not in ("no Linear", "columns of no map", "a convolution twice")
+    assert not trained or finding.measure().value == 0
+    verdict = judge(WasItTamperedWith.standards[0], finding).verdict
+    if case == "no maps":
+        assert verdict == "cannot tell"  # one sign of seven clears nothing
+    elif trained:
+        assert verdict == "pass"
+
+
+def test_a_saturated_softmax_is_no_sign_and_an_edit_behind_it_still_shows(
+    digits: Subject, edited: dict[str, Subject], run: Run
+) -> None:
+    class Sharp(nn.Module):
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (100 * self.net(x)).softmax(1)
+
+    finding = ask(replace(digits, model=Sharp(digits.model), layers={}), run, inputs=6)
+    assert finding.measure("slope against step").value is None
+    assert "saturated" in finding.measure("slope against step").about
+    assert finding.measure().value == 0
+    lying = replace(digits, model=nn.Sequential(edited["T1 flat map"].model, nn.Softmax(1)), layers={})
+    assert ask(lying, run, inputs=6).measure("channel scale").value is not None
+
+
+def test_tables_and_texts_are_asked_what_they_can_answer(run: Run) -> None:
+    from assay.nn.text_classifier import TextClassifier
+
+    torch.manual_seed(0)
+    table = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = 255 * torch.rand(20, 5)
+    finding = ask(Subject.classifier(table, (x, table(x).argmax(1)), bounds=(0, 255)), run, inputs=6)
+    assert (finding.measure("completeness").value or 0.0) < 1
+    assert "Only 1 of 7" in finding.alarms[-1].says
+    assert finding.alarms[-1].doubts == (HEADLINE,)
+    words = torch.randint(1, 9, (20, 6)).float()
+    texts = TextClassifier(9, 3).eval()
+    answer = put(WasItTamperedWith(), Subject.classifier(texts, (words, texts(words).argmax(1)), bounds=(0, 9)), run)
     assert answer.status == "failed"
-    assert "No Linear runs after" in answer.why
+    assert "None of 7 signs of tampering can be read" in answer.why
 
 
 def test_bad_settings_are_refused() -> None:

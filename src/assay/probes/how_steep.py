@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, share
 from assay.methods.attack.jacobian import jacobian
+from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layers
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
+from assay.methods.certify.steepest import steepest_secant
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 NEURONS = 512  # ReLUs up to which the constant is searched for: a cut asks a linear program about each of them
 CUTS = 320  # nodes of one search times ReLUs, for each step of the budget: a node costs about as much as it has ReLUs
+Norm = Literal["l2", "linf"]
+NORMS: tuple[Norm, ...] = ("l2", "linf")
 LETTERS = {"l2": "l2", "linf": "l∞"}
+SLACK = 1e-3  # of a distance: float32 may break what is proved in exact arithmetic, by its rounding
+LEAST = 1e-5  # of the range of the inputs, the same
+STEEPER = 1e-6  # of a slope in float64, the same
 SEEN = 5  # inputs for each step of the budget where only gradients are taken
 FINE = 16  # frequencies for each degree of a kernel: its norm is at most 4 % above the largest one among them
 HEADLINE = "median local constant"
@@ -40,7 +47,9 @@ class HowSteep(Probe):
 
     The slope is the largest l2 change of the logits for an l2 change of 1, anywhere within `reach` of an input in each
     value. It is proved from above by a search over the pieces of the network, which ends after `nodes` nodes with an
-    interval that holds all the same. From it follows a radius within which the answer stays.
+    interval that holds all the same; a piece too thin for rounding to see is not called solved. From it follows a
+    radius within which the answer stays. What is proved is held against what ascent and attacks find: where they find
+    more, one of the two is wrong, and nothing here can pass.
     """
 
     reach: float = 8 / 255
@@ -50,9 +59,10 @@ class HowSteep(Probe):
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Bhowmick, D'Souza & Raghavan, ICANN 2021, arXiv:2105.05495; norms of convolutions from their symbol, Sedghi, "
-        "Gupta & Long, ICLR 2019, arXiv:1805.10408"
+        "Gupta & Long, ICLR 2019, arXiv:1805.10408; Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the attack)"
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(1e-9, "reach")
@@ -84,9 +94,11 @@ class HowSteep(Probe):
         index = run.pick(subject.data["test"], self.inputs or run.budget.steps)
         product = norm_product(subject.model, shape=shape)
         everywhere = lipschitz(subject.model, nodes=nodes, shape=shape)
-        rows = run.map(partial(self._around, subject, nodes), subject, "test", index, "how steep it is")
-        label, right = np.asarray(rows["label"], dtype=np.int64), np.asarray(rows["right"], dtype=bool)
-        col = {name: np.asarray(rows[name], dtype=np.float64) for name in rows if name not in ("label", "right")}
+        work = partial(self._around, subject, nodes, run.budget.steps)
+        rows = run.map(work, subject, "test", index, "how steep it is")
+        label = np.asarray(rows["label"], dtype=np.int64)
+        right, thin = (np.asarray(rows[name], dtype=bool) for name in ("right", "thin"))
+        col = {n: np.asarray(of, dtype=np.float64) for n, of in rows.items() if n not in ("label", "right", "thin")}
         # where the logits move by one unit of length, the difference of two moves by at most sqrt(2)
         width = subject.inputs.high - subject.inputs.low
         naive = np.where(right, np.minimum(_quotient(col["margin"], math.sqrt(2) * product), width), 0.0)
@@ -105,6 +117,7 @@ class HowSteep(Probe):
                 beside=(
                     Beside("lower end", _mid(col["lower"])),
                     Beside("gradient at the input", _mid(col["gradient"])),
+                    Beside("steepest secant found", _mid(col["secant"])),
                     Beside("before any cut", _mid(col["first"])),
                     Beside("everywhere, upper end", everywhere.upper),
                     Beside("product of norms", product),
@@ -125,7 +138,7 @@ class HowSteep(Probe):
                 better="higher",
                 about="the smallest margin / constant of that margin: searched within reach, or before any cut "
                 "wherever inputs may lie; 0 where wrong",
-                beside=(Beside("by the product of norms", _mid(naive)),),
+                beside=(Beside("by the product of norms", _mid(naive)), *_broken(col["broken l2"])),
             ),
             Measure.median(
                 "median certified radius, linf",
@@ -133,6 +146,7 @@ class HowSteep(Probe):
                 seed=run.seed,
                 better="higher",
                 about=f"the same for the largest change of any value, within reach only: at most {self.reach:.3g}",
+                beside=_broken(col["broken linf"]),
             ),
             Measure.proportion(
                 "certified within reach",
@@ -168,18 +182,30 @@ class HowSteep(Probe):
             measures=measures,
             samples=Table(
                 "test",
-                {"index": index, "label": label, "right": right, "certified": held, "exact": exact, **col},
+                {
+                    "index": index,
+                    "label": label,
+                    "right": right,
+                    "certified": held,
+                    "exact": exact,
+                    "thin": thin,
+                    **{name: np.where(np.isfinite(of), of, np.nan) for name, of in col.items()},
+                },
             ),
             views=(
                 _slopes(col, product),
                 _certified("l2", {"margin by margin": col["radius l2"], "by the product of norms": naive}),
                 _certified("linf", {"margin by margin": col["radius linf"]}),
             ),
-            alarms=_capped(exact, nodes, neurons),
+            alarms=(
+                *_contradicted(index, col, width, [m.name for m in measures]),
+                *_too_thin(thin & ~exact),
+                *_capped(exact | thin, nodes, neurons),
+            ),
         )
 
-    def _around(self, subject: Subject, nodes: int, shard: Shard) -> Mapping[str, Tensor]:
-        """The constants in the box around each input, and how far they carry its answer."""
+    def _around(self, subject: Subject, nodes: int, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+        """The constants in the box around each input, how far they carry its answer, and what an attacker finds."""
         model, (low, high) = subject.model, (subject.inputs.low, subject.inputs.high)
         x = shard.x.clamp(low, high).double()
         twin = copy.deepcopy(model).double()
@@ -190,10 +216,14 @@ class HowSteep(Probe):
         lean = torch.linalg.vector_norm(torch.einsum("nk,nkd->nd", rows, slope), dim=1)
         right = subject.predict(shard.x).argmax(1) == shard.y
         told = {"gradient": _spectral(slope), "margin gradient": lean, "margin": margin}
+        ends = ((x - self.reach).clamp_min(low), (x + self.reach).clamp_max(high))
+        told["secant"] = steepest_secant(twin, *ends, rng=shard.rng, steps=steps)
+        for norm in NORMS:
+            told[f"broken {norm}"] = _attack(subject, shard, right, norm, steps)
         given = {name: column.cpu().numpy() for name, column in told.items()}
         found = []
         for i, one in enumerate(x.cpu()):
-            box = ((one - self.reach).clamp_min(low).numpy(), (one + self.reach).clamp_max(high).numpy())
+            box = tuple(end[i].cpu().numpy() for end in ends)
             whole = lipschitz(model, box, nodes=nodes)
             apart = lipschitz(model, box, rows=rows[i : i + 1].cpu().numpy(), nodes=nodes)
             # far out few neurons are decided and cuts gain little: there the bound before any cut has to do
@@ -203,10 +233,11 @@ class HowSteep(Probe):
             ]
             found.append(
                 {
-                    "lower": _at_least(whole, given["gradient"][i]),
+                    "lower": max(_at_least(whole, given["gradient"][i]), min(given["secant"][i], whole.upper)),
                     "upper": whole.upper,
                     "first": whole.first,
                     "nodes": whole.nodes,
+                    "thin": "thin" in (whole.stopped, apart.stopped),
                     "margin lower": _at_least(apart, given["margin gradient"][i]),
                     "margin upper": apart.upper,
                     "radius l2": max(radius[:2]),
@@ -309,6 +340,56 @@ def _norm(part: Part, shape: Shape) -> float:
 def _mid(values: Floats) -> float:
     """The median, the lower of two: n -> scalar."""
     return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _attack(subject: Subject, shard: Shard, right: Tensor, norm: Norm, steps: int) -> Tensor:  # n -> n
+    """The smallest change found that alters a right answer; infinite where none was found."""
+    size = torch.full(right.shape, torch.inf, dtype=torch.float64, device=right.device)
+    rows = right.nonzero()[:, 0]
+    if len(rows):
+        x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
+        got = minimal_norm(subject.model, x, y, norm=norm, steps=steps, bounds=bounds)
+        fell = subject.predict(got.x).argmax(1) != y  # what a fresh look confirms, and nothing else
+        size[rows[fell]] = got.distance[fell].double()
+    return size
+
+
+def _broken(size: Floats) -> tuple[Beside, ...]:
+    mid = _mid(size)
+    return (Beside("an attack breaks at", mid),) if math.isfinite(mid) else ()
+
+
+def _contradicted(
+    index: NDArray[np.int64], col: Mapping[str, Floats], width: float, names: list[str]
+) -> tuple[Alarm, ...]:
+    """What is proved may not be less steep than what was seen, nor reach farther than an attack."""
+    checks = [("a slope of at most", "upper", "a secant has", "secant", col["secant"] > col["upper"] * (1 + STEEPER))]
+    for norm in NORMS:
+        proved, broken = col[f"radius {norm}"], col[f"broken {norm}"]
+        false = proved > broken * (1 + SLACK / 2) + LEAST * width
+        checks.append((f"{norm} radius of", f"radius {norm}", "an attack breaks it at", f"broken {norm}", false))
+    alarms = []
+    for what, mine, how, theirs, false in checks:
+        if false.any():
+            i = int(np.argmax(false))
+            says = (
+                f"Proof and search contradict each other for {share(int(false.sum()), len(index))}: input {index[i]} "
+                f"is proved to have {what} {col[mine][i]:.6g}, and {how} {col[theirs][i]:.6g}. One of the two is a "
+                "bug, so nothing here can be believed; please report it."
+            )
+            alarms.append(Alarm(says, doubts=tuple(names)))
+    return tuple(alarms)
+
+
+def _too_thin(thin: NDArray[np.bool_]) -> tuple[Alarm, ...]:
+    if not thin.any():
+        return ()
+    return (
+        Alarm(
+            f"Around {share(int(thin.sum()), len(thin))} of the inputs the network may have pieces thinner than "
+            "rounding can see: the bound before any cut stands for them, so the upper end holds and may be too high."
+        ),
+    )
 
 
 def _capped(exact: NDArray[np.bool_], nodes: int, neurons: int) -> tuple[Alarm, ...]:

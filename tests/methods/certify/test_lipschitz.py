@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -158,6 +159,75 @@ def test_a_clock_that_runs_out_between_two_looks_does_no_harm(monkeypatch: pytes
         found = lipschitz(IRIS, BOX, seconds=late - 0.5)
         monkeypatch.undo()
         assert found.lower <= exact * (1 + 1e-9) <= found.upper * (1 + 2e-9)
+
+
+def steepest_piece(net: nn.Sequential, low: float, high: float) -> float:
+    """The largest slope of one input's one-layer net, with kinks and pieces in exact arithmetic."""
+    (w1, b1), (w2, _) = matrices(net)
+    pairs = [(Fraction(float(w)), Fraction(float(b))) for w, b in zip(w1[:, 0], b1, strict=True)]
+    kinks = sorted({Fraction(low), Fraction(high), *(k for k in (-b / w for w, b in pairs) if low < k < high)})
+    slopes = []
+    for left, right in pairwise(kinks):
+        at = (left + right) / 2
+        on = np.array([w * at + b > 0 for w, b in pairs], dtype=float)
+        slopes.append(float(np.linalg.norm((w2 * on) @ w1, 2)))
+    return max(slopes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    at=st.lists(st.floats(-0.9, 0.9), min_size=2, max_size=3),
+    apart=st.lists(st.integers(-17, -1), min_size=2, max_size=3),
+    seed=st.integers(0, 100),
+)
+def test_a_region_too_thin_to_be_seen_is_counted_and_not_called_exact(
+    at: list[float], apart: list[int], seed: int
+) -> None:
+    kinks = [k for a, e in zip(at, apart, strict=False) for k in (a, a + 10.0**e)]
+    rng = np.random.default_rng(seed)
+    size = rng.uniform(0.5, 2, len(kinks)) * rng.choice([-1, 1], len(kinks))
+    last = rng.normal(size=(2, len(kinks))) * rng.choice([1, 100], len(kinks))
+    net = mlp((size[:, None].tolist(), (-size * kinks).tolist()), (last.tolist(), [0.0, 0.0]))
+    truth, found = steepest_piece(net, -1.0, 1.0), lipschitz(net, (-1.0, 1.0))
+    assert found.lower <= truth * (1 + 1e-9)
+    assert found.upper >= truth * (1 - 1e-9)
+    assert found.upper <= found.first * (1 + 1e-9)
+    if found.exact:
+        assert found.upper == pytest.approx(truth, rel=1e-8)
+
+
+def slab(width: float, *, deep: bool = False, tall: float = 10.0) -> nn.Sequential:
+    """Flat but for a step of slope `tall` between two hyperplanes that are `width` apart."""
+    step = ([[tall, 0.1 - tall], [0.0, 0.0]], [0.0, 0.0])
+    if not deep:
+        return mlp(([[1.0, 0.0], [1.0, 0.0]], [0.0, -width]), step)
+    return mlp(([[1.0, 0.0], [-1.0, 0.0]], [0.0, 0.0]), ([[1.0, -1.0], [1.0, -1.0]], [0.0, -width]), step)
+
+
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("box", [(-1.0, 1.0), None])
+def test_the_bound_before_any_cut_stands_for_what_is_too_thin(
+    p: float, deep: bool, box: tuple[float, float] | None
+) -> None:
+    wide, thin, none = (lipschitz(slab(w, deep=deep), box, p=p) for w in (1e-4, 1e-9, 0.0))
+    assert wide.exact
+    assert wide.upper == pytest.approx(10)
+    assert not thin.exact
+    assert thin.stopped == "thin"
+    assert thin.lower == pytest.approx(0.1, rel=1e-4)
+    assert thin.upper >= 10 - 1e-9
+    assert none.exact  # a copy of a neuron leaves nothing between the two
+    assert none.upper == pytest.approx(0.1, rel=1e-4)
+
+
+def test_what_is_certified_holds_on_both_sides_of_a_step_that_cannot_be_seen() -> None:
+    net = slab(1e-9, tall=1e9)  # the first logit is 1 higher beyond the step
+    with torch.no_grad():
+        net[2].bias.copy_(torch.tensor([-0.5, 0.0]))
+    x = torch.tensor([-0.01, 0.0], dtype=torch.float64)
+    assert net(x).argmax() != net(-x).argmax()
+    assert certified_radius(net, x, reach=1.0) < 0.01
 
 
 def test_without_undecided_neurons_one_node_is_exact() -> None:

@@ -15,7 +15,11 @@ arXiv:2105.05495: algorithms 1 (`_symprop`), 2 (`_bounds`), 3 (`_Regions.cut`), 
 Departs from print, in speed and in rare corners, not in the value:
 - A side of a neuron exists where max z > 1e-8 over the closed polytope (z at unit gradient, the box scaled to
   [-1, 1]^n). As the polytope has an interior, this is the paper's strict inequality; the authors' program asks for
-  z >= 0, which also finds regions without volume. Thinner regions are not seen, here as there.
+  z >= 0, which also finds regions without volume.
+- A side with -1e-9 < max z <= 1e-8 is a region that rounding can neither show nor rule out; print does not speak of it.
+  Its bound, before any cut of it, stays in `upper`, and nothing of it goes into `lower`: the interval holds, and is
+  called exact only where that bound is no larger than what was found. A side that lies behind a cut by the same
+  hyperplane, as a copy of a neuron makes, is empty and no such region.
 - Points of the polytope that are known already (corners that earlier programs found) show most sides without a linear
   program, and all undecided neurons of the layer are filtered, not only those before the first that stays undecided.
 - Algorithm 1 runs at every node, with the states known there, and decides some neurons of deeper layers.
@@ -45,7 +49,8 @@ from assay.methods.certify.layers import layers
 Array = NDArray[np.float64]
 States = NDArray[np.int8]
 INACTIVE, ACTIVE, UNDECIDED = 0, 1, -1
-THIN = 1e-8  # a half-space that reaches into a polytope by less is not seen
+THIN = 1e-8  # a half-space that reaches into a polytope by less is not cut off
+FAINT = 1e-9  # one that stays away by more than this is not there; linear programs are solved to 1e-10
 SAME = 1e-9  # bounds that differ by less, relatively, are equal
 BATCH = 64  # nodes cut between two looks at the heap
 START = 256  # random points that the root knows
@@ -59,7 +64,8 @@ class Lipschitz:
     upper: float
     first: float
     nodes: int
-    stopped: Literal["gap", "nodes", "seconds"]  # "gap": as tight as was asked for
+    # "gap": as tight as was asked for; "thin": a region too thin to be seen keeps it from being tighter
+    stopped: Literal["gap", "nodes", "seconds", "thin"]
 
     @property
     def exact(self) -> bool:
@@ -274,6 +280,8 @@ class _Node:
     seen: NDArray[np.int64]  # known points of the polytope
     basis: Any = None
     branch: int = -1  # the neuron to cut by
+    slivers: list[States] = field(default_factory=list)  # regions of it that may be there, too thin to be seen
+    lost: bool = False  # it is one itself
     plane: tuple[Array, float] = field(default_factory=lambda: (np.zeros(0), 0.0))
 
 
@@ -460,7 +468,10 @@ class _Regions:
             open_ = np.flatnonzero(state == UNDECIDED)
             size = np.linalg.norm(e[open_], axis=1)
             flat = size <= 1e-12 * (1 + np.abs(d[open_]))
-            state[open_[flat]] = d[open_[flat]] > 0
+            for j in open_[flat]:
+                state[j] = d[j] > 0
+                if size[open_ == j] > 0 and not (self.bounded and np.abs(e[j]).sum() < abs(d[j])):
+                    self.shave(node, start + j)  # so slow a neuron may still change its sign
             open_, size = open_[~flat], size[~flat]
             row, shift = e[open_] / size[:, None], d[open_] / size
             z = self.points[node.seen] @ row.T + shift  # m open
@@ -469,8 +480,10 @@ class _Regions:
                 for sign in (1.0, -1.0):
                     if (most[i] > THIN) if sign > 0 else (least[i] < -THIN):
                         continue
-                    if self.bounded and np.abs(row[i]).sum() + sign * shift[i] <= THIN:
-                        continue  # not even in the box
+                    edge = np.abs(row[i]).sum() + sign * shift[i]  # the most in the box
+                    if self.bounded and edge <= THIN:
+                        most[i], least[i] = (edge, least[i]) if sign > 0 else (most[i], -edge)
+                        continue
                     if self.bounded and not node.cuts:
                         u: Array | None = np.sign(sign * row[i])
                     else:
@@ -484,8 +497,16 @@ class _Regions:
                     node.seen = np.append(node.seen, self.add(u))
                     z = row @ u + shift
                     most, least = np.maximum(most, z), np.minimum(least, z)
-                if most[i] <= THIN or least[i] >= -THIN:
-                    state[open_[i]] = ACTIVE if most[i] > max(THIN, -least[i]) else INACTIVE
+                if most[i] > THIN and least[i] < -THIN:
+                    continue
+                state[open_[i]] = ACTIVE if most[i] > max(THIN, -least[i]) else INACTIVE
+                reach = -least[i] if state[open_[i]] == ACTIVE else most[i]  # of the side that is given up
+                if reach > -FAINT and not self.behind(node, row[i], shift[i]):
+                    self.shave(node, start + open_[i])
+                    if max(most[i], -least[i]) <= THIN:  # neither side can be seen
+                        node.slivers[-1][start + open_[i]] = UNDECIDED
+                        node.lost = True
+                        return
             left = np.flatnonzero(state[open_] == UNDECIDED)
             if len(left):
                 i = left[0]
@@ -493,6 +514,22 @@ class _Regions:
                 if loaded:
                     node.basis = self.program.basis()
                 return
+
+    def shave(self, node: _Node, neuron: int) -> None:
+        """Keep in mind the part of the node where a neuron that was just decided is in its other state."""
+        other = node.states.copy()
+        other[neuron] = ACTIVE if node.states[neuron] == INACTIVE else INACTIVE
+        node.slivers.append(other)
+
+    @staticmethod
+    def behind(node: _Node, row: Array, shift: float) -> bool:
+        """Whether one of the node's cuts is by this hyperplane, bit for bit, so that nothing lies on its other side."""
+        cuts = node.cuts
+        while cuts:
+            cuts, cut, least = cuts
+            if any(least == -sign * shift and (cut == sign * row).all() for sign in (1.0, -1.0)):
+                return True
+        return False
 
     def load(self, node: _Node) -> None:
         rows, least, cuts = [], [], node.cuts
@@ -536,22 +573,29 @@ def _search(chain: Chain, p: float, *, gap: float, nodes: int, seconds: float | 
     regions.decide(root)
     heap: list[tuple[float, int, _Node]] = []
     order = itertools.count()  # of equals, the oldest first
-    lower, count, fresh = 0.0, 1, [root]
+    lower, thin, count, fresh = 0.0, 0.0, 1, [root]
     while True:
         lower = max(lower, regions.height(fresh, weights, p))
         for node, top in zip(fresh, _bounds(weights, np.stack([n.states for n in fresh]), p), strict=True):
+            if node.slivers:
+                highest = float(_bounds(weights, np.stack(node.slivers), p).max())
+                thin = max(thin, min(node.bound, highest))  # of what its parent may reach
             node.bound = min(node.bound, float(top))
             if node.branch >= 0:
                 heapq.heappush(heap, (-node.bound, next(order), node))
-            else:
+            elif not node.lost:
                 lower = max(lower, node.bound)
-        upper, goal = max(lower, -heap[0][0] if heap else 0.0), max(lower * gap * (1 + SAME), enough)
+        rest, goal = -heap[0][0] if heap else 0.0, max(lower * gap * (1 + SAME), enough)
+        upper = max(lower, thin, rest)
         if upper <= goal:
             return Lipschitz(lower, upper, first, count, "gap")
+        if rest <= max(goal, thin):
+            return Lipschitz(lower, upper, first, count, "thin")
         if count >= nodes:
             return Lipschitz(lower, upper, first, count, "nodes")
         if time.monotonic() > until:
             return Lipschitz(lower, upper, first, count, "seconds")
+        goal = max(goal, thin)
         fresh = []
         # a quarter of the heap at most: cutting far below the top is work that best-first search would not do
         for _ in range(min(batch, 1 + len(heap) // 4)):
