@@ -194,8 +194,8 @@ class Bent(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.answers * self.last(self.act(self.first(x)))
-        return out
+        out: Tensor = self.last(self.act(self.first(x)))
+        return self.answers * out
 
 
 def rows(seed: int, n: int = 6) -> Tensor:

@@ -2,8 +2,9 @@ r"""Can the input choose its explanation? A change that is hard to see gives the
 
     L(x') = ||h(x') - h_t||^2 + gamma ||g(x') - g(x)||^2,    ||x' - x|| <= radius,  argmax g(x') = argmax g(x)    (8.2)
 
-g are the logits, divided by the standard deviation of those of x over the classes, and h is the heat map: |values| of the class that x has, summed over channels (or over a word's
-embedding) and divided by their length, as heat maps are shown. So ||h - h_t||^2 = 2 - 2 cos(h, h_t).
+g are the logits, divided by the standard deviation of those of x over the classes, and h is the heat map: |values| of
+the class that x has, summed over channels (or over a word's embedding) and divided by their length, as heat maps are
+shown. So ||h - h_t||^2 = 2 - 2 cos(h, h_t).
 
 A ReLU network's gradient is constant on each piece: it tells nothing about where to go. While searching, every kink is
 rounded (softly.py: ReLU is softplus(beta z) / beta, z in units of its own size) with beta rising from step to step;
