@@ -444,7 +444,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
     import torch
 
     from assay.methods.explain.faithfulness import importance
-    from assay.methods.explain.maps import METHODS, Attribution, explain
+    from assay.methods.explain.maps import METHODS, Attribution, explain, missed
 
     def of(model: nn.Module) -> Attribution:
         return explain(
@@ -462,10 +462,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
     shown = _as_shown(found.values, scene.kind)
     heads = scene.heads or ((scene.model,) * 2 if name in BLIND else ())
     others = [torch.from_numpy(_as_shown(of(head).values, scene.kind)) for head in heads]
-    gap = None
-    if found.gap is not None:
-        promised = float(found.values.double().sum() - found.gap[0])
-        gap = abs(float(found.gap[0])) / max(abs(promised), 1e-12)
+    lost = missed(found)
     return _Made(
         name=name,
         says=METHODS[name],
@@ -473,7 +470,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
         signed=found.signed,
         ranking=importance(torch.from_numpy(shown)[None], scene.labels())[0],
         likeness=_alike(torch.from_numpy(shown), others),
-        gap=gap,
+        gap=None if lost is None else float(lost.share[0]),
     )
 
 

@@ -14,7 +14,7 @@ from assay.errors import AssayError
 from assay.methods.explain.chosen_by_input import Chosen
 from assay.probe import Probe, put
 from assay.probes import can_the_map_be_chosen
-from assay.probes.can_the_map_be_chosen import HEADLINE, PARTS, CanTheMapBeChosen, _others
+from assay.probes.can_the_map_be_chosen import AT_ONCE, HEADLINE, PARTS, CanTheMapBeChosen, _others
 from assay.run import Run
 from assay.subject import Subject
 
@@ -68,7 +68,55 @@ def test_the_slope_of_a_linear_model_is_the_same_everywhere_so_no_map_is_chosen(
     np.testing.assert_allclose(rows["gradient, drift"], 0, atol=1e-6)
     np.testing.assert_allclose(rows["gradient, after"], rows["gradient, before"], atol=1e-6)
     assert "no gradcam map" in finding.says
+    assert not finding.alarms  # noise does not move it either
     assert np.isinf(rows["gradient, smallest radius tried that does"]).all()
+
+
+def _by_hand(z: Tensor) -> Tensor:
+    return torch.where(z > 0, z, 0.1 * z)
+
+
+def _hidden(z: Tensor) -> Tensor:
+    return z * (z.detach() > 0)
+
+
+class Bent(nn.Module):
+    """Two layers at random, with any activation between them."""
+
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(3)
+            self.first, self.last = nn.Linear(64, 32), nn.Linear(32, 10)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.act(self.first(x.flatten(1))))
+        return out
+
+
+def test_an_attack_that_cannot_see_the_kinks_is_not_believed(digits: Subject, run: Run) -> None:
+    def alarms(act: Any) -> tuple[Any, list[Any]]:
+        subject = replace(digits, model=Bent(act).eval(), layers={})
+        finding = ask(subject, run, inputs=6, steps=4, methods=("gradient",), radius=0.2)
+        return finding, [a for a in finding.alarms if HEADLINE in a.doubts]
+
+    finding, by_hand = alarms(_by_hand)
+    assert finding.measure().value == 0  # which would pass
+    assert any("uses >" in a.says for a in by_hand)
+    assert any("found no way" in a.says for a in by_hand)
+    _, hidden = alarms(_hidden)  # the comparison hides, what the attack does not find cannot
+    assert [a for a in hidden if "found no way" in a.says]
+    for act in (nn.ReLU6(), nn.LeakyReLU(), nn.PReLU(), nn.GELU(), nn.SiLU()):
+        finding, doubts = alarms(act)
+        assert finding.samples.columns["gradient, no better than noise"].sum() <= 1
+        assert not any("uses" in a.says for a in doubts)
+        assert finding.measure("way to the wish that is left, gradient").value < 0.98
+
+
+def test_one_step_is_told_beside_the_many(finding: Any) -> None:
+    for m in ("gradient", "gradcam"):
+        assert finding.measure(f"{AT_ONCE}, {m}").value == finding.samples.columns[f"{m}, at once"].mean()
 
 
 def test_without_room_nothing_changes(digits: Subject, run: Run) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Exhibit, Finding, Gallery, Matrix, Measure, Panel, Table, share
 from assay.methods.explain.faithfulness import importance
-from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
+from assay.methods.explain.maps import METHODS, explain, methods_for, missed, usual_groups
 from assay.methods.explain.twins import map_distance
 from assay.nn.members import averaged
 from assay.probe import Probe
@@ -36,7 +36,7 @@ EACH = {
 }  # fmt: skip
 """Points or sets of features that a map of one input takes, for each step of the budget."""
 BACKGROUND = 32  # examples that expected gradients start from
-MISS = 0.1  # of the score's change (or of one logit, if that is more): what a map that should add up may miss
+MISS = 0.1  # of the score's change (of its values, where that is near 0): what a map that should add up may miss
 MOST = 24  # parts of an input that is no image, for its maps to be shown
 HEADLINE = "agreement between the maps"
 FURTHER = (
@@ -57,6 +57,7 @@ class WhereDoesItLook(Probe):
     methods: tuple[str, ...] = MAPS
     inputs: int | None = None
 
+    version: ClassVar[int] = 2
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = (
         "Krishna et al. 2022, arXiv:2202.01602 (agreement); Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365 "
@@ -130,6 +131,7 @@ class WhereDoesItLook(Probe):
                     "agreement": headline,
                     **agree,
                     **{f"{m} misses": miss[few] for m, miss in seen.miss.items()},
+                    **{f"{m} misses, in units of the score": rows[f"gap {m}"][few] for m in seen.miss},
                 },
             ),
             views=(_matrix(seen, few), _bars(measures[1:], beside), *_shown(seen, lots, run.budget.shown)),
@@ -163,9 +165,8 @@ class WhereDoesItLook(Probe):
             )
             told[f"map {m}"] = found.values
             told[f"parts {m}"] = importance(found.values, groups)
-            if found.gap is not None:
-                promised = found.values.double().flatten(1).sum(1) - found.gap
-                told[f"miss {m}"] = found.gap.abs() / promised.abs().clamp_min(1.0)
+            if (lost := missed(found)) is not None:
+                told[f"miss {m}"], told[f"gap {m}"] = lost.share, lost.gap
         return told
 
     def _says(

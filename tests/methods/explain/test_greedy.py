@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError
-from assay.methods.explain.greedy import Criterion, banzhaf, greedy, greedy_as, robust_features
+from assay.methods.explain.greedy import Criterion, agreement, banzhaf, greedy, greedy_as, robust_features
 from assay.methods.explain.groups import NEVER, patches, pixels
 from assay.methods.explain.subset_robustness import Search, subset_robustness
 
@@ -291,3 +291,11 @@ def test_words_of_the_errors() -> None:
         robust_features(stubborn, x[0], groups=groups, target=1)
     with pytest.raises(AssayError, match="equal to its label"):
         robust_features(net, x[0], groups=groups, target=int(net(x[:1]).argmax()))
+
+
+def test_agreement_is_the_mean_jaccard_index_of_two_picks() -> None:
+    picks = [torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([1, 0])]
+    assert agreement(picks) == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
+    assert agreement([torch.tensor([]), torch.tensor([])]) == 1
+    with pytest.raises(AssayError, match="two or more picks"):
+        agreement(picks[:1])

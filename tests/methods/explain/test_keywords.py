@@ -14,7 +14,7 @@ from assay.methods.explain import groups as grouping
 from assay.methods.explain.faithfulness import robustness_curve
 from assay.methods.explain.greedy import Criterion
 from assay.methods.explain.subset_robustness import Search, masked_minimal, nearest_rivals, subset_robustness
-from assay.methods.explain.words import keywords, nearest_words, unbounded
+from assay.methods.explain.words import Change, keywords, nearest_words, unbounded
 from assay.methods.train.fit import fit
 from assay.nn.text_classifier import TextClassifier
 
@@ -55,7 +55,7 @@ def test_where_rows_are_averaged_words_cannot_be_told_apart() -> None:
     margin = float(classify(embedded[None])[0, 0])
     exact = 6 * margin / (torch.linalg.vector_norm(w) * sets.sum(1).sqrt())
     assert_close(found, exact.double(), rtol=5e-3, atol=0)
-    scores = keywords(classify, embedded, size=1).explained.scores
+    scores = keywords(classify, embedded, size=1, change="embedding", criterion="s_r_bar").explained.scores
     assert float(scores.std() / scores.abs().mean()) < 0.01
     left_out = torch.stack(
         [classify(torch.where(torch.arange(6)[:, None] == i, 0, embedded)[None])[0, 0] for i in range(6)]
@@ -64,7 +64,8 @@ def test_where_rows_are_averaged_words_cannot_be_told_apart() -> None:
 
 
 @pytest.mark.parametrize("criterion", ["s_r_bar", "s_r"])
-def test_the_keyword_that_alone_decides_is_picked_first_and_padding_never(criterion: Criterion) -> None:
+@pytest.mark.parametrize("change", ["fade", "embedding"])
+def test_the_keyword_that_alone_decides_is_picked_first_and_padding_never(criterion: Criterion, change: Change) -> None:
     """The class is the largest score of any row: row 3 has it by far."""
     rng = torch.Generator().manual_seed(1)
     direction = torch.randn(4, generator=rng)
@@ -77,10 +78,10 @@ def test_the_keyword_that_alone_decides_is_picked_first_and_padding_never(criter
         score = (e @ direction).masked_fill(~shown, -torch.inf).amax(1)
         return torch.stack([score, 0.5 * direction.square().sum() + 0 * score], 1)
 
-    found = keywords(classify, embedded, shown=shown, size=3, criterion=criterion)
+    found = keywords(classify, embedded, shown=shown, size=3, criterion=criterion, change=change)
     assert found.words[0] == 3
     assert set(found.words.tolist()) <= set(range(6))
-    assert len(keywords(classify, embedded, shown=shown, size=20, criterion=criterion).words) == 6
+    assert len(keywords(classify, embedded, shown=shown, size=20, criterion=criterion, change=change).words) == 6
     assert (found.explained.map[6:] == 0).all()
 
 
@@ -123,7 +124,7 @@ def test_keywords_are_topic_words_and_the_curve_is_better_than_the_gradients_and
         shown = t != 0
         length = int(shown.sum())
         e = e[:length]
-        found = keywords(model.classify, e, size=5, samples=128)
+        found = keywords(model.classify, e, size=5, samples=128, change="embedding", criterion="s_r_bar", seeds=1)
         at = e[None].clone().requires_grad_()
         z = model.classify(at)
         (slope,) = torch.autograd.grad(z.amax(), at)
@@ -144,6 +145,36 @@ def test_keywords_are_topic_words_and_the_curve_is_better_than_the_gradients_and
         stops["random"] += int(stop[ranks["random"][0].argsort(descending=True)[:2]].sum())
     assert areas["greedy"] > areas["gradient"] > areas["random"], areas
     assert stops["greedy"] < 0.75 * stops["random"], stops
+
+
+def test_words_that_fade_are_the_words_of_the_topic() -> None:
+    """The truth is known: as many words as the topic has in a text, and how many of them are its own."""
+    model = topic_net()
+    texts = make_texts(5, np.random.default_rng(8))
+    hits, chance = [], []
+    for tokens, key, label in zip(texts.tokens, texts.key, texts.label, strict=True):
+        length, size = int((tokens != 0).sum()), int(key.sum())
+        embedded = model.embed(torch.from_numpy(tokens)[None])[0, :length]
+        if int(model.classify(embedded[None]).argmax()) != label:
+            continue  # of another class the topic words are no truth
+        found = keywords(model.classify, embedded, size=size, samples=40, search=Search(steps=5, halvings=1, rivals=1))
+        hits.append(key[found.words.numpy()].mean())
+        chance.append(size / length)
+        assert 0 <= found.explained.capped_share <= 1
+        assert found.explained.stable is not None
+        assert found.explained.stable > 0.3
+    assert np.mean(hits) > 0.75 > np.mean(chance) + 0.2
+
+
+def test_the_picks_of_all_subsets_are_the_same_for_every_seed() -> None:
+    model, (embedded, shown) = topic_net(), text("goal the goal of the bank")
+    found = keywords(lambda e: model.classify(e, shown), embedded, shown=shown, size=2, samples=64)
+    assert found.explained.stable == 1.0
+    assert found.explained.asked == 64
+    assert "share 100 % (Jaccard)" in found.explained.doubts()
+    one = keywords(lambda e: model.classify(e, shown), embedded, shown=shown, size=2, samples=20, seeds=1)
+    assert one.explained.stable is None
+    assert "one seed" in one.explained.doubts()
 
 
 def test_a_change_is_read_as_words_of_the_table() -> None:
@@ -170,6 +201,10 @@ def test_words_of_the_errors() -> None:
     with pytest.raises(ShapeError, match=r"`shown` has shape \(3,\)"):
         keywords(model.classify, embedded, shown=torch.ones(3))
     with pytest.raises(AssayError, match="zeros only has no scale"):
-        keywords(model.classify, torch.zeros(4, 16))
+        keywords(model.classify, torch.zeros(4, 16), change="embedding")
+    with pytest.raises(AssayError, match="Words change by fade or embedding, got 'mask'"):
+        keywords(model.classify, embedded, change="mask")  # type: ignore[arg-type]
+    with pytest.raises(AssayError, match="needs seeds >= 1, got 0"):
+        keywords(model.classify, embedded, seeds=0)
     with pytest.raises(AssayError, match="There is no class 6; the model has 6"):
         keywords(lambda e: model.classify(e, shown), embedded, shown=shown, target=6)

@@ -17,7 +17,7 @@ from assay.errors import AssayError, SubjectError
 from assay.methods.explain import maps
 from assay.methods.explain.gradcam import gradcam
 from assay.methods.explain.groups import gather, patches
-from assay.methods.explain.maps import METHODS, Attribution, explain, methods_for, usual_groups
+from assay.methods.explain.maps import METHODS, Attribution, Missed, explain, methods_for, missed, usual_groups
 from assay.nn.text_classifier import TextClassifier
 
 
@@ -393,3 +393,48 @@ def test_bad_input_gets_one_line() -> None:
         with pytest.raises(AssayError, match=words) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+def test_what_a_map_misses_is_told_on_a_scale_that_makes_sense() -> None:
+    def told(values: list[float], gap: float) -> Missed:
+        found = missed(
+            Attribution(torch.tensor([values], dtype=torch.float64), True, True, torch.tensor([gap]).double())
+        )
+        assert found is not None
+        return found
+
+    plain = told([3.0, -1.0], 0.1)  # promised 1.9
+    assert_close(plain.share, torch.tensor([0.1 / 1.9], dtype=torch.float64))
+    assert not plain.near_zero
+    assert plain.says() == "its values miss the score's difference of 1.9 by 0.1, 5.3 %"
+    cancelled = told([3.0, -3.0 + 1e-9], 2e-7)  # 20,000 % of the difference, and nothing
+    assert bool(cancelled.near_zero)
+    assert float(cancelled.share) < 1e-6
+    assert "near 0" in cancelled.says()
+    assert "-1.99e-07 by 2e-07" in cancelled.says()
+    assert float(told([3.0, -3.0], 1.0).share) > 0.1  # near 0, and still too much
+    assert float(told([0.0, 0.0], 0.0).share) == 0  # nothing to miss
+    assert float(told([0.0, 0.0], 0.5).share) == 1  # promised -0.5, gave nothing
+    for unit in (1e-6, 1e6):
+        assert_close(told([3.0 * unit, -unit], 0.1 * unit).share, plain.share)
+    assert missed(Attribution(torch.ones(1, 2), True, False, None)) is None
+
+
+def test_kernel_shap_adds_up_with_one_feature_one_class_or_no_difference() -> None:
+    x = torch.rand(3, 6, generator=torch.Generator().manual_seed(0))
+    for net, groups in (
+        (nn.Linear(6, 1).eval(), None),
+        (nn.Linear(6, 4).eval(), torch.zeros(6, dtype=torch.int64)),
+        (nn.Linear(6, 4).eval(), None),
+    ):
+        lost = missed(explain(net, x, 0, "kernel-shap", groups=groups))
+        assert lost is not None
+        assert float(lost.share.max()) < 1e-4
+    flat = nn.Linear(6, 2).eval()
+    with torch.no_grad():
+        flat.weight[0] = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
+    even = torch.full((1, 6), 0.7)  # its score is that of the baseline, whatever its features do
+    lost = missed(explain(flat, even, 0, "kernel-shap"))
+    assert lost is not None
+    assert bool(lost.near_zero)
+    assert float(lost.share) < 1e-4

@@ -2,17 +2,20 @@ r"""Can the input choose its explanation? A change that is hard to see gives the
 
     L(x') = ||h(x') - h_t||^2 + gamma ||g(x') - g(x)||^2,    ||x' - x|| <= radius,  argmax g(x') = argmax g(x)    (8.2)
 
-g are the logits and h is the heat map: |values| of the class that x has, summed over channels (or over a word's
-embedding) and divided by their length, as heat maps are shown. So ||h - h_t||^2 = 2 - 2 cos(h, h_t).
+g are the logits, divided by the standard deviation of those of x over the classes, and h is the heat map: |values| of
+the class that x has, summed over channels (or over a word's embedding) and divided by their length, as heat maps are
+shown. So ||h - h_t||^2 = 2 - 2 cos(h, h_t).
 
-A ReLU network's gradient is constant on each piece: it tells nothing about where to go. While searching, every ReLU is
-softplus(beta z) / beta with beta rising from step to step; what is kept is judged with the ReLUs back in place.
+A ReLU network's gradient is constant on each piece: it tells nothing about where to go. While searching, every kink is
+rounded (softly.py: ReLU is softplus(beta z) / beta, z in units of its own size) with beta rising from step to step;
+what is kept is judged with the kinks back in place. `kinks_left` names what no rounding is known for.
 
 Source: Wang's dissertation, TU Delft 2024, sec. 8.3, eq. 8.2 and 8.3, after Dombrowski et al., NeurIPS 2019,
     arXiv:1906.07983, from where softplus comes; the one step is that of Goodfellow et al., ICLR 2015, arXiv:1412.6572.
     gamma, radius, steps and beta are not in the dissertation; the defaults were tried out on the bundled network.
 Departs from print: h is normalised; the best point met is kept, not the last. The start is x itself, so that no map
-    ends further from h_t than it began.
+    ends further from h_t than it began. Logits and layers are measured in their own units: the same function written
+    with other weights, or answers in another unit, are searched alike.
 """
 
 from __future__ import annotations
@@ -24,45 +27,29 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.methods.attack.attacked import Model
 from assay.methods.attack.ball import Ball, Norm, Region, wide
 from assay.methods.explain.gradcam import last_maps, named
+from assay.methods.explain.softly import Softly
 
 Live = Literal["gradient", "gradient-input", "integrated-gradients", "smoothgrad", "gradcam"]
-RELUS = ("relu", "relu_", "relu.default", "relu_.default")  # as torch names them, also in exported programs
 ROWS = 64  # inputs in one pass
 
 
-class Softly(TorchFunctionMode):
-    """Inside it every ReLU, module or function, is softplus(beta z) / beta: smooth, and ReLU itself for large beta."""
-
-    def __init__(self, beta: float) -> None:
-        super().__init__()
-        self.beta = beta
-
-    def __torch_function__(  # type: ignore[override]
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in RELUS:
-            return F.softplus(args[0] if args else (kwargs or {})["input"], self.beta)
-        return func(*args, **(kwargs or {}))
-
-
-def _rectified(beta: float | None) -> AbstractContextManager[Any]:
-    return nullcontext() if beta is None else Softly(beta)
+def _rounded(beta: float | None) -> AbstractContextManager[Any]:
+    return nullcontext() if beta is None else Softly(beta, relative=True)
 
 
 @dataclass(frozen=True, eq=False)
 class LiveMap:
     """A map that can be differentiated once more. `samples` are the steps of the integral or SmoothGrad's copies.
 
-    SmoothGrad's noise is drawn once, from `seed`: the attacker knows it. `beta` explains the network with softplus in
-    place of ReLU, which is a defence where beta is small (Dombrowski et al., sec. 3).
+    SmoothGrad's noise is drawn once, from `seed`: the attacker knows it. `beta` explains the network with its kinks
+    rounded, softplus for ReLU, which is a defence where beta is small (Dombrowski et al., sec. 3).
     """
 
     method: Live = "gradient"
@@ -83,16 +70,17 @@ class LiveMap:
     def heat(self, model: Model, x: Tensor, target: Tensor, *, beta: float | None = None) -> tuple[Tensor, Tensor]:
         """The heat map of the classes `target`, of length 1, and the logits: n *d, n -> n f, n c, both with a graph.
 
-        The network has softplus(beta) for ReLU, unless beta is None. A smaller beta of the map's own comes first in the
+        The network's kinks are rounded by beta, unless it is None. A smaller beta of the map's own comes first in the
         map, and does not touch the logits.
         """
-        with _rectified(beta):
-            if self.beta is None or (beta is not None and beta <= self.beta):
+        if self.beta is None or (beta is not None and beta <= self.beta):
+            with _rounded(beta):
                 raw, y = self._raw(model, x, target)
-            else:
+        else:
+            with _rounded(beta):
                 y = model(x)
-                with _rectified(self.beta):
-                    raw, _ = self._raw(model, x, target)
+            with Softly(self.beta):
+                raw, _ = self._raw(model, x, target)
         if raw.ndim == 4:
             raw = raw.abs().sum(1)
         elif raw.ndim == 3 and x.ndim == 3:
@@ -173,10 +161,10 @@ def choose_map(
     radius: float | Tensor,
     norm: Norm = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
-    gamma: float = 0.01,
+    gamma: float = 0.1,
     steps: int = 50,
     step: float = 0.2,
-    beta: tuple[float, float] | None = (20.0, 200.0),
+    beta: tuple[float, float] | None = (10.0, 100.0),
     rng: torch.Generator | None = None,
     batch: int = ROWS,
 ) -> Chosen:
@@ -185,7 +173,7 @@ def choose_map(
     The map of `wish` is that of its own likeliest class. `wish=None` asks for any other map, the further from x's own
     the better: what is found bounds from below the largest ||h(x') - h(x)|| that the radius allows (`drift`; `before`
     and `after` are distances to x's own map then). Steps are Adam's, `step` of the radius long; `beta` rises from its
-    first value to its second, None keeps the ReLUs. `rng=None` is seeded with 0, and only wish=None draws.
+    first value to its second, None keeps the kinks. `rng=None` is seeded with 0, and only wish=None draws.
     """
     if steps < 1 or gamma < 0 or not 0 < step < np.inf or batch < 1 or (beta is not None and min(beta) <= 0):
         raise AssayError(
@@ -218,7 +206,7 @@ def choose_map_at_once(
     radius: float | Tensor,
     norm: Norm = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
-    gamma: float = 0.01,
+    gamma: float = 0.1,
     beta: float | None = 20.0,
     batch: int = ROWS,
 ) -> Chosen:
@@ -243,6 +231,8 @@ class _Search:
             self.answer: Tensor = model(x)
             self.label = self.answer.argmax(1)
             goal = self.label if wish is None else model(wish).argmax(1)
+            spread = self.answer.var(1, unbiased=False)
+            self.spread = torch.where(spread > 0, spread, 1.0)  # n
         self.own = self.seen(x)[0]
         self.wish = self.own if wish is None else self.seen(wish, goal)[0]
         self.away = wish is None
@@ -250,7 +240,7 @@ class _Search:
         self.height = self.loss(self.own, self.answer)
 
     def seen(self, at: Tensor, label: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Heat map and logits with the ReLUs in place: n *d -> n f, n c."""
+        """Heat map and logits with the kinks in place: n *d -> n f, n c."""
         with torch.enable_grad():
             label = self.label if label is None else label
             heat, y = self.explainer.heat(self.model, at.detach().requires_grad_(), label)
@@ -258,13 +248,19 @@ class _Search:
 
     def loss(self, heat: Tensor, y: Tensor) -> Tensor:  # n f, n c -> n
         apart = (heat - self.wish).square().sum(1)
-        return (-apart if self.away else apart) + self.gamma * (y - self.answer).square().sum(1)
+        return (-apart if self.away else apart) + self.gamma * (y - self.answer).square().sum(1) / self.spread
 
     def slope(self, at: Tensor, beta: float | None) -> Tensor:
-        with torch.enable_grad():
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the quick forms of attention have no second slope
             at = at.detach().requires_grad_()
             total = self.loss(*self.explainer.heat(self.model, at, self.label, beta=beta)).sum()
-            (slope,) = torch.autograd.grad(total, at)
+            try:
+                (slope,) = torch.autograd.grad(total, at)
+            except RuntimeError as e:  # some functions have a first derivative only
+                if "is not implemented" not in str(e):
+                    raise
+                why = str(e).splitlines()[0].rstrip(".")
+                raise SubjectError(f"The map has no slope to follow: {why}; no attack can choose it.") from None
         return slope.nan_to_num(0.0, 0.0, 0.0)  # a map of zeros has no direction
 
     def offer(self, at: Tensor) -> None:

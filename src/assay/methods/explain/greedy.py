@@ -23,7 +23,7 @@ them those of earlier rounds that hold S^t. Infinite values are capped (subset_r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -61,6 +61,20 @@ class Explained(NamedTuple):
     whole: float  # g(f, x, U)
     capped: int  # of the sets asked for
     asked: int
+    stable: float | None = None  # mean Jaccard index of the picks of two seeds; None where one seed was all
+
+    @property
+    def capped_share(self) -> float:
+        """The part of the values that is the cap: those tell sets of features apart no more."""
+        return self.capped / self.asked if self.asked else 0.0
+
+    def doubts(self) -> str:
+        """One sentence: how many values are capped, and how far the picks hang on the draw."""
+        if self.stable is None:
+            told = "the picks were made with one seed"
+        else:
+            told = f"picks of two seeds share {100 * self.stable:.0f} % (Jaccard)"
+        return f"{100 * self.capped_share:.0f} % of the values behind the picks are capped; {told}."
 
 
 def banzhaf(sets: Tensor, values: Tensor) -> Tensor:
@@ -165,13 +179,17 @@ def robust_features(
     cap: float | None = None,
     search: Search | None = None,
     rng: torch.Generator | None = None,
+    seeds: int = 1,
 ) -> Explained:
     """Which features make the model say y = f(x), or with a target t, y and not t: *d -> Explained.
 
     `groups` says what a feature is (groups.py), `size` how many are picked (half of them where it is None). With a
     target g_t takes the place of g: the features whose change would bring x towards t. `samples=None` draws 8 sets a
-    round for each feature and at least 128; `rng=None` is a generator on the device of `x`, seeded with 0.
+    round for each feature and at least 128; `rng=None` is a generator on the device of `x`, seeded with 0. With more
+    than one of `seeds` the picks are made so often, the first are returned, and `stable` says how far they agree.
     """
+    if seeds < 1:
+        raise AssayError(f"robust_features needs seeds >= 1, got {seeds}.")
     if criterion not in get_args(Criterion) or method not in get_args(Method):
         known = f"{' or '.join(get_args(Criterion))}, and {' or '.join(get_args(Method))}"
         raise AssayError(f"robust_features got criterion={criterion!r}, method={method!r}; it knows {known}.")
@@ -198,16 +216,32 @@ def robust_features(
         return found.value[0]
 
     maximise = criterion == "s_r_bar"
+    drawn = False
     if method == "greedy":
-        picked = greedy(value, k, size=size, maximise=maximise)
+        every = [greedy(value, k, size=size, maximise=maximise)]
     else:
-        picked = greedy_as(
-            value, k, size=size, maximise=maximise, samples=samples, at_once=at_once, include=include, rng=rng
-        )
+        drawn = k > MOST_PLAYERS or 2**k > samples  # else all subsets are taken, and no seed has a say
+        every = [
+            greedy_as(
+                value, k, size=size, maximise=maximise, samples=samples, at_once=at_once, include=include, rng=rng
+            )
+            for _ in range(seeds if drawn else 1)
+        ]
+    picked, asked = every[0], sum(each.asked for each in every)
+    stable = 1.0 if not drawn else agreement([each.order for each in every]) if seeds > 1 else None
     weight = torch.zeros(k, dtype=torch.float64)
     weight[picked.order] = torch.linspace(1, 1 / max(size, 1), size, dtype=torch.float64)
     spread = grouping.spread(weight[None], groups.cpu())[0]
-    return Explained(criterion, picked.order, weight, picked.scores, spread, float(whole), too_far, picked.asked)
+    return Explained(criterion, picked.order, weight, picked.scores, spread, float(whole), too_far, asked, stable)
+
+
+def agreement(picks: Sequence[Tensor]) -> float:
+    """The mean Jaccard index |A and B| / |A or B| of two of the picks; 1 where nothing is picked."""
+    sets = [set(each.tolist()) for each in picks]
+    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[:i]]
+    if not pairs:
+        raise AssayError("Agreement is between two or more picks; make them with two seeds.")
+    return sum(len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs) / len(pairs)
 
 
 def _together(chosen: Tensor, rest: Tensor, drawn: Tensor) -> Tensor:

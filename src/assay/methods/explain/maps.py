@@ -72,6 +72,7 @@ ONE_PASS = (
     "random",
     "edges",
 )  # find the likeliest class on the way, if at all
+NEAR = 0.1  # of the values of a map: a smaller sum of them is near 0
 CELLS = 7  # of RISE's grid on either side, and of a picture cut into patches
 LIME_WIDTH, LIME_RIDGE = 0.25, 1.0  # as in its public code
 
@@ -83,6 +84,51 @@ class Attribution(NamedTuple):
     signed: bool  # whether a value below zero speaks against the class
     complete: bool
     gap: Tensor | None  # n: sum(values) - (f(x) - f(x0)); None where nothing is promised
+
+
+class Missed(NamedTuple):
+    """How far the values of a map are from adding up, one row per input, in units of the score.
+
+    A share of f(x) - f(x0) means nothing where that is near 0: the values for and against a class then cancel, and what
+    they miss is compared with a tenth of all of them together, `scale = max(|promised|, NEAR sum |values|)`.
+    """
+
+    gap: Tensor  # n float64: |sum(values) - promised|
+    promised: Tensor  # n float64: f(x) - f(x0)
+    scale: Tensor  # n float64
+
+    @property
+    def share(self) -> Tensor:
+        """The gap in parts of the scale; 0 where there is nothing to miss: n."""
+        return torch.where(self.gap > 0, self.gap / self.scale, 0.0)
+
+    @property
+    def near_zero(self) -> Tensor:
+        """Where f(x) - f(x0) is no scale: n bool."""
+        return self.promised.abs() < self.scale
+
+    def says(self, row: int = 0) -> str:
+        """In words, with units: what was promised, what is missed, and its share where a share means something."""
+        gap, whole = float(self.gap[row]), float(self.promised[row])
+        told = f"its values miss the score's difference of {whole:.3g} by {gap:.2g}"
+        if bool(self.near_zero[row]):
+            return (
+                f"{told}; a share of a difference near 0 would mean nothing, of the values it is {self._percent(row)}"
+            )
+        return f"{told}, {self._percent(row)}"
+
+    def _percent(self, row: int) -> str:
+        share = 100 * float(self.share[row] * (NEAR if bool(self.near_zero[row]) else 1.0))
+        return f"{share:.2g} %"
+
+
+def missed(found: Attribution) -> Missed | None:
+    """What a map that should add up misses; None where nothing is promised."""
+    if found.gap is None:
+        return None
+    flat = found.values.double().flatten(1)
+    promised = flat.sum(1) - found.gap
+    return Missed(found.gap.abs(), promised, torch.maximum(promised.abs(), NEAR * flat.abs().sum(1)))
 
 
 def explain(

@@ -1,22 +1,30 @@
-r"""Which words carry the class of a text: Greedy-AS over the rows of its embedding.
+r"""Which words carry the class of a text: Greedy-AS over its words, which fade or move.
 
-A text of L words is E in R^{L x m}. A set S of words frees the rows of S:
+A text of L words is E in R^{L x m}. A set S of words frees the words of S, in one of two ways:
 
-    g(f, E, S) = min ||D||_F   s.t.   f(E + D) != y,   rows of D outside S are 0
+    fade        g(f, E, S) = min ||a||_2   s.t.   f((1 - a) E) != y,   0 <= a <= 1,   a = 0 outside S
+    embedding   g(f, E, S) = min ||D||_F   s.t.   f(E + D) != y,       rows of D outside S are 0
 
-and Greedy-AS (greedy.py) picks words. No "missing word" token is needed. The norm depends on the architecture: where
-rows are averaged before a linear layer, g(S) = L margin / (||w|| sqrt|S|) for every S, and words cannot be told apart.
+and Greedy-AS (greedy.py) picks words. `fade` takes words away by degrees, up to a row of zeros, which must be no word
+to the model; `embedding` needs no such row, and lets any word become any other: then a stop word that may turn into a
+word of another topic is as good as a topic word, and where rows are averaged before a linear layer,
+g(S) = L margin / (||w|| sqrt|S|) for every S, and words cannot be told apart.
 
 Source: Liu, "Building Trustworthy Machine Learning Models", UCLA 2021 (dissertation), sec. 7.3 (a BiLSTM on Yahoo!
 Answers). The thesis does not say what is perturbed; embeddings without bounds under the Frobenius norm is the plain
-reading. A change of an embedding is no word: `nearest_words` reads it as one, as an aid and not as a claim.
+reading, which `change="embedding"` gives. A change of an embedding is no word: `nearest_words` reads it as one, as an
+aid and not as a claim.
+Departs from print: `fade` with the criterion s_r is the default. On texts whose topic words are known it finds 0.95 of
+them where `embedding` finds 0.55 by s_r_bar and 0.57 by s_r, KernelSHAP 0.92 and chance 0.38 (12 texts of topics-text;
+the claim file known_truth.py measures it). With s_r_bar four values in five are capped, as few sets of words that leave
+the rest in place change the class, and it finds no more than 0.55.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +35,7 @@ from assay.methods.explain.greedy import PICKING, Criterion, Explained, Method, 
 from assay.methods.explain.subset_robustness import Search, masked_minimal, nearest_rivals
 
 Classify = Callable[[Tensor], Tensor]  # n L m -> n c, from embedded texts
+Change = Literal["fade", "embedding"]
 ROOM = 16.0  # bounds of an embedding, times its largest entry: far beyond where a search goes
 
 
@@ -41,33 +50,55 @@ def keywords(
     *,
     shown: Tensor | None = None,
     size: int = 5,
-    criterion: Criterion = "s_r_bar",
+    change: Change = "fade",
+    criterion: Criterion = "s_r",
     method: Method = "greedy-as",
     target: int | None = None,
-    samples: int = 4096,
+    samples: int | None = None,
     search: Search | None = None,
     rng: torch.Generator | None = None,
+    seeds: int = 2,
 ) -> Keywords:
     """The `size` words that decide the class of one text (all, if it has fewer): L m -> Keywords.
 
-    `shown` (L bool) is False for padding, which never changes and is never picked. Up to 12 words, `samples` are all
-    subsets. Of the `search`, the bounds and the first stride are set by the size of the embedding: there is no box.
+    `shown` (L bool) is False for padding, which never changes and is never picked. With a `target`, the words behind
+    the class and not that one; by fading, not every class can be reached, which is told as an error. `samples` are
+    those of `robust_features`: 4096 are all subsets of 12 words. Of the `search`, the bounds and the first stride are
+    set here.
     """
+    if change not in get_args(Change):
+        raise AssayError(f"Words change by {' or '.join(get_args(Change))}, got {change!r}.")
     shown = _shown(embedded, shown)
-    groups = grouping.words(shown, embedded.shape[1]).to(embedded.device)
+    search = search or PICKING
+    if change == "fade":
+        model, x = faded(classify, embedded), embedded.new_zeros(len(embedded))
+        groups, search = grouping.words(shown, 1)[:, 0], replace(search, bounds=(0.0, 1.0), step=1.0)
+    else:
+        model, x = classify, embedded
+        groups, search = grouping.words(shown, embedded.shape[1]), unbounded(embedded, search)
     found = robust_features(
-        classify,
-        embedded,
+        model,
+        x,
         criterion=criterion,
-        groups=groups,
+        groups=groups.to(embedded.device),
         size=min(size, int(shown.sum())),
         method=method,
         target=target,
         samples=samples,
-        search=unbounded(embedded, search or PICKING),
+        search=search,
         rng=rng,
+        seeds=seeds,
     )
     return Keywords(shown.nonzero()[:, 0].cpu()[found.order], found)
+
+
+def faded(classify: Classify, embedded: Tensor) -> Classify:
+    """The model as a function of how far each word has faded, 0 not at all and 1 away: L m -> (n L -> n c)."""
+
+    def of(away: Tensor) -> Tensor:
+        return classify(embedded * (1 - away)[:, :, None])
+
+    return of
 
 
 def unbounded(embedded: Tensor, search: Search | None = None) -> Search:
