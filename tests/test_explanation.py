@@ -15,6 +15,8 @@ import assay.explanation as explanation
 from assay.errors import AssayError
 from assay.explanation import Explanation, explain_input
 from assay.methods.explain.maps import METHODS
+from assay.probe import put
+from assay.probes.does_the_map_need_the_model import DoesTheMapNeedTheModel
 from assay.run import Run
 from assay.subject import Subject
 from assay.subjects import Source, open_subject
@@ -171,6 +173,48 @@ def test_where_the_model_cannot_be_changed_only_chance_is_convicted(digits: Subj
     assert [m.likeness for m in told.maps] == [None, None, pytest.approx(1.0)]
     assert told.maps[2].verdict == "not believable"
     assert all(m.checks[1].outcome == "cannot tell" for m in told.maps[:2])
+
+
+class Turned(nn.Module):
+    """The weights scale one fixed pattern: new ones change the size of the gradient's map and its sign, no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pattern", torch.linspace(-1, 1.3, 12))
+        self.head = nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(x @ self.pattern[:, None])
+        return out
+
+
+def test_a_map_that_only_turns_its_signs_over_fails_on_the_page_and_in_the_probe(run: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Turned().eval(), torch.rand(40, 12)
+    subject = Subject.classifier(model, (x, model(x).argmax(1)), name="turned")
+    (found,) = explain_input(subject, 0, methods=["gradient"], run=run, out=tmp_path).maps
+    assert found.likeness == pytest.approx(1)
+    assert found.signed_likeness is not None
+    assert abs(found.signed_likeness) < 0.9  # some of the four are turned over, and with signs that looked like change
+    assert (found.verdict, found.checks[1].outcome) == ("not believable", "fail")
+    answer = put(DoesTheMapNeedTheModel(methods=("gradient",), inputs=8), subject, run)
+    assert answer.finding is not None
+    assert answer.finding.says.startswith("Fail: gradient")
+
+
+def test_page_and_probe_count_the_same_likeness(digits: Subject, run: Run, tmp_path: Path) -> None:
+    """Of a map without draws, on one input and one set of new weights, both have the same number."""
+    from assay.methods.explain.maps import explain
+    from assay.methods.explain.sanity import curve
+
+    (found,) = explain_input(digits, 7, methods=["gradient-input"], run=run, out=tmp_path).maps
+    x, _ = digits.data["test"].take(np.array([7]))
+    y, rng = digits.predict(x).argmax(1), run.rng()
+    wanted = [
+        curve(digits.model, x, lambda net, at: explain(net, at, y, "gradient-input").values, rng=rng)[-1][1].absolute
+        for _ in range(4)
+    ]
+    assert found.likeness == pytest.approx(float(torch.cat(wanted).mean()), abs=1e-4)
 
 
 @pytest.mark.parametrize(
