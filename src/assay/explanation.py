@@ -552,7 +552,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
         )
 
     found = of(scene.model)
-    shown = _as_shown(found.values, scene.kind)
+    shown = _as_shown(found.values, scene.kind, mean=not found.signed)  # what has no sign does not add up either
     heads = [head.whole for head in scene.heads] or ([scene.model] * 2 if name in BLIND else [])
     others = [of(head).values for head in heads]
     gap = missed = base = None
@@ -643,8 +643,8 @@ def _told(found: Decided, other: Decided | None, k: int, goal: str) -> str:
     told = [
         f"With all {k} features free, a change of length {found.whole:.3g} makes it {goal}. "
         f"{'This one' if n == 1 else f'These {n}'}, {effect}{'' if n == 1 else '; the first matters most'}.",
-        f"Of {found.asked:,} sets tried, {found.capped:,} led nowhere within {CAP:g} times that length and count as "
-        f"that far (the cap).",
+        f"Of {found.asked:,} sets tried, {found.capped:,} led nowhere within {CAP:g} times that length, or the far "
+        f"corner of what inputs may be, and count as that far (the cap).",
     ]
     if other is not None:
         same = len(set(found.order.tolist()) & set(other.order.tolist()))

@@ -221,12 +221,14 @@ def _bars(told: Explanation, m: Map) -> Iterator[Bar]:
     first, rest = (order, []) if len(order) <= MOST_ROWS else (order[: MOST_ROWS - 1], order[MOST_ROWS - 1 :])
     lines = [(*named[k], float(m.shown[k])) for k in first]
     if rest:
-        lines.append((f"{len(rest)} other columns, together", "", float(m.shown[rest].sum())))
+        share = float(m.shown[rest].sum()) if m.signed else float(m.shown[rest].mean())
+        lines.append((f"{len(rest)} other columns, {'together' if m.signed else 'on average'}", "", share))
     if m.base is None or m.missed is None:
         d = digits_of([v for *_, v in lines])
-        low, high = (min(0.0, *(v for *_, v in lines)), max(0.0, *(v for *_, v in lines)))
+        least, most = min(v for *_, v in lines), max(v for *_, v in lines)
+        zero = 0.0 if m.signed else least  # without a sign, the least says nothing
         for name, value, v in lines:
-            yield _bar(name, value, figure(v, d, sign=m.signed), 0.0, v, low, high)
+            yield _bar(name, value, figure(v, d, sign=m.signed), zero, v, min(zero, least), max(zero, most))
         return
     lines += [("not accounted for", "", -m.missed)] if abs(m.missed) > 0 else []
     ends = [m.base]
