@@ -236,7 +236,7 @@ def units_of(kind: Kind, units: str | None) -> Units:
     if units not in UNITS[kind]:
         what = {"image": "An image", "table": "A row", "text": "A text"}[kind]
         raise AssayError(f"{what} is cut into {' or '.join(UNITS[kind])}, not into {units!r}.")
-    return cast(Units, units)
+    return units
 
 
 def read_input(subject: Subject, given: int | str | Path) -> tuple[Tensor, Input]:

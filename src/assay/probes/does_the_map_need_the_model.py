@@ -192,7 +192,8 @@ class _Tried:
         return np.clip(np.asarray(rows, dtype=np.float64), -1, 1)
 
     def likeness(self, name: str, what: str) -> Likeness:
-        return Likeness(*(torch.from_numpy(self.after(name, what, kind)) for kind in ("signed", "absolute")), ssim=None)
+        signed, absolute = (torch.from_numpy(self.after(name, what, kind)) for kind in ("signed", "absolute"))
+        return Likeness(signed, absolute, None)
 
     @property
     def trials(self) -> list[str]:

@@ -291,7 +291,8 @@ def scale_of(values: NDArray[np.float64], *, signed: bool, stops: int = 17) -> S
 def _ground(image: NDArray[np.float32]) -> NDArray[np.float64]:  # c h w -> h w
     import numpy as np
 
-    return DARK + (LIGHT - DARK) * image.mean(0).astype(np.float64)
+    grey: NDArray[np.float64] = DARK + (LIGHT - DARK) * image.mean(0).astype(np.float64)
+    return grey
 
 
 def _picks(told: Explanation, m: Map) -> Picture:
