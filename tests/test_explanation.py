@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ import assay.explanation as explanation
 from assay.errors import AssayError
 from assay.explanation import Explanation, explain_input
 from assay.methods.explain.maps import METHODS
+from assay.probe import put
+from assay.probes.does_the_map_need_the_model import DoesTheMapNeedTheModel
+from assay.report.explanation import render
 from assay.run import Run
 from assay.subject import Subject
 from assay.subjects import Source, open_subject
@@ -64,6 +68,53 @@ def test_an_image_with_all_maps(digits: Subject, run: Run, tmp_path: Path) -> No
     assert told.page == tmp_path / "explain-digits-input-7" / "explanation.html"
     assert told.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert digits.fingerprint() == before
+
+
+def straight(weight: Tensor, shape: tuple[int, ...]) -> Subject:
+    """Two classes whose logits are w . x and -w . x, of inputs around the boundary."""
+    linear = nn.Linear(weight.numel(), 2, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.stack([weight, -weight]))
+    x = torch.rand(30, *shape, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Flatten(), linear).eval()
+    return Subject.classifier(model, (x, model(x).argmax(1)), name="straight", bounds=(-50.0, 50.0))
+
+
+@pytest.mark.parametrize("criterion", ["held", "moved"])
+def test_either_criterion_picks_the_largest_weights_of_a_linear_model(criterion: str, run: Run, tmp_path: Path) -> None:
+    weight = torch.tensor([0.1, -0.7, 0.4, -0.2, 1.0, 0.05])
+    told = explain_input(straight(weight, (6,)), 4, methods=["greedy-as"], criterion=criterion, run=run, out=tmp_path)
+    found = told.maps[0]
+    assert found.picks == (4, 1, 2)
+    assert (
+        "held fast, make that hardest" if criterion == "held" else "moved alone, make that easiest"
+    ) in found.decided
+    assert re.search(r"Of \d+ sets tried, \d+ led nowhere", found.decided)
+    assert "With another seed, 3 of 3 picks are the same." in found.decided  # all sets were asked for
+    assert f'--criterion</span> <span class="word">{criterion}' in render(dataclasses.replace(told, source=("toy",)))
+
+
+def test_an_image_is_cut_as_asked(run: Run, tmp_path: Path) -> None:
+    subject = straight(torch.linspace(-1, 1.1, 36), (1, 6, 6))
+    pixels = explain_input(subject, 4, methods=["greedy-as"], units="pixels", run=run, out=tmp_path)
+    assert len(pixels.maps[0].picks) == 8  # a fifth of 36
+    assert "another seed" not in pixels.maps[0].decided
+    coarse = explain_input(subject, 4, methods=["greedy-as"], units="superpixels", run=run, out=tmp_path)
+    assert 2 <= coarse.groups.max() + 1 <= 36
+    assert sorted(set(coarse.groups.flat)) == list(range(coarse.groups.max() + 1))
+
+
+def test_what_adds_up_has_its_base(wine: Subject, run: Run, tmp_path: Path) -> None:
+    """base + values - missed is the score, and the base is the model's answer to the reference."""
+    told = explain_input(wine, 3, methods=["integrated-gradients", "occlusion"], run=run, out=tmp_path)
+    found, other = told.maps
+    assert found.base is not None
+    assert found.missed is not None
+    assert found.base + found.shown.sum() - found.missed == pytest.approx(told.score, abs=1e-4)
+    train = wine.data["train"]
+    mean = train.take(run.pick(train, explanation.BACKGROUND))[0].mean(0)
+    assert found.base == pytest.approx(float(wine.predict(mean[None])[0, told.answer]), abs=1e-3)
+    assert other.base is None
 
 
 def test_the_same_seed_gives_the_same_numbers(digits: Subject, run: Run, tmp_path: Path) -> None:
@@ -173,6 +224,48 @@ def test_where_the_model_cannot_be_changed_only_chance_is_convicted(digits: Subj
     assert all(m.checks[1].outcome == "cannot tell" for m in told.maps[:2])
 
 
+class Turned(nn.Module):
+    """The weights scale one fixed pattern: new ones change the size of the gradient's map and its sign, no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pattern", torch.linspace(-1, 1.3, 12))
+        self.head = nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(x @ self.pattern[:, None])
+        return out
+
+
+def test_a_map_that_only_turns_its_signs_over_fails_on_the_page_and_in_the_probe(run: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Turned().eval(), torch.rand(40, 12)
+    subject = Subject.classifier(model, (x, model(x).argmax(1)), name="turned")
+    (found,) = explain_input(subject, 0, methods=["gradient"], run=run, out=tmp_path).maps
+    assert found.likeness == pytest.approx(1)
+    assert found.signed_likeness is not None
+    assert abs(found.signed_likeness) < 0.9  # some of the four are turned over, and with signs that looked like change
+    assert (found.verdict, found.checks[1].outcome) == ("not believable", "fail")
+    answer = put(DoesTheMapNeedTheModel(methods=("gradient",), inputs=8), subject, run)
+    assert answer.finding is not None
+    assert answer.finding.says.startswith("Fail: gradient")
+
+
+def test_page_and_probe_count_the_same_likeness(digits: Subject, run: Run, tmp_path: Path) -> None:
+    """Of a map without draws, on one input and one set of new weights, both have the same number."""
+    from assay.methods.explain.maps import explain
+    from assay.methods.explain.sanity import curve
+
+    (found,) = explain_input(digits, 7, methods=["gradient-input"], run=run, out=tmp_path).maps
+    x, _ = digits.data["test"].take(np.array([7]))
+    y, rng = digits.predict(x).argmax(1), run.rng()
+    wanted = [
+        curve(digits.model, x, lambda net, at: explain(net, at, y, "gradient-input").values, rng=rng)[-1][1].absolute
+        for _ in range(4)
+    ]
+    assert found.likeness == pytest.approx(float(torch.cat(wanted).mean()), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("given", "options", "words"),
     [
@@ -183,6 +276,8 @@ def test_where_the_model_cannot_be_changed_only_chance_is_convicted(digits: Subj
         (7, {"methods": ["zzz"]}, r"There is no map 'zzz'; choose from all, gradient"),
         (7, {"why_not": 10}, r"There is no class 10; there are 10, numbered from 0: '0'"),
         (7, {"why_not": "shirt"}, r"There is no class 'shirt'"),
+        (7, {"units": "words"}, r"An image is cut into patches or superpixels or pixels, not into 'words'"),
+        (7, {"criterion": "s_r"}, r"There is no criterion 's_r'; choose held or moved"),
     ],
 )
 def test_bad_input_is_one_line(

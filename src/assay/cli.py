@@ -442,6 +442,22 @@ def explain(
     why_not: Annotated[
         str | None, typer.Option("--why-not", metavar="CLASS", help="By number or name; else the second likeliest.")
     ] = None,
+    units: Annotated[
+        str | None,
+        typer.Option(
+            metavar="patches|superpixels|pixels|columns|words",
+            help="What is ranked and picked; pixels take many minutes. [default: patches of an image, columns of a "
+            "row, words of a text]",
+        ),
+    ] = None,
+    criterion: Annotated[
+        str,
+        typer.Option(
+            metavar="held|moved",
+            help="What greedy-as picks: features that, held fast, make the answer hardest to change (held), or that "
+            "change it by the smallest changes of their own (moved).",
+        ),
+    ] = "held",
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -472,8 +488,9 @@ def explain(
 ) -> None:
     """Explain one answer by many maps, and put each map on trial.
 
-    A map is believable if it ranks features better than chance, changes when the model does, and adds up where it
-    promises to. What cannot be made of this model is left out, and the page says why.
+    A map is believable if it ranks features better than chance, changes when the model's weights are random (turning
+    its signs over is no change), and adds up where it promises to. What cannot be made of this model is left out, and
+    the page says why.
 
     Of a model that compares two inputs (--pair), the first is changed until the comparison reaches a target: the page
     shows where, and what the model believes it sees, with four audits of that; a moving picture lies beside it.
@@ -482,11 +499,13 @@ def explain(
 
     Example: assay explain topics-text --input "the doctor had a fever"
 
+    Example: assay explain fashion-cnn --input 17 --method greedy-as --units superpixels --criterion moved
+
     Example: assay explain digits-ranker --pair 12 40 --target 0.5
     """
     from rich.text import Text
 
-    from assay.explanation import chosen, explain_input
+    from assay.explanation import UNITS, aimed, chosen, explain_input
 
     if pair is not None:
         from assay.pair_explanation import explain_pair
@@ -507,13 +526,25 @@ def explain(
     if target is not None or decoder:
         raise AssayError("--target and --decoder are for a pair; give --pair A B too.")
     asked = method or ["all"]
-    chosen(asked)  # an unknown map is told before the subject is opened
+    chosen(asked), aimed(criterion)  # an unknown name is told before the subject is opened
+    if units is not None and units not in (known := [u for some in UNITS.values() for u in some]):
+        raise AssayError(f"There are no units {units!r}; choose from {', '.join(known)}.")
     source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
         ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
         if opened.pairs:
             raise AssayError(f"{opened.name!r} compares two inputs; say which with --pair, such as --pair 12 40.")
-        done = explain_input(opened, given, methods=asked, why_not=why_not, run=ready, out=out, source=source.words())
+        done = explain_input(
+            opened,
+            given,
+            methods=asked,
+            why_not=why_not,
+            units=units,
+            criterion=criterion,
+            run=ready,
+            out=out,
+            source=source.words(),
+        )
     console, table = _console(), _table("verdict", "map", "why")
     colour = {"believable": COLOURS["pass"], "not believable": COLOURS["fail"], "cannot tell": COLOURS["cannot tell"]}
     for m in done.maps:

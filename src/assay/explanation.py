@@ -8,15 +8,16 @@ An input is the number of a test input, an image file, a sentence (for a model t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
 from assay import store
 from assay.errors import AssayError, ShapeError
@@ -28,19 +29,33 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.methods.explain.greedy import Explained as Decided
+    from assay.methods.explain.sanity import Likeness
     from assay.methods.explain.subset_robustness import Search
     from assay.methods.explain.trial import Check, Scored, Verdict
     from assay.run import Run
     from assay.subject import Subject
 
 Kind = Literal["image", "table", "text"]
+Units = Literal["patches", "superpixels", "pixels", "columns", "words"]
+Criterion = Literal["held", "moved"]
+UNITS: dict[Kind, tuple[Units, ...]] = {
+    "image": ("patches", "superpixels", "pixels"),
+    "table": ("columns",),
+    "text": ("words",),
+}
+"""What may be ranked and picked, the usual first."""
+CRITERIA: dict[Criterion, Literal["s_r_bar", "s_r"]] = {"held": "s_r_bar", "moved": "s_r"}
+"""What Greedy-AS is after: features that, held fast, keep the answer; features whose own small changes change it."""
 GREEDY = "greedy-as"
 GRADIENTS = ("gradient", "gradient-input", "integrated-gradients", "expected-gradients", "smoothgrad", "gradcam")
+WEIGHTS, LAST = "random weights", "a random last layer"  # what a map has to change under
 BLIND = ("random", "edges")  # maps that look at no model, whichever it is
 HEADS: dict[Kind, int] = {"image": 10, "table": 32, "text": 32}
-"""Models with a new last layer that a map is compared on: the fewer its entries, the more of them it takes to tell."""
+"""Models with new weights that a map is compared on: the fewer its entries, the more of them it takes to tell."""
 BACKGROUND = 32  # inputs that expected gradients start from
 MOST_PICKS = 5
+MANY = 32  # features from which on they are picked by the score: SHARE of them in all, a quarter of those at once
+SHARE = 0.2
 RIVALS = 3  # classes that a search tries; for images, where each takes seconds, the budget says how many
 CELLS = 4  # of an image on either side: the patches that are ranked and picked
 DRAWS: dict[Kind, int] = {"image": 19, "table": 39, "text": 39}  # random rankings; those of images take seconds
@@ -82,7 +97,8 @@ class Input:
 class Map:
     """One map as it is shown, which is also how it is tried: features rank by the sum of |value|.
 
-    `picks` are the features in order, where the method picks them.
+    `picks` are the features in order, where the method picks them. Where a map promises to add up, `base` is where it
+    starts from (`start` in words), and base + sum of values - missed is the score that is explained.
     """
 
     name: str
@@ -90,12 +106,16 @@ class Map:
     shown: NDArray[np.float64]  # h w, words, or columns
     signed: bool
     scores: tuple[Scored, ...]
-    likeness: float | None  # None where it could not be asked
-    gap: float | None
+    likeness: float | None  # to the maps of models with new weights, signs left out; None where it could not be asked
+    signed_likeness: float | None  # the same if signs count
+    gap: float | None  # |missed| as a share of score - base
     verdict: Verdict
     checks: tuple[Check, ...]
     picks: tuple[int, ...] = ()
     decided: str = ""
+    base: float | None = None
+    missed: float | None = None
+    start: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +127,11 @@ class Explanation:
     input: Input
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
+    score: float  # of the answer: the logit that maps explain
     answer: int
     rival: int
+    units: Units
+    criterion: Criterion
     methods: tuple[str, ...]
     maps: tuple[Map, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -129,6 +152,8 @@ def explain_input(
     *,
     methods: Sequence[str] = ("all",),
     why_not: int | str | None = None,
+    units: str | None = None,
+    criterion: str = "held",
     run: Run,
     out: str | Path = "runs",
     source: tuple[str, ...] = (),
@@ -137,7 +162,8 @@ def explain_input(
 
     `given` is the number of a test input, an image file, a sentence, or a row as "13.2,1.8,...". `methods` are names
     of `assay.methods.explain.maps.METHODS`, "greedy-as", or "all". `why_not` is another class, by number or name; by
-    default the second likeliest.
+    default the second likeliest. `units` is what is ranked and picked (UNITS), `criterion` what Greedy-AS is after
+    (CRITERIA).
     """
     from assay.probe import undisturbed
     from assay.report.explanation import render
@@ -147,10 +173,11 @@ def explain_input(
             f"{subject.name!r} answers at random (draws={subject.draws}), so that no two maps of it are alike; "
             f"explain takes a model that answers the same twice."
         )
-    asked, start = chosen(methods), time.perf_counter()
+    asked, after, start = chosen(methods), aimed(criterion), time.perf_counter()
     x, told = read_input(subject, given)
+    cut = units_of(told.kind, units)
     with undisturbed(subject.model, run):
-        scene = _Scene.of(subject, x.to(run.device), told, why_not, run)
+        scene = _Scene.of(subject, x.to(run.device), told, why_not, cut, after, run)
         maps, left_out = _maps(scene, asked, run)
     made = Explanation(
         subject=subject.name,
@@ -158,8 +185,11 @@ def explain_input(
         input=told,
         classes=subject.task.classes,
         probabilities=scene.probabilities,
+        score=scene.score,
         answer=scene.answer,
         rival=scene.rival,
+        units=cut,
+        criterion=after,
         methods=tuple(methods),
         maps=maps,
         left_out=left_out,
@@ -190,6 +220,23 @@ def chosen(methods: Sequence[str]) -> tuple[str, ...]:
             hint = f"did you mean {near[0]}?" if near else f"choose from all, {', '.join(known)}."
             raise AssayError(f"There is no map {name!r}; {hint}")
     return tuple(dict.fromkeys(methods))
+
+
+def aimed(criterion: str) -> Criterion:
+    """What Greedy-AS is after, by its name."""
+    if criterion not in get_args(Criterion):
+        raise AssayError(f"There is no criterion {criterion!r}; choose held or moved.")
+    return cast(Criterion, criterion)
+
+
+def units_of(kind: Kind, units: str | None) -> Units:
+    """What is ranked and picked in such an input, by its name; the usual where nobody says."""
+    if units is None:
+        return UNITS[kind][0]
+    if units not in UNITS[kind]:
+        what = {"image": "An image", "table": "A row", "text": "A text"}[kind]
+        raise AssayError(f"{what} is cut into {' or '.join(UNITS[kind])}, not into {units!r}.")
+    return units
 
 
 def read_input(subject: Subject, given: int | str | Path) -> tuple[Tensor, Input]:
@@ -284,14 +331,16 @@ class _Scene(NamedTuple):
     kind: Kind
     x: Tensor  # 1 *d
     probabilities: tuple[float, ...]
+    score: float  # the logit of the answer
     answer: int
     rival: int
+    criterion: Criterion
     classes: tuple[str, ...]
     groups: Tensor  # *d
     baseline: float | Tensor
     reference: str
     background: Tensor
-    heads: tuple[nn.Module, ...]
+    heads: tuple[_Blank, ...]
     search: Search | None  # None for a model without gradients
 
     def labels(self) -> Tensor:
@@ -305,7 +354,16 @@ class _Scene(NamedTuple):
                 return self.groups
 
     @classmethod
-    def of(cls, subject: Subject, x: Tensor, told: Input, why_not: int | str | None, run: Run) -> _Scene:
+    def of(
+        cls,
+        subject: Subject,
+        x: Tensor,
+        told: Input,
+        why_not: int | str | None,
+        units: Units,
+        criterion: Criterion,
+        run: Run,
+    ) -> _Scene:
         from assay.methods.explain.subset_robustness import Search
         from assay.methods.explain.words import unbounded
 
@@ -336,10 +394,12 @@ class _Scene(NamedTuple):
             kind=told.kind,
             x=x,
             probabilities=tuple(logits.softmax(0).tolist()),
+            score=float(logits[answer]),
             answer=answer,
             rival=rival,
+            criterion=criterion,
             classes=subject.task.classes,
-            groups=_features(told, x.shape[1:]),
+            groups=_features(told, x.shape[1:], units),
             baseline=baseline,
             reference=reference,
             background=some.to(x.device),
@@ -348,24 +408,49 @@ class _Scene(NamedTuple):
         )
 
 
-def _heads(model: nn.Module, x: Tensor, count: int, rng: torch.Generator) -> tuple[nn.Module, ...]:
-    """Copies with a new last layer; none of a model that cannot be copied, or whose layers are not modules."""
+class _Blank(NamedTuple):
+    """The model with new weights, in all its layers and in the last one alone: the two ends of a cascade."""
+
+    whole: nn.Module
+    last: nn.Module
+
+
+def _heads(model: nn.Module, x: Tensor, count: int, rng: torch.Generator) -> tuple[_Blank, ...]:
+    """Copies with new weights; none of a model that cannot be copied, or whose layers are not modules."""
     from assay.methods.explain.sanity import randomised
 
+    made = []
     try:
-        return tuple(next(randomised(model, x, rng=rng)).model for _ in range(count))
+        for _ in range(count):
+            cascade = randomised(model, x, rng=rng)
+            whole = last = next(cascade).model
+            for step in cascade:
+                whole = step.model
+            made.append(_Blank(whole, last))
     except (AssayError, TypeError, RuntimeError):  # TypeError is what copying raises for a session of onnxruntime
         return ()
+    return tuple(made)
 
 
-def _features(told: Input, shape: torch.Size) -> Tensor:  # -> *d
-    """What is ranked and picked: patches, words or columns."""
+def _features(told: Input, shape: torch.Size, units: Units) -> Tensor:  # -> *d
+    """What is ranked and picked."""
+    import torch
+
     from assay.methods.explain import groups as grouping
     from assay.methods.explain.maps import usual_groups
 
-    if told.kind == "table":
-        return grouping.columns(told.names)
-    return grouping.patches(shape, -(-max(shape[1:]) // CELLS)) if told.kind == "image" else usual_groups(shape)
+    match units:
+        case "patches":
+            return grouping.patches(shape, -(-max(shape[1:]) // CELLS))
+        case "superpixels":
+            assert told.image is not None  # units_of: only an image has them
+            return grouping.superpixels(torch.from_numpy(told.image), CELLS**2)
+        case "pixels":
+            return grouping.pixels(shape)
+        case "columns":
+            return grouping.columns(told.names)
+        case "words":
+            return usual_groups(shape)
 
 
 class _Made(NamedTuple):
@@ -376,11 +461,15 @@ class _Made(NamedTuple):
     shown: NDArray[np.float64]
     signed: bool
     ranking: Tensor  # k
-    likeness: Tensor  # heads
+    likeness: Likeness | None  # to the maps of each of the models with new weights
+    under: str = WEIGHTS
     gap: float | None = None
     target: int | None = None
     picks: tuple[int, ...] = ()
     decided: str = ""
+    base: float | None = None
+    missed: float | None = None
+    start: str = ""
 
 
 def _maps(scene: _Scene, asked: Sequence[str], run: Run) -> tuple[tuple[Map, ...], tuple[tuple[str, str], ...]]:
@@ -420,7 +509,7 @@ def _maps(scene: _Scene, asked: Sequence[str], run: Run) -> tuple[tuple[Map, ...
         tick(1)
     maps = []
     for i, m in enumerate(made):
-        verdict, checks = judge(scores[i], ranking=m.ranking, likeness=m.likeness, gap=m.gap)
+        verdict, checks = judge(scores[i], ranking=m.ranking, likeness=m.likeness, under=m.under, gap=m.gap)
         maps.append(
             Map(
                 name=m.name,
@@ -428,19 +517,23 @@ def _maps(scene: _Scene, asked: Sequence[str], run: Run) -> tuple[tuple[Map, ...
                 shown=m.shown,
                 signed=m.signed,
                 scores=scores[i],
-                likeness=float(m.likeness.mean()) if len(m.likeness) else None,
+                likeness=None if m.likeness is None else float(m.likeness.absolute.mean()),
+                signed_likeness=None if m.likeness is None else float(m.likeness.signed.mean()),
                 gap=m.gap,
                 verdict=verdict,
                 checks=checks,
                 picks=m.picks,
                 decided=m.decided,
+                base=m.base,
+                missed=m.missed,
+                start=m.start,
             )
         )
     return tuple(maps), tuple(left_out)
 
 
 def _map(scene: _Scene, name: str, run: Run) -> _Made:
-    """One of the standard maps, and how much of it is left when the model's last weights are random."""
+    """One of the standard maps, and how much of it is left when the model's weights are random."""
     import torch
 
     from assay.methods.explain.faithfulness import importance
@@ -459,46 +552,67 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
         )
 
     found = of(scene.model)
-    shown = _as_shown(found.values, scene.kind)
-    heads = scene.heads or ((scene.model,) * 2 if name in BLIND else ())
-    others = [torch.from_numpy(_as_shown(of(head).values, scene.kind)) for head in heads]
-    lost = missed(found)
+    shown = _as_shown(found.values, scene.kind, mean=not found.signed)  # what has no sign does not add up either
+    heads = [head.whole for head in scene.heads] or ([scene.model] * 2 if name in BLIND else [])
+    others = [of(head).values for head in heads]
+    lost, gap = missed(found), None if found.gap is None else float(found.gap[0])
     return _Made(
         name=name,
         says=METHODS[name],
         shown=shown,
         signed=found.signed,
         ranking=importance(torch.from_numpy(shown)[None], scene.labels())[0],
-        likeness=_alike(torch.from_numpy(shown), others),
+        likeness=_alike(found.values, others),
         gap=None if lost is None else float(lost.share[0]),
+        base=None if lost is None else scene.score - float(lost.promised[0]),
+        missed=gap,
+        start=f"mean of {len(scene.background)} examples" if name == "expected-gradients" else scene.reference,
     )
 
 
 def _decided(scene: _Scene, run: Run) -> list[_Made]:
     """Greedy-AS twice: the features that decide for the answer, and for the answer and against the rival.
 
-    Under a new last layer only the scores of its first round are made again: they rank every feature.
+    Under new weights only the scores of its first round are made again: they rank every feature. No change of an image
+    may lead a model with random weights to another class; then models whose last layer is random have to do.
     """
     from assay.methods.explain import groups as grouping
     from assay.methods.explain.greedy import robust_features
 
     k = grouping.count(scene.groups)
+    many = k > MANY
+    size = math.ceil(SHARE * k) if many else min(MOST_PICKS, -(-k // 2))
+    some = scene.heads[: 3 if many else -(-len(scene.heads) // 2)]
 
-    def of(model: nn.Module, target: int | None, size: int, samples: int | None = None) -> Decided:
+    def of(model: nn.Module, target: int | None, size: int, samples: int | None, rng: torch.Generator) -> Decided:
         return robust_features(
-            model, scene.x[0], groups=scene.groups, size=size, target=target, samples=samples, search=scene.search,
-            rng=run.rng(),
-        )  # fmt: skip
+            model,
+            scene.x[0],
+            criterion=CRITERIA[scene.criterion],
+            groups=scene.groups,
+            size=size,
+            target=target,
+            samples=samples,
+            at_once=-(-size // 4) if many else 1,
+            search=scene.search,
+            rng=rng,
+        )
+
+    def again(models: Sequence[nn.Module], target: int | None) -> list[Tensor]:
+        scores = []
+        for model in models:
+            with suppress(AssayError):  # it may give the rival already, or never
+                scores.append(of(model, target, 1, (2 if many else 3) * k, run.rng()).scores[None])
+        return scores
 
     answer, rival = scene.classes[scene.answer], scene.classes[scene.rival]
     made = []
     for target in (None, scene.rival):
-        found = of(scene.model, target, min(MOST_PICKS, -(-k // 2)))
-        others = []
-        for head in scene.heads[: -(-len(scene.heads) // 2)]:
-            with suppress(AssayError):  # it may give the rival already, or never
-                others.append(of(head, target, 1, 3 * k).scores)
-        whole = "anything else" if target is None else rival
+        found = of(scene.model, target, size, 2 * k if many else None, run.rng())
+        other = None if many else of(scene.model, target, size, None, replace(run, seed=run.seed + 1).rng())
+        others, under = again([h.whole for h in some], target), WEIGHTS
+        if len(others) < 2:
+            others, under = again([h.last for h in some], target), LAST
         made.append(
             _Made(
                 name=GREEDY if target is None else f"{GREEDY}, not {rival}",
@@ -506,31 +620,50 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
                 shown=_as_shown(found.map[None], scene.kind, mean=True),
                 signed=False,
                 ranking=_ranking(found),
-                likeness=_alike(found.scores, others),
+                likeness=_alike(found.scores[None], others),
+                under=under,
                 target=target,
                 picks=tuple(found.order.tolist()),
-                decided=f"With all {k} features free, a change of length {found.whole:.3g} makes it {whole}. These "
-                f"{len(found.order)}, held fast, make that hardest; the first matters most.",
+                decided=_told(found, other, k, "anything else" if target is None else rival),
             )
         )
     return made
 
 
-def _alike(shown: Tensor, others: Sequence[Tensor]) -> Tensor:  # *d, h *d -> h
-    """Spearman's correlation of a map with each of the others."""
+def _told(found: Decided, other: Decided | None, k: int, goal: str) -> str:
+    """What Greedy-AS found in words: how far it is, what the picks do, how much was capped, and what chance changes."""
+    from assay.methods.explain.subset_robustness import CAP
+
+    n = len(found.order)
+    effect = "held fast, make that hardest" if found.criterion == "s_r_bar" else "moved alone, make that easiest"
+    told = [
+        f"With all {k} features free, a change of length {found.whole:.3g} makes it {goal}. "
+        f"{'This one' if n == 1 else f'These {n}'}, {effect}{'' if n == 1 else '; the first matters most'}.",
+        f"Of {found.asked:,} sets tried, {found.capped:,} led nowhere within {CAP:g} times that length, or the far "
+        f"corner of what inputs may be, and count as that far (the cap).",
+    ]
+    if other is not None:
+        same = len(set(found.order.tolist()) & set(other.order.tolist()))
+        told.append(f"With another seed, {same} of {n} picks are the same.")
+    return " ".join(told)
+
+
+def _alike(own: Tensor, others: Sequence[Tensor]) -> Likeness | None:  # 1 *d, h times 1 *d
+    """How alike a map is to each of the others."""
     import torch
 
-    from assay.methods.explain.sanity import likeness
+    from assay.methods.explain.sanity import by_word, likeness
 
     if not others:
-        return torch.zeros(0)
-    return likeness(shown.flatten().expand(len(others), -1), torch.stack([o.flatten() for o in others])).signed
+        return None
+    return likeness(by_word(own).expand(len(others), *by_word(own).shape[1:]), by_word(torch.cat(list(others))))
 
 
 def _ranking(found: Decided) -> Tensor:  # -> k
     """The picks in their order, the others below them by their score in the first round."""
-    span = (found.scores.max() - found.scores.min()).clamp_min(1e-300)
-    return found.weight + 1e-3 * (found.scores - found.scores.min()) / span
+    scores = found.scores if found.criterion == "s_r_bar" else -found.scores  # the lowest is the best where it is moved
+    span = (scores.max() - scores.min()).clamp_min(1e-300)
+    return found.weight + 1e-3 / len(scores) * (scores - scores.min()) / span
 
 
 def _as_shown(values: Tensor, kind: Kind, *, mean: bool = False) -> NDArray[np.float64]:

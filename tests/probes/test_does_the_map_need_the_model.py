@@ -81,15 +81,18 @@ def test_training_anew_adds_shuffled_labels_and_another_seed(digits: Subject, ru
 
 def test_one_failed_trial_fails_a_map_and_a_control_that_passes_raises_an_alarm() -> None:
     def tried(weights: float, shuffled: float) -> _Tried:
-        rows: dict[str, Any] = {f"{m} absolute": np.full((5, 2), w) for m, w in (("map", weights), ("edges", 1.0))}
-        rows |= {f"{m} shuffled absolute": np.full(5, s) for m, s in (("map", shuffled), ("edges", 1.0))}
+        rows: dict[str, Any] = {}
+        for kind in ("absolute", "signed"):
+            rows |= {f"{m} {kind}": np.full((5, 2), w) for m, w in (("map", weights), ("edges", 1.0))}
+            rows |= {f"{m} shuffled {kind}": np.full(5, s) for m, s in (("map", shuffled), ("edges", 1.0))}
         return _Tried(["map"], "edges", ["head", "conv"], rows)
 
     assert tried(0.1, 0.2).overall("map") == "pass"
     assert tried(0.1, 0.9).overall("map") == tried(0.9, 0.1).overall("map") == "fail"
     assert tried(0.1, 0.5).overall("map") == "cannot tell"
     assert tried(0.1, 0.2).alarms([HEADLINE]) == ()
-    blind = _Tried(["map"], "edges", ["head"], {"map absolute": np.zeros((5, 1)), "edges absolute": np.zeros((5, 1))})
+    nothing = {f"{m} {kind}": np.zeros((5, 1)) for m in ("map", "edges") for kind in ("absolute", "signed")}
+    blind = _Tried(["map"], "edges", ["head"], nothing)
     assert blind.alarms([HEADLINE])[0].doubts == (HEADLINE,)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.explanation import Explanation, Input, Kind, Map
+from assay.explanation import UNITS, Explanation, Input, Kind, Map
 from assay.methods.explain.trial import Check, Scored, Verdict
-from assay.report.explanation import heat, render
+from assay.report.explanation import heat, render, scale_of
 
 HOSTILE = "<script>alert('x')</script>"
 NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
@@ -21,15 +21,17 @@ NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
 def made(kind: Kind, *, hostile: str = "") -> Explanation:
     draw = np.random.default_rng(0)
     shape = (8, 8) if kind == "image" else (5,)
+    groups = np.kron(np.arange(16).reshape(4, 4), np.ones((2, 2), np.int64)) if kind == "image" else np.arange(5)
     scores = tuple(Scored(name, 12.5, tuple(draw.uniform(0, 20, 19))) for name in NAMES)  # type: ignore[arg-type]
 
     def map_of(name: str, verdict: Verdict, picks: tuple[int, ...] = (), gap: float | None = None) -> Map:
         checks = (Check("faithful", "pass", f"Better than chance{hostile}."),)
-        shown = np.zeros(shape) if picks else draw.normal(size=shape)
-        shown.flat[list(picks)] = 1.0
+        shown = np.isin(groups, picks).astype(float) if picks else draw.normal(size=shape)
+        base = None if gap is None else 3.5 + gap - float(shown.sum())  # the score is 3.5
         return Map(
-            name=f"{name}{hostile}", says=f"how{hostile}", shown=shown, signed=not picks, scores=scores, likeness=0.25,
-            gap=gap, verdict=verdict, checks=checks, picks=picks, decided="Held." if picks else "",
+            name=f"{name}{hostile}", says=f"how{hostile}", shown=shown, signed=not picks, scores=scores,
+            likeness=0.25, signed_likeness=0.05, gap=gap, verdict=verdict, checks=checks, picks=picks,
+            decided="Held." if picks else "", base=base, missed=gap, start="0",
         )  # fmt: skip
 
     return Explanation(
@@ -45,8 +47,11 @@ def made(kind: Kind, *, hostile: str = "") -> Explanation:
         ),
         classes=(f"cat{hostile}", f"dog{hostile}", "cow"),
         probabilities=(0.7, 0.2, 0.1),
+        score=3.5,
         answer=0,
         rival=1,
+        units=UNITS[kind][0],
+        criterion="held",
         methods=("all",),
         maps=(
             map_of("gradient", "believable", gap=0.01),
@@ -55,7 +60,7 @@ def made(kind: Kind, *, hostile: str = "") -> Explanation:
             map_of("greedy-as", "believable", picks=(0, 3)),
         ),
         left_out=(("edges", f"no image{hostile}"),),
-        groups=np.zeros(shape, dtype=np.int64) if kind == "image" else np.arange(5),
+        groups=groups,
         reference="0",
         budget="quick",
         seed=0,
@@ -106,17 +111,67 @@ def test_names_with_a_script_in_them_stay_text(kind: Kind) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_heat_has_two_colours_and_fades_to_the_picture() -> None:
-    values = np.array([[1.0, -1.0], [0.0, 0.25]])
-    drawn = heat(values, np.zeros((1, 2, 2), np.float32), signed=True).astype(int)
+def test_heat_lies_over_the_image_itself_and_fades_to_it() -> None:
+    black, dark = np.zeros((1, 2, 2), np.float32), round(255 * 0.15)
+    drawn = heat(np.array([[1.0, -1.0], [0.0, 0.25]]), black, signed=True).astype(int)
     assert drawn[0, 0].tolist() == [0xD5, 0x5E, 0x00]
     assert drawn[0, 1].tolist() == [0x2F, 0x7F, 0xC1]
-    assert drawn[1, 0].tolist() == [255, 255, 255]
-    assert abs(drawn[1, 1] - (255 + drawn[0, 0]) / 2).max() <= 1  # the root of a quarter is half
-    plain = heat(np.array([[0.9, 0.8], [0.8, 1.0]]), np.zeros((1, 2, 2), np.float32), signed=False).astype(int)
-    assert plain[0, 1].tolist() == [255, 255, 255]  # the least of a map without a sign says nothing
+    assert drawn[1, 0].tolist() == [dark] * 3
+    assert abs(drawn[1, 1] - (dark + drawn[0, 0]) / 2).max() <= 1  # the root of a quarter is half
+    plain = heat(np.array([[0.9, 0.8], [0.8, 1.0]]), black, signed=False).astype(int)
+    assert plain[0, 1].tolist() == [dark] * 3  # the least of a map without a sign says nothing
     assert plain[1, 1].tolist() == [0xD5, 0x5E, 0x00]
-    assert (heat(np.zeros((2, 2)), np.zeros((1, 2, 2), np.float32), signed=True) == 255).all()
+    image = np.array([[[0.0, 0.5], [0.75, 1.0]]], np.float32)
+    nothing = heat(np.zeros((2, 2)), image, signed=True).astype(int)[..., 0]
+    assert nothing[0, 0] < nothing[0, 1] < nothing[1, 0] < nothing[1, 1]  # what is bright stays brighter
+
+
+def test_a_scale_has_the_true_values_and_the_colours_of_the_map() -> None:
+    values = np.array([[0.5, -2.0], [0.0, 1.0]])
+    scale = scale_of(values, signed=True)
+    assert scale.ticks == ("\u22122.00", "0", "+2.00")
+    assert (scale.colours[0], scale.colours[-1]) == ("rgb(47 127 193)", "rgb(213 94 0)")
+    assert "Full colour at 2.00" in scale.says
+    assert "half as deep at 0.500" in scale.says  # the root of a quarter
+    plain = scale_of(np.array([[0.2, 0.6]]), signed=False)
+    assert plain.ticks == ("0.200", "0.400", "0.600")
+    assert "half as deep at 0.300" in plain.says
+    assert scale_of(np.zeros((2, 2)), signed=True).ticks[1] == "0"
+
+
+def test_a_row_falls_from_the_base_to_the_score_and_says_what_is_missed() -> None:
+    told = made("table")
+    (table,) = re.findall(r'<table class="fall".*?</table>', render(told).split("gradient</strong>")[1], re.S)[:1]
+    cells = re.findall(r'scope="row">(.*?)</th>.*?class="number">(.*?)</td>', table, re.S)
+    names = [re.sub(r"<.*", "", name).strip() for name, _ in cells]
+    numbers = [float(text.replace("\u2212", "-")) for _, text in cells]
+    assert (names[0], names[-2:]) == ("base value", ["not accounted for", "score of cat"])
+    assert sorted(names[1:-2]) == [f"name{k}" for k in range(5)]
+    assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.03)  # seven numbers, rounded to 0.01
+    assert numbers[-1] == 3.5
+    assert abs(numbers[1]) == max(map(abs, numbers[1:-2]))
+    many = replace(told.input, names=tuple(f"c{k}" for k in range(40)), values=(0.0,) * 40)
+    wide = replace(told.maps[0], shown=np.arange(40.0), base=3.5 - 780 + 0.01)
+    page = render(replace(told, input=many, maps=(wide,), groups=np.arange(40)))
+    assert "25 other columns, together" in page
+    assert "+300" in page  # 0 to 24
+
+
+def test_words_have_their_numbers_and_picks_their_order() -> None:
+    told = made("text")
+    page = render(told)
+    card = re.findall(r'<li class="map">.*?</figure></li>', page, re.S)
+    values = [float(v.replace("\u2212", "-")) for v in re.findall(r'class="worth number">(.*?)</span>', card[0])]
+    assert values == pytest.approx(told.maps[0].shown.tolist(), abs=0.006)
+    assert "not accounted for = <strong>3.50</strong>, the score" in card[0]
+    assert "the score.</p>" not in card[1]  # this one promises nothing
+    assert re.findall(r"pick </span>(\d)", card[3]) == ["1", "2"]
+    pictures = re.findall(r'<li class="map">.*?</figure></li>', render(made("image")), re.S)
+    marks = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="[\d.]+">(\d)</text>', pictures[3])
+    assert marks == [("1.00", "1.00", "1"), ("7.00", "1.00", "2")]  # the middles of the first and the fourth patch
+    assert "1 at 12 % from the left, 12 % down; 2 at 88 %" in pictures[3]
+    assert 'class="ramp"' in pictures[0]
+    assert 'class="ramp"' not in pictures[3]
 
 
 def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, tmp_path: Path) -> None:

@@ -17,7 +17,17 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
-from assay.methods.explain.sanity import HALF, Verdict, curve, layers, likeness, needs_the_model, retrained
+from assay.methods.explain.sanity import (
+    HALF,
+    Likeness,
+    Verdict,
+    by_word,
+    curve,
+    layers,
+    likeness,
+    map_needs_the_model,
+    retrained,
+)
 from assay.methods.train.fit import Rows, fit
 from assay.nn.members import averaged
 from assay.probe import Need, Probe
@@ -60,6 +70,7 @@ class DoesTheMapNeedTheModel(Probe):
     retrain: bool | None = None
 
     in_quick: ClassVar[bool] = False
+    version: ClassVar[int] = 2
     source: ClassVar[str] = "Adebayo et al., NeurIPS 2018, arXiv:1810.03292, sec. 3 and 4"
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
 
@@ -143,7 +154,7 @@ def _randomise(
     for name in names:
 
         def see(model: nn.Module, x: Tensor, name: str = name) -> Tensor:
-            return explain(
+            found = explain(
                 averaged(model, subject.draws),
                 x,
                 said,
@@ -153,7 +164,8 @@ def _randomise(
                 groups=None if name == "rise" else usual_groups(subject.inputs.shape, CELLS),
                 samples=EACH[name] * run.budget.steps if name in EACH else None,
                 rng=run.rng(),
-            ).values
+            )
+            return by_word(found.values)
 
         steps = curve(subject.model, shard.x, see, rng=run.rng())
         told[f"{name} absolute"] = torch.stack([alike.absolute for _, alike in steps], 1)  # n layers
@@ -179,13 +191,18 @@ class _Tried:
         rows = self.rows[f"{name} {kind}"][:, -1] if what == "weights" else self.rows[f"{name} {what} {kind}"]
         return np.clip(np.asarray(rows, dtype=np.float64), -1, 1)
 
+    def likeness(self, name: str, what: str) -> Likeness:
+        signed, absolute = (torch.from_numpy(self.after(name, what, kind)) for kind in ("signed", "absolute"))
+        return Likeness(signed, absolute, None)
+
     @property
     def trials(self) -> list[str]:
         return ["weights", *(["shuffled"] if f"{self.control} shuffled absolute" in self.rows else [])]
 
     def verdict(self, name: str, trial: str) -> Verdict:
-        seed = torch.from_numpy(self.after(name, "true")) if f"{name} true absolute" in self.rows else None
-        return needs_the_model(torch.from_numpy(self.after(name, trial)), seed)
+        return map_needs_the_model(
+            self.likeness(name, trial), self.likeness(name, "true") if f"{name} true absolute" in self.rows else None
+        )
 
     def overall(self, name: str) -> Says:
         """Fail if a trial says so, pass if all do."""

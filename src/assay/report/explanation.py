@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from assay.explanation import Explanation, Map
 
 FOR, AGAINST = COLOURS[1], COLOURS[0]  # the class; told apart by people with any kind of colour vision
-SIDE = 132  # pixels of a picture on the page, at least
+SIDE = 640  # pixels of a picture in the page, at most; a card shows it as wide as itself
+DARK, LIGHT = 0.15, 0.85  # greys that a picture keeps under a map: its own order, and colours show on either end
 MOST_CLASSES = 8
+MOST_ROWS = 16  # columns of a row that are drawn by themselves
+NUMBERED = 9  # picks that are numbered in the picture; of more, the depth tells
 COLUMNS = {
     "s_r_bar": ("Robustness, top held", "higher is better", "how far the others must move to change the answer"),
     "s_r": ("Robustness, top moved", "lower is better", "how far the top features must move to change it"),
@@ -28,10 +32,19 @@ COLUMNS = {
     "deletion": ("Deletion", "lower is better", "the answer's probability while the top features go"),
 }
 OTHERS = (
-    ("Likeness", "lower is better", "to the map of a model whose last layer is random; 1 is a map that needs no model"),
+    ("Likeness", "lower is better", "to maps of models with random weights, signs left out; 1 if it needs no model"),
     ("Gap", "lower is better", "what the values miss of the score that they should add up to"),
 )
 BADGES = {"believable": "pass", "not believable": "fail", "cannot tell": "cannot tell"}
+
+
+class Mark(NamedTuple):
+    """A number on a picture, at the middle of what it names, in pixels of the picture."""
+
+    text: str
+    x: float
+    y: float
+    size: float
 
 
 @dataclass(frozen=True)
@@ -40,17 +53,54 @@ class Picture:
     width: int
     height: int
     alt: str
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def small(self) -> bool:
+        """Whether its pixels are to stay squares."""
+        return max(self.width, self.height) <= 64
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The colours of a map with the values that they stand for, from left to right."""
+
+    colours: tuple[str, ...]
+    ticks: tuple[str, ...]
+    says: str
 
 
 class Token(NamedTuple):
-    """A word or a column with what a map gives it; `share` of the largest, in percent, may be negative."""
+    """A word with what a map gives it."""
 
     name: str
     value: str
-    share: float
     colour: str
     strength: float  # 0 to 1
     place: int | None  # in the order of the picks
+
+
+class Bar(NamedTuple):
+    """A line of a drawing of a row: from `left`, `width` wide, in percent of the track."""
+
+    name: str
+    value: str
+    adds: str
+    left: float
+    width: float
+    colour: str
+    place: int | None = None
+    whole: bool = False  # a total, not what one column adds
+
+
+class Sum(NamedTuple):
+    """What a map promises: base + values = score, but for the gap."""
+
+    base: str
+    start: str
+    values: str
+    score: str
+    gap: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +109,11 @@ class Card:
 
     map: Map
     badge: str
-    picture: Picture | None
-    tokens: tuple[Token, ...]
+    picture: Picture | None = None
+    scale: Scale | None = None
+    tokens: tuple[Token, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    sum: Sum | None = None
 
 
 class Cell(NamedTuple):
@@ -94,53 +147,171 @@ def render(told: Explanation) -> str:
             rows=[(c, list(_cells(c.map))) for c in cards],
             footer=list(_colophon(told)),
             command=_command(told),
-            features={"image": "patches", "text": "words", "table": "columns"}[told.input.kind],
+            score=words.number(told.score),
             colours=(FOR, AGAINST),
         )
     )
 
 
 def _card(told: Explanation, m: Map) -> Card:
-    badge = BADGES[m.verdict]
-    if told.input.kind == "image":
-        assert told.input.image is not None  # a picture was explained
-        drawn = _picks(told, m) if m.picks else heat(m.shown, told.input.image, signed=m.signed)
-        return Card(map=m, badge=badge, picture=_picture(drawn, f"Map of {m.name}"), tokens=())
-    return Card(map=m, badge=badge, picture=None, tokens=tuple(_tokens(told, m)))
+    badge, total = BADGES[m.verdict], _sum(told, m)
+    match told.input.kind:
+        case "image":
+            assert told.input.image is not None  # a picture was explained
+            if m.picks:
+                return Card(map=m, badge=badge, picture=_picks(told, m))
+            drawn, scale = heat(m.shown, told.input.image, signed=m.signed), scale_of(m.shown, signed=m.signed)
+            return Card(
+                map=m, badge=badge, picture=_picture(drawn, f"Map of {m.name}. {scale.says}"), scale=scale, sum=total
+            )
+        case "text":
+            return Card(map=m, badge=badge, tokens=tuple(_tokens(told, m)), sum=total)
+        case "table":
+            return Card(map=m, badge=badge, bars=tuple(_bars(told, m)), sum=total)
+
+
+def figure(value: float, digits: int, *, sign: bool = False) -> str:
+    """A number with so many decimals, with a real minus, and with its sign where it is added to something."""
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    return (text if float(text) else text.lstrip("+-")).replace("-", words.MINUS)
+
+
+def digits_of(values: Sequence[float]) -> int:
+    """Decimals that give the largest of some numbers three figures."""
+    top = max((abs(v) for v in values), default=0.0)
+    return 2 if top == 0 else min(8, max(0, 2 - math.floor(math.log10(top))))
+
+
+def _sum(told: Explanation, m: Map) -> Sum | None:
+    if m.base is None or m.missed is None:
+        return None
+    added = float(m.shown.sum())
+    d = digits_of((m.base, added, told.score))
+    return Sum(
+        figure(m.base, d),
+        m.start,
+        figure(added, d, sign=True),
+        figure(told.score, d),
+        figure(-m.missed, d, sign=True),
+    )
+
+
+def _place(told: Explanation, m: Map, k: int) -> int | None:
+    return m.picks.index(int(told.groups[k])) + 1 if int(told.groups[k]) in m.picks else None
 
 
 def _tokens(told: Explanation, m: Map) -> Iterator[Token]:
     base = m.shown if m.signed or m.picks else m.shown - m.shown.min()  # without a sign, the least says nothing
-    largest = float(abs(base).max()) or 1.0
-    values = [f"{v:.4g}" for v in told.input.values] or [""] * len(told.input.names)
-    for k, (name, value) in enumerate(zip(told.input.names, values, strict=True)):
-        share = float(base[k]) / largest
-        place = m.picks.index(int(told.groups[k])) + 1 if int(told.groups[k]) in m.picks else None
-        yield Token(name, value, 100 * share, FOR if share >= 0 else AGAINST, abs(share), place)
+    largest, d = float(abs(base).max()) or 1.0, digits_of(m.shown.tolist())
+    for k, name in enumerate(told.input.names):
+        share, place = float(base[k]) / largest, _place(told, m, k)
+        value = "" if m.picks else figure(float(m.shown[k]), d, sign=m.signed)
+        yield Token(name, value, FOR if share >= 0 else AGAINST, abs(share), place)
+
+
+def _bars(told: Explanation, m: Map) -> Iterator[Bar]:
+    """The columns of a row, the largest first; where the map adds up, a waterfall from its base to the score."""
+    named = [(name, f"{v:.4g}") for name, v in zip(told.input.names, told.input.values, strict=True)]
+    if m.picks:
+        picked = sorted((place, k) for k in range(len(named)) if (place := _place(told, m, k)) is not None)
+        for place, k in picked:
+            yield Bar(*named[k], "", 0.0, 100 * float(m.shown[k]), FOR, place)
+        return
+    order = sorted(range(len(named)), key=lambda k: -abs(float(m.shown[k])))
+    first, rest = (order, []) if len(order) <= MOST_ROWS else (order[: MOST_ROWS - 1], order[MOST_ROWS - 1 :])
+    lines = [(*named[k], float(m.shown[k])) for k in first]
+    if rest:
+        share = float(m.shown[rest].sum()) if m.signed else float(m.shown[rest].mean())
+        lines.append((f"{len(rest)} other columns, {'together' if m.signed else 'on average'}", "", share))
+    if m.base is None or m.missed is None:
+        d = digits_of([v for *_, v in lines])
+        least, most = min(v for *_, v in lines), max(v for *_, v in lines)
+        zero = 0.0 if m.signed else least  # without a sign, the least says nothing
+        for name, value, v in lines:
+            yield _bar(name, value, figure(v, d, sign=m.signed), zero, v, min(zero, least), max(zero, most))
+        return
+    lines += [("not accounted for", "", -m.missed)] if abs(m.missed) > 0 else []
+    ends = [m.base]
+    for *_, v in lines:
+        ends.append(ends[-1] + v)
+    low, high, d = min(0.0, *ends), max(0.0, *ends), digits_of([*ends, told.score])
+    yield _bar("base value", m.start, figure(m.base, d), 0.0, m.base, low, high, whole=True)
+    for (name, value, v), start in zip(lines, ends, strict=False):
+        yield _bar(name, value, figure(v, d, sign=True), start, start + v, low, high)
+    yield _bar(
+        f"score of {told.classes[told.answer]}", "", figure(told.score, d), 0.0, told.score, low, high, whole=True
+    )
+
+
+def _bar(
+    name: str, value: str, adds: str, start: float, end: float, low: float, high: float, *, whole: bool = False
+) -> Bar:
+    span = (high - low) or 1.0
+    left, right = sorted(100 * (v - low) / span for v in (start, end))
+    colour = "var(--muted)" if whole else FOR if end >= start else AGAINST
+    return Bar(name, value, adds, left, right - left, colour, None, whole)
 
 
 def heat(values: NDArray[np.float64], image: NDArray[np.float32], *, signed: bool) -> NDArray[np.uint8]:
-    """A map over a faint copy of its image: h w, c h w -> h w 3. What speaks for the class is orange, against it blue.
+    """A map over its image in grey: h w, c h w -> h w 3. What speaks for the class is orange, against it blue.
 
-    The depth is the share of the largest |value|, its square root, so that what is half as large is still seen.
+    The depth is the share of the largest |value|, its square root, so that what is a quarter as large is still seen.
+    Without a sign the least value has no colour and the largest all of it.
     """
     import numpy as np
 
-    faint = 1 - 0.28 * image.mean(0).astype(np.float64)  # h w
     size = np.abs(values) if signed else values - values.min()
     depth = np.sqrt(size / (float(size.max()) or 1.0))[..., None]  # h w 1
     ink = np.where((values >= 0)[..., None] | (not signed), _rgb(FOR), _rgb(AGAINST))  # h w 3
-    return _eight((1 - depth) * faint[..., None] + depth * ink)
+    return _eight((1 - depth) * _ground(image)[..., None] + depth * ink)
 
 
-def _picks(told: Explanation, m: Map) -> NDArray[np.uint8]:  # -> h w 3
-    """The patches that were picked, the first one deepest."""
+def scale_of(values: NDArray[np.float64], *, signed: bool, stops: int = 17) -> Scale:
+    """The colours of `heat` over a middle grey, from the least value to the largest, in even steps of the value."""
+    import numpy as np
+
+    low, high = float(values.min()), float(values.max())
+    if signed:
+        high = max(abs(low), abs(high))
+        low = -high
+    along = np.linspace(low, high, stops)
+    patch = heat(along[None], np.full((1, 1, stops), 0.5, np.float32), signed=signed)[0]
+    d = digits_of((low, high))
+    if signed:
+        says = f"Full colour at {figure(high, d)} for or against the class"
+        quarter, ticks = high / 4, (figure(low, d), "0", figure(high, d, sign=True))
+    else:
+        says = f"No colour at {figure(low, d)}, all of it at {figure(high, d)}"
+        quarter, ticks = low + (high - low) / 4, (figure(low, d), figure((low + high) / 2, d), figure(high, d))
+    half = figure(quarter, digits_of((quarter,)))
+    colours = tuple(f"rgb({r} {g} {b})" for r, g, b in patch.tolist())
+    return Scale(colours, ticks, f"{says}, half as deep at {half}: depth is the square root.")
+
+
+def _ground(image: NDArray[np.float32]) -> NDArray[np.float64]:  # c h w -> h w
+    import numpy as np
+
+    grey: NDArray[np.float64] = DARK + (LIGHT - DARK) * image.mean(0).astype(np.float64)
+    return grey
+
+
+def _picks(told: Explanation, m: Map) -> Picture:
+    """What was picked over its image, the first one deepest, with its place in the order."""
     import numpy as np
 
     assert told.input.image is not None  # a picture was explained
-    faint = 1 - 0.28 * told.input.image.mean(0).astype(np.float64)
-    depth = (0.75 * m.shown)[..., None]
-    return _eight((1 - depth) * faint[..., None] + depth * np.array(_rgb(FOR)))
+    depth = (0.75 * m.shown / (float(m.shown.max()) or 1.0))[..., None]
+    drawn = _eight((1 - depth) * _ground(told.input.image)[..., None] + depth * np.array(_rgb(FOR)))
+    marks = []
+    for place, group in enumerate(m.picks[:NUMBERED] if len(m.picks) <= NUMBERED else (), start=1):
+        y, x = (told.groups == group).nonzero()
+        inner = int(((y - y.mean()) ** 2 + (x - x.mean()) ** 2).argmin())  # its middle may lie outside of a crooked one
+        middle = (y.mean(), x.mean()) if told.units == "patches" else (y[inner], x[inner])
+        size = max(0.09 * max(drawn.shape[:2]), 0.5 * math.sqrt(len(y)))
+        marks.append(Mark(str(place), float(middle[1]) + 0.5, float(middle[0]) + 0.5, size))
+    h, w = drawn.shape[:2]
+    where = "; ".join(f"{k.text} at {100 * k.x / w:.0f} % from the left, {100 * k.y / h:.0f} % down" for k in marks)
+    return _picture(drawn, f"Picks of {m.name} in their order{': ' + where if where else ', the first deepest'}", marks)
 
 
 def _original(told: Explanation) -> Picture | None:
@@ -151,19 +322,18 @@ def _original(told: Explanation) -> Picture | None:
     return _picture(_eight(pixels), "The input")
 
 
-def _picture(pixels: NDArray[np.uint8], alt: str) -> Picture:  # h w 3
+def _picture(pixels: NDArray[np.uint8], alt: str, marks: Sequence[Mark] = ()) -> Picture:  # h w 3
     from PIL import Image
 
     picture = Image.fromarray(pixels)
     longest = max(picture.size)
-    if longest > 2 * SIDE:
-        picture = picture.resize([max(1, round(side * 2 * SIDE / longest)) for side in picture.size])
-    scale = max(1, -(-SIDE // longest)) if longest <= 64 else SIDE / longest
+    if longest > SIDE:
+        picture = picture.resize([max(1, round(side * SIDE / longest)) for side in picture.size])
     out = io.BytesIO()
     picture.save(out, format="PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode("ascii")
     height, width = pixels.shape[:2]
-    return Picture(uri, max(1, round(width * scale)), max(1, round(height * scale)), alt)
+    return Picture(uri, width, height, alt, tuple(marks))
 
 
 def _eight(unit: NDArray[np.float64] | NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -182,8 +352,11 @@ def _cells(m: Map) -> Iterator[Cell]:
         usual = sorted(s.random)[len(s.random) // 2]
         name, better, _ = COLUMNS[s.name]
         yield Cell(f"{name} ({better})", f"{s.value:.3g}", f"random {usual:.3g}; beats {s.beaten} of {len(s.random)}")
-    alike = "not made" if m.likeness is None else f"{m.likeness:.2f}".replace("-", words.MINUS)
-    yield Cell(f"{OTHERS[0][0]} ({OTHERS[0][1]})", alike, "unrelated maps 0")
+    alike, signs = "not made", "unrelated maps 0"
+    if m.likeness is not None:
+        alike = figure(m.likeness, 2)
+        signs += "" if m.signed_likeness is None else f"; with signs {figure(m.signed_likeness, 2)}"
+    yield Cell(f"{OTHERS[0][0]} ({OTHERS[0][1]})", alike, signs)
     missed = ("not promised", "") if m.gap is None else (words.number(m.gap, "%"), "should be 0")
     yield Cell(f"{OTHERS[1][0]} ({OTHERS[1][1]})", *missed)
 
@@ -203,4 +376,5 @@ def _command(told: Explanation) -> tuple[str, ...]:
     methods = [word for name in told.methods for word in ("--method", name)]
     given = told.input.what.removeprefix("input ")
     line = ["assay", "explain", *told.source, "--input", given, *methods, "--why-not", str(told.rival)]
-    return tuple(shlex.quote(word) for word in (*line, "--budget", told.budget, "--seed", str(told.seed)))
+    line += ["--units", told.units, "--criterion", told.criterion, "--budget", told.budget, "--seed", str(told.seed)]
+    return tuple(shlex.quote(word) for word in line)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.explain import groups as grouping
+from assay.methods.explain.sanity import Likeness
 from assay.methods.explain.subset_robustness import Search
 from assay.methods.explain.trial import DRAWS, Scored, faithfulness, judge, together
 
@@ -21,6 +22,11 @@ MANY = tuple(float(k) for k in range(39))
 
 def scored(value: float, name: str = "insertion") -> Scored:
     return Scored(name, value, MANY)  # type: ignore[arg-type]
+
+
+def alike(*values: float) -> Likeness:
+    """Likenesses without sign; with signs there is none."""
+    return Likeness(torch.zeros(len(values)), torch.tensor(values, dtype=torch.float64), None)
 
 
 def rng() -> torch.Generator:
@@ -114,21 +120,28 @@ def test_a_trial_without_chance_is_refused() -> None:
 def test_one_fall_convicts_and_one_doubt_holds(
     value: float, likeness: float, gap: float | None, verdict: str, outcomes: list[str]
 ) -> None:
-    alike = torch.tensor([likeness, likeness, likeness])
-    said, checks = judge([scored(value)], ranking=RANKED, likeness=alike, gap=gap)
+    said, checks = judge([scored(value)], ranking=RANKED, likeness=alike(likeness, likeness, likeness), gap=gap)
     assert said == verdict
     assert [c.outcome for c in checks] == outcomes
 
 
 def test_doubt_about_the_model_holds_a_map_back() -> None:
-    wavering = torch.tensor([0.1, 0.9, 0.5])
-    for alike in (wavering, torch.zeros(0)):
-        said, checks = judge([scored(100.0)], ranking=RANKED, likeness=alike, gap=None)
+    for likeness in (alike(0.1, 0.9, 0.5), alike(0.1), None):
+        said, checks = judge([scored(100.0)], ranking=RANKED, likeness=likeness, gap=None)
         assert (said, checks[1].outcome) == ("cannot tell", "cannot tell")
 
 
+def test_a_map_that_only_turns_its_signs_over_fails_and_is_told_so() -> None:
+    turned = Likeness(torch.tensor([-1.0, 1.0, -0.9, 0.9]), torch.tensor([1.0, 1.0, 0.9, 0.9]), None)
+    said, checks = judge([scored(100.0)], ranking=RANKED, likeness=turned, gap=None)
+    assert (said, checks[1].outcome) == ("not believable", "fail")
+    assert "likeness 0.95 to the maps of models with random weights (0.00 if signs count" in checks[1].says
+    _, checks = judge([scored(100.0)], ranking=RANKED, likeness=turned, under="a random last layer", gap=None)
+    assert "models with a random last layer" in checks[1].says
+
+
 def test_a_map_that_is_the_same_everywhere_says_nothing() -> None:
-    said, checks = judge([scored(100.0)], ranking=torch.zeros(3), likeness=torch.zeros(3), gap=None)
+    said, checks = judge([scored(100.0)], ranking=torch.zeros(3), likeness=alike(0, 0, 0), gap=None)
     assert said == "not believable"
     assert "ranks nothing" in checks[0].says
 
@@ -136,6 +149,6 @@ def test_a_map_that_is_the_same_everywhere_says_nothing() -> None:
 def test_the_edge_of_clear() -> None:
     """39 draws: p = 2 / 40 is clear, p = 3 / 40 is not."""
     faithful = [
-        judge([scored(v)], ranking=RANKED, likeness=torch.zeros(3), gap=None)[1][0].outcome for v in (37.5, 36.5)
+        judge([scored(v)], ranking=RANKED, likeness=alike(0, 0, 0), gap=None)[1][0].outcome for v in (37.5, 36.5)
     ]
     assert faithful == ["pass", "cannot tell"]

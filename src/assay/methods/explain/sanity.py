@@ -10,7 +10,8 @@ never sees a model and has to be found out by the same rule.
 
 Source: Adebayo et al., NeurIPS 2018, arXiv:1810.03292, sec. 3 and 4 (both randomisations, Spearman's rank correlation
     with and without sign, SSIM, edge detectors). The seed and the rule of `needs_the_model` are not in print: there
-    curves are looked at.
+    curves are looked at. The rule is about the likeness without signs: new weights turn the signs of a map over as they
+    please, and a map that only does that still shows where the input is and nothing of the model.
 """
 
 from __future__ import annotations
@@ -200,6 +201,16 @@ def needs_the_model(after: Tensor, seed: Tensor | None = None, *, confidence: fl
     if _interval(other, confidence)[1] <= ALIKE or low <= 0 <= high:
         return Verdict("cannot tell", excess, low, high, n)
     return Verdict("needs the model" if high < 0 else "does not need the model", excess, low, high, n)
+
+
+def map_needs_the_model(after: Likeness, seed: Likeness | None = None, *, confidence: float = CONFIDENCE) -> Verdict:
+    """`needs_the_model` of maps, signs left out: the one rule of the probe and of the page of an explained input."""
+    return needs_the_model(after.absolute, None if seed is None else seed.absolute, confidence=confidence)
+
+
+def by_word(values: Tensor) -> Tensor:
+    """A map of embedded texts as a reader has it, a word's entries added up; any other as it is: n L m -> n L."""
+    return values.sum(2) if values.ndim == 3 else values
 
 
 def _interval(values: Tensor, confidence: float) -> tuple[float, float, float]:

@@ -4,8 +4,9 @@ r"""The trial of one map of one input: is its ranking better than chance, does i
                random rankings are ranked by each score, their ranks R added up, and
                    p = (1 + #{random rankings with R no worse}) / (1 + #{random rankings})
                The map is better than chance if p <= CLEAR; if p > 1/2, chance does better.
-    needs it   `needs_the_model` of sanity.py, on the likeness of the map to those of the same model whose last layer
-               is initialised anew, a few times. What does not look at the model gets 1, two unrelated maps get 0.
+    needs it   `map_needs_the_model` of sanity.py, which the probe asks too: on the likeness, signs left out, of the
+               map to those of the same model whose weights are initialised anew, a few times. What does not look at
+               the model gets 1, two unrelated maps get 0.
     adds up    |sum(map) - (f(x) - f(x0))| / |f(x) - f(x0)|, where the method promises 0, is at most MISSED.
 
 A map is believable if it stands every test, not believable if it falls in one, else it cannot be told. One input
@@ -26,7 +27,7 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.methods.attack.attacked import Model
 from assay.methods.explain.faithfulness import BETTER, Better, area, removal_curve, robustness_curve
-from assay.methods.explain.sanity import needs_the_model
+from assay.methods.explain.sanity import Likeness, map_needs_the_model
 from assay.methods.explain.subset_robustness import Search
 
 Verdict = Literal["believable", "not believable", "cannot tell"]
@@ -98,16 +99,22 @@ def faithfulness(
 
 
 def judge(
-    scores: Sequence[Scored], *, ranking: Tensor, likeness: Tensor, gap: float | None
+    scores: Sequence[Scored],
+    *,
+    ranking: Tensor,
+    likeness: Likeness | None,
+    under: str = "random weights",
+    gap: float | None,
 ) -> tuple[Verdict, tuple[Check, ...]]:
     """The verdict on a map and the tests behind it: scores, k, h -> Verdict, checks.
 
-    `likeness` has one value for each of h models with a new last layer, of which there should be two or more; `gap`
-    is the share that the map misses, None where nothing is promised.
+    `likeness` has one value for each of h models with new weights, of which there should be two or more (`under` says
+    what is new in them), None where there is no such model; `gap` is the share that the map misses, None where nothing
+    is promised.
     """
     if bool((ranking == ranking[0]).all()):
         return "not believable", (Check("says something", "fail", "It is the same everywhere: it ranks nothing."),)
-    checks = [_faithful(scores), _needs(likeness)]
+    checks = [_faithful(scores), _needs(likeness, under)]
     if gap is not None:
         checks.append(_adds_up(gap))
     outcomes = {check.outcome for check in checks}
@@ -137,19 +144,24 @@ def _faithful(scores: Sequence[Scored]) -> Check:
     return Check("faithful", "cannot tell", f"Not clearly better than chance: {told}.")
 
 
-def _needs(likeness: Tensor) -> Check:
-    if len(likeness) < 2:
-        return Check("needs the model", "cannot tell", "It could not be made of models with a random last layer.")
-    found = needs_the_model(likeness)
-    mean = round(float(likeness.mean()), 2) + 0.0  # no minus before a zero
-    told = f"likeness {mean:.2f} to the maps of models with a random last layer"
+def _needs(likeness: Likeness | None, under: str) -> Check:
+    if likeness is None or len(likeness.absolute) < 2:
+        return Check("needs the model", "cannot tell", f"It could not be made of models with {under}.")
+    found = map_needs_the_model(likeness)
+    told = f"likeness {_mean(likeness.absolute)} to the maps of models with {under}"
     match found.says:
         case "needs the model":
             return Check("needs the model", "pass", f"It needs the model: {told}.")
         case "does not need the model":
-            return Check("needs the model", "fail", f"It hardly needs the model: {told}.")
+            signs = f" ({_mean(likeness.signed)} if signs count, which new weights turn over)"
+            turned = signs if float(likeness.signed.mean()) < float(likeness.absolute.mean()) - 0.1 else ""
+            return Check("needs the model", "fail", f"It hardly needs the model: {told}{turned}.")
         case "cannot tell":
             return Check("needs the model", "cannot tell", f"It may owe much to the input alone: {told}.")
+
+
+def _mean(values: Tensor) -> str:
+    return f"{round(float(values.mean()), 2) + 0.0:.2f}"  # no minus before a zero
 
 
 def _adds_up(gap: float) -> Check:
