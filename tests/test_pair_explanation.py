@@ -322,12 +322,37 @@ def test_a_reader_says_whether_it_looks_as_asked(
     scene = scenes.Scene.of(toy, 3, 8, None, run)
     after = scene.walk(model).x
     others = trials.changes(scene, after - scene.a, run.rng())
-    told, readable = trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, run)
+    known = trials.knows(toy, scene, run)
+    told, readable = trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, known, run)
     odds = [float(torch.logit(torch.tensor(c))) for c in (scene.c, float(scene.walk(model).c))]
     assert told.outcome == outcome
     assert told.measures[0].value == pytest.approx(sign * abs(odds[1] - odds[0]), rel=1e-3)
     assert abs(told.measures[0].beside[0].value) < abs(told.measures[0].value or 0)
     assert readable[0].outcome == outcome
+
+
+def test_a_picture_from_nowhere_cannot_be_read_however_well_the_others_can(
+    toy: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader reads the very value and the decoder loses nothing: only the distance tells the two pictures apart."""
+    model, run = toy.model, run_of()
+    assert isinstance(model, Siamese)
+    g = gradient(model)
+    monkeypatch.setattr(trials, "_reader", lambda *_: lambda x: x.flatten(1).double() @ g.double())
+    scene = scenes.Scene.of(toy, 3, 8, None, run)
+    known, up = trials.knows(toy, scene, run), (1 if scene.up else -1) * g.view_as(scene.a) / g.norm()
+    found = []
+    for length in (0.2, 6.0):  # of inputs that differ by about 2.4
+        after = scene.a + length * up
+        others = trials.changes(scene, after - scene.a, run.rng())
+        found.append(trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, known, run))
+    (near, (can,)), (far, (cannot,)) = found
+    assert (near.outcome, can) == ("pass", ("pass", "can be read"))
+    assert (far.outcome, cannot) == ("cannot tell", ("fail", "drawn from nowhere: no explanation"))
+    assert "like nothing that its decoder knows" in far.says
+    distances = [next(m for m in t.measures if m.name == "distance from what the decoder knows") for t in (near, far)]
+    assert known is not None
+    assert (distances[0].value or 0) < known.limit < (distances[1].value or 0)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Boxes, Gallery
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.what_would_change_its_mind import COHERENCE, GAP, WhatWouldChangeItsMind
+from assay.probes.what_would_change_its_mind import COHERENCE, GAP, NOWHERE, WhatWouldChangeItsMind
 from assay.standard import judge
 from assay.subject import Subject
 from assay.subjects import digits_mlp
@@ -48,8 +48,55 @@ def test_what_the_bundled_ranker_sees_moves_as_was_meant(ranker, run):
     assert finding.measure("reconstruction error").value < 0.2  # of the variance of a pixel
     error = finding.measure("reader's error on what is seen")
     assert error.value < 0.5 * {b.label: b.value for b in error.beside}["always the median"]
-    assert finding.alarms == ()
-    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "pass"
+    far = finding.measure(NOWHERE)
+    assert far.value == rows["from nowhere"].mean()
+    assert far.value > 0.8  # all the way to an end of the range, it draws what it has never drawn
+    assert {b.label: b.value for b in far.beside}["unchanged"] < 0.15
+    (alarm,) = finding.alarms
+    assert "of the pictures after the change come from nowhere" in alarm.says
+    assert alarm.doubts == (COHERENCE, GAP)
+    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "cannot tell"
+
+
+def test_changes_that_end_at_the_tie_stay_near_what_the_decoder_knows(ranker, run):
+    far, near = (ask(ranker, run, pairs=60, steps=60, target=t).measure(NOWHERE) for t in (1.0, 0.5))
+    assert near.high < far.low
+
+
+def test_pictures_that_stay_near_what_is_known_raise_no_alarm(run):
+    """Discs in a row: the model sees where the disc is, draws it there, and changes end inside the range."""
+    x, place = _bumps(300)
+    model = Siamese(_Where(), _Gap(), _Bump()).eval()
+    data = {"train": (x[100:], place[100:]), "test": (x[:100], place[:100])}
+    subject = Subject.ranker(model, data, low=0, high=1, pairs=100)
+    near, far = (ask(subject, run, pairs=40, steps=60, target=t, clip=False) for t in (0.5, 1.0))
+    assert near.alarms == ()
+    assert near.measure(NOWHERE).value < 0.2
+    assert near.measure(COHERENCE).value > 0.9
+    assert "come from nowhere" in far.alarms[0].says
+    assert COHERENCE in far.alarms[0].doubts
+
+
+def _bumps(n):
+    place = np.random.default_rng(0).uniform(size=n).astype(np.float32)
+    return _Bump()(torch.from_numpy(place)[:, None]).numpy(), place
+
+
+class _Where(nn.Module):
+    """The centre of mass of a row, from 0 to 1 where there is one bump."""
+
+    def forward(self, x):
+        return (x * torch.linspace(0, 1, 12)).sum(1, keepdim=True) / x.sum(1, keepdim=True)
+
+
+class _Bump(nn.Module):
+    def forward(self, e):
+        return torch.exp(-((e - torch.linspace(0, 1, 12)) ** 2) / 0.02)
+
+
+class _Gap(nn.Module):
+    def forward(self, a, b):
+        return torch.sigmoid(3 * (a - b).sum(1))
 
 
 def test_pairs_are_shown_with_what_is_seen_of_them_and_where_it_changed(ranker, run):
@@ -110,7 +157,7 @@ def test_a_decoder_that_draws_nothing_closes_the_gate(ranker, run):
     blank = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail, Blank()).eval())
     finding = ask(blank, run, pairs=20, steps=20)
     assert "cannot be read as well as its inputs" in finding.alarms[0].says
-    assert "random change" in finding.alarms[1].says
+    assert "random change" in finding.alarms[-1].says
     assert all(COHERENCE in alarm.doubts for alarm in finding.alarms)
     assert finding.measure(COHERENCE).value == 0
     assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict != "pass"

@@ -28,6 +28,7 @@ from assay.pair_explanation.trials import (
     changes,
     check_of,
     is_local,
+    knows,
     level,
     looks_as_asked,
     needs_its_model,
@@ -235,7 +236,8 @@ def _told(
     tick(1)
     sanity, seen_sanity = needs_its_model(model, scene, walked, rng)
     tick(1)
-    coherence, readable = looks_as_asked(subject, scene, after, seen, others, run)
+    known = knows(subject, scene, run)
+    coherence, readable = looks_as_asked(subject, scene, after, seen, others, known, run)
     if trained is not None and not trained.good_enough:
         readable = (Check("fail", "cannot be read: no explanation"),)
     tick(1)

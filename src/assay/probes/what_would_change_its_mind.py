@@ -15,6 +15,7 @@ from torch import Tensor
 from assay.errors import AssayError, MissingExtra
 from assay.finding import Alarm, Beside, Boxes, Exhibit, Finding, Gallery, Measure, Panel, Table, share
 from assay.methods.rank.agreement import rank_correlation
+from assay.methods.rank.familiar import LEAST, STRANGE, Familiar, familiar
 from assay.methods.rank.maps import blend, grey, overlay, tessellate
 from assay.methods.rank.perception import KEPT, Reader, Reading, gate, nearest_reader, perceive, random_change
 from assay.methods.rank.walk import walk
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 EACH = 5  # pairs for each step of the budget
 STEPS = 10  # of a walk, for each step of the budget
 READ = 2000  # training inputs that the reader knows, at most
+HELD = 200  # test inputs that say how far an unchanged one is from what the decoder knows
 ROOM = 20_000_000  # values of these inputs, at most: 160 MB
 TIE = 0.5
 REGIONS = 16  # superpixels of a picture, at least; as many as its side has pixels, if these are more
 COHERENCE = "semantic coherence"
 GAP = "perception moves further than the input"
+NOWHERE = "pictures from nowhere"
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class WhatWouldChangeItsMind(Probe):
     The first input of a pair is walked along the gradient of the comparison, to the end of the range on the other side
     of the tie or to `target`. What the model sees, decoded from its embedding before and after, is read by the nearest
     training inputs, which know nothing of the model: does the value that is seen move where the comparison was sent,
-    and further than the value of the input itself? A random change of the same length stands beside it. With `clip`
-    inputs stay within their bounds; the source lets them leave.
+    and further than the value of the input itself? A random change of the same length stands beside it. Pictures that
+    are further from all that the decoder knows than held-out inputs are come from nowhere: where they are many,
+    coherence proves nothing. With `clip` inputs stay within their bounds; the source lets them leave.
     """
 
     target: float | None = None
@@ -53,6 +57,7 @@ class WhatWouldChangeItsMind(Probe):
     step: float = 0.5
     clip: bool = True
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     source: ClassVar[str] = (
@@ -68,11 +73,13 @@ class WhatWouldChangeItsMind(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
-        reader = _reader(subject, run)
+        known = _known(subject, run)
+        reader, knows = (None, None) if known is None else (nearest_reader(*known), _familiar(subject, known[0], run))
         steps = self.steps or STEPS * run.budget.steps
-        rows = run.map(partial(self._change, subject, reader, steps), subject, "test", index, "changing its mind")
+        work = partial(self._change, subject, reader, knows, steps)
+        rows = run.map(work, subject, "test", index, "changing its mind")
         seen = _Seen(subject, index, rows, run.seed)
-        measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.lengths())
+        measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.familiarity(), *seen.lengths())
         return Finding(
             says=seen.says(self.clip),
             measures=measures,
@@ -81,7 +88,9 @@ class WhatWouldChangeItsMind(Probe):
             alarms=seen.alarms(),
         )
 
-    def _change(self, subject: Subject, reader: Reader | None, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+    def _change(
+        self, subject: Subject, reader: Reader | None, knows: Familiar | None, steps: int, shard: Shard
+    ) -> Mapping[str, Tensor]:
         """Both inputs of a pair, the first one changed, and changed at random; what is seen and read of each."""
         model, box = subject.model, (subject.inputs.low, subject.inputs.high) if self.clip else None
         assert isinstance(model, PairModel)
@@ -104,6 +113,10 @@ class WhatWouldChangeItsMind(Probe):
             pictures |= {"p": shown.before, "p'": shown.after, "p random": blind.after}
             told |= {"error": shown.error, "p map": shown.map}
             told["likeness"] = rank_correlation(told["map"], shown.map)
+        if knows is not None:
+            for name in ("a", "a'", "a random"):
+                away = knows.away(model, model.encode(pictures[name]))
+                told |= {f"strange {name}": away.strange, f"away {name}": away.furthest}
         if reader is not None:
             told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
         return told | pictures
@@ -219,6 +232,25 @@ class _Seen:
             ]
         return found
 
+    def familiarity(self) -> list[Measure]:
+        """Whether what is seen after the change is something that the decoder knows how to draw."""
+        if "strange a'" not in self.rows:
+            return []
+        before, blind = (float(self.rows[f"strange {name}"].mean()) for name in ("a", "a random"))
+        start, end = (float(np.median(self.rows[f"away {name}"])) for name in ("a", "a'"))
+        return [
+            Measure.proportion(
+                NOWHERE,
+                self.rows["strange a'"],
+                better="lower",
+                column="from nowhere",
+                about="share of the pairs where what is seen after the change is further from every known picture or "
+                f"embedding than {1 - STRANGE:.0%} of held-out inputs are; the median distance goes from "
+                f"{start:.2g} to {end:.2g} times that of the known ones",
+                beside=(Beside("unchanged", before), Beside("a random change of the same length", blind)),
+            )
+        ]
+
     def lengths(self) -> list[Measure]:
         turned, blind = ((self.rows["c"] > TIE) != (self.rows[c] > TIE) for c in ("c'", "c random"))
         return [
@@ -241,6 +273,8 @@ class _Seen:
     def columns(self) -> dict[str, NDArray[Any]]:
         names = ("c", "c'", "length", "read a", "read a'", "read p", "read p'")
         told = {name: self.rows[name] for name in names if name in self.rows}
+        if "strange a'" in self.rows:
+            told |= {"from nowhere": self.rows["strange a'"], "distance from what is known": self.rows["away a'"]}
         told["turned"] = (self.rows["c"] > TIE) != (self.rows["c'"] > TIE)
         if self.moved is not None:
             told |= {"coherent": self.moved.coherent.numpy(), GAP: self.moved.gap.numpy()}
@@ -273,6 +307,19 @@ class _Seen:
                 else f"of what the reader knows about inputs it keeps {self.gate.kept:.0%}, less than {KEPT:.0%}"
             )
             alarms.append(Alarm(f"What the model sees cannot be read as well as its inputs: {why}.", doubts))
+        (far,) = self.familiarity() or (None,)
+        if far is None:
+            few = f"there are fewer than {LEAST} test inputs to tell what is far from what the decoder knows"
+            alarms.append(Alarm(f"Pictures from nowhere cannot be told: {few}.", doubts))
+        elif far.low is not None and far.value is not None and far.low > STRANGE:
+            alarms.append(
+                Alarm(
+                    f"{far.value:.0%} of the pictures after the change come from nowhere: they are further from all "
+                    "that the decoder knows than held-out inputs are, so that no reader's word on them counts. Changes "
+                    f"that end at the tie (target={TIE:g}) stay nearer.",
+                    doubts,
+                )
+            )
         blind, coherent = self.blind.coherent.double().mean(), self.coherence()[0]
         if coherent.low is not None and coherent.low <= float(blind):
             alarms.append(
@@ -349,15 +396,25 @@ class _Seen:
         return Exhibit(index=where, caption=told, panels=tuple(panels))
 
 
-def _reader(subject: Subject, run: Run) -> Reader | None:
-    """The nearest training inputs; None where there are none."""
+def _known(subject: Subject, run: Run) -> tuple[Tensor, Tensor] | None:
+    """Training inputs with their values, for the reader and as what the decoder knows; None where there are none."""
     train = subject.pairs.get("train")
     if train is None:
         return None
     most = min(READ, ROOM // int(np.prod(subject.inputs.shape[1:])))
     known = np.sort(np.random.default_rng(run.seed).permutation(len(train.singles))[:most])
     x, _ = train.singles.take(known)
-    return nearest_reader(x.to(run.device), torch.from_numpy(train.values[known]).to(run.device))
+    return x.to(run.device), torch.from_numpy(train.values[known]).to(run.device)
+
+
+def _familiar(subject: Subject, known: Tensor, run: Run) -> Familiar | None:
+    """What the decoder knows, and how far test inputs are from it; None without a decoder or with too few of them."""
+    test, model = subject.pairs["test"].singles, subject.model
+    assert isinstance(model, PairModel)
+    if model.decoder is None or len(test) < LEAST:
+        return None
+    held = np.sort(np.random.default_rng(run.seed).permutation(len(test))[:HELD])
+    return familiar(model, known, test.take(held)[0].to(known))
 
 
 SHELVED = WhatWouldChangeItsMind
