@@ -180,7 +180,46 @@ def test_rows_of_a_table_have_no_gallery_and_a_perfect_eye_sees_what_the_reader_
     assert finding.measure("likeness of the two maps").value == pytest.approx(1, abs=1e-5)
 
 
+def test_a_walk_of_the_embedding_leaves_the_input_and_says_how_far_it_went(ranker, run):
+    finding = ask(ranker, run, pairs=40, steps=20, walks="embedding")
+    rows, model = finding.samples.columns, ranker.model
+    pairs, _ = ranker.data["test"].take(rows["index"])
+    with torch.no_grad():
+        e = model.encode(pairs[:, 0])
+    assert (rows["read a"] == rows["read a'"]).all()
+    np.testing.assert_allclose(rows["moved"], rows["length"] / e.norm(dim=1).numpy(), rtol=1e-4)
+    assert finding.measure("relative move of the embedding").value == pytest.approx(np.sort(rows["moved"])[19])
+    assert finding.measure("angle with the straight line to the second").value > 20  # no mere blend of both
+    assert finding.measure("answers that turned").value > 0.9
+    line = {b.label: b.value for b in finding.measure(COHERENCE).beside}["on the straight line to the second"]
+    assert 0 < line <= 1
+    assert finding.measure(COHERENCE).value > 0.7
+    assert "likeness of the two maps" not in [m.name for m in finding.measures]
+    panels = [p.label for p in finding.views[1].exhibits[0].panels]
+    assert "where what is seen changed" in panels
+    assert "where the input changed" not in panels
+    assert finding.says.startswith("When embeddings are changed")
+    deaf = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail).eval())
+    assert "needs a decoder" in put(WhatWouldChangeItsMind(walks="embedding"), deaf, run).why
+
+
+def test_a_walk_keeps_to_its_region_and_is_charged_for_what_it_may_not(ranker, run):
+    plain, kept, charged = (
+        ask(ranker, run, pairs=20, steps=20, clip=False, target=0.5, **settings)
+        for settings in ({}, {"region": (0, 0, 4, 8)}, {"close": 1.0})
+    )
+    assert "only in rows 0 to 3 and columns 0 to 7" in kept.says
+    free, least = (f.measure("length of the change").value for f in (plain, charged))
+    assert least < free
+    c = [np.abs(f.samples.columns["c'"] - 0.5).mean() for f in (plain, kept, charged)]
+    assert c[0] < min(c[1:])  # less to change, or a charge for it: less of the way in as many steps
+
+
 def test_bad_settings_are_refused():
+    with pytest.raises(AssayError, match="settings tv of .* leave them out with walks=embedding"):
+        WhatWouldChangeItsMind(walks="embedding", tv=1.0)
+    with pytest.raises(AssayError, match="region 4,0,0,8 is none; give top,left,bottom,right"):
+        WhatWouldChangeItsMind(region=(4, 0, 0, 8))
     with pytest.raises(AssayError, match="target=1.5 .* between 0 and 1"):
         WhatWouldChangeItsMind(target=1.5)
     with pytest.raises(AssayError, match="pairs=0 .* at least 1"):

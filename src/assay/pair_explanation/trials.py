@@ -62,11 +62,11 @@ def check_of(trial: Trial) -> Check:
 
 
 def changes(scene: Scene, change: Tensor, rng: torch.Generator) -> Tensor:  # 1 *d -> CHANCE *d
-    """The first input after random changes as long as this one."""
+    """The first input after random changes as long as this one, in the same region."""
     from assay.methods.rank.perception import random_change
 
-    many = scene.a.expand(CHANCE, *scene.a.shape[1:])
-    return random_change(many, change.norm().expand(CHANCE), rng=rng)
+    many, mask = scene.a.expand(CHANCE, *scene.a.shape[1:]), scene.manner.mask(scene.a)
+    return random_change(many, change.norm().expand(CHANCE), rng=rng, mask=mask)
 
 
 def beaten(value: float, random: Sequence[float]) -> Outcome:
@@ -88,18 +88,23 @@ def is_local(model: nn.Module, scene: Scene, walked: Walk, others: Tensor) -> Tr
 
     score, change = score_of(model, scene.b), walked.x - scene.a
     length = float(change.norm())
-    once = one_step(score, scene.a, target=scene.target, length=length)
+    mask = scene.manner.mask(scene.a)
+    once = one_step(score, scene.a, target=scene.target, length=length, mask=mask)
     step = once.x - scene.a
-    turn, alike = float(angle(change, step)), float(rank_correlation(grey(scene.a, walked.x), grey(scene.a, once.x)))
+    inside = scene.manner.inside
+
+    def likeness(x: Tensor, p: Tensor, q: Tensor) -> Tensor:  # n *d each -> n
+        return rank_correlation(inside(grey(x, p)), inside(grey(x, q)))
+
+    turn, alike = float(angle(change, step)), float(likeness(scene.a, walked.x, once.x))
     many, line = scene.a.expand_as(others), step.expand_as(others)
     by_chance = angle(others - many, line).tolist()
-    alike_by_chance = rank_correlation(grey(many, others), grey(many, many + line)).tolist()
+    alike_by_chance = likeness(many, others, many + line).tolist()
     straight = min(1.0, length / float(walked.length)) if float(walked.length) > 0 else 1.0
     beyond = scene.scale[int(scene.task.tie > scene.c)]
     goal = beyond if scene.target == scene.task.tie else scene.target
-    four = agreement(
-        score, scene.a, target=goal, tie=scene.task.tie, steps=STEPS, step=STEP if scene.even else scene.step
-    )
+    step_size = STEP if scene.even else scene.step
+    four = agreement(score, scene.a, target=goal, tie=scene.task.tie, steps=STEPS, step=step_size, mask=mask)
     angles = {pair: float(value) for pair, value in four.angle.items()}
     known = [pair for pair in PAIRS if angles[pair] == angles[pair]]
     local = turn <= LOCAL
@@ -241,7 +246,7 @@ def needs_its_model(
     def see(net: nn.Module, end: Walk) -> dict[str, Seen]:
         assert isinstance(net, PairModel)
         moved = (end.c - end.trace[0]).abs()
-        maps = {"change": Seen(grey(scene.a, end.x), moved)}
+        maps = {"change": Seen(scene.manner.inside(grey(scene.a, end.x)), moved)}
         if net.decoder is not None:
             maps["seen"] = Seen(perceive(net, scene.a, end.x).map, moved)
         return maps
@@ -264,7 +269,8 @@ def needs_its_model(
             ]
     told = {kind: needs([found[kind, start] for start in _STARTS]) for kind in own}
     edge = {
-        name: float(likeness(own["change"].map, map_.abs().mean(1)).absolute) for name, map_ in blind(scene.a).items()
+        name: float(likeness(own["change"].map, scene.manner.inside(map_.abs().mean(1))).absolute)
+        for name, map_ in blind(scene.a).items()
     }
     outcome, verdict = _NEEDS[told["change"]]
     most, where = max(

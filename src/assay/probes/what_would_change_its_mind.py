@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from assay.errors import AssayError, MissingExtra
 from assay.finding import Alarm, Beside, Boxes, Exhibit, Finding, Gallery, Measure, Panel, Table, share
 from assay.methods.rank.agreement import rank_correlation
 from assay.methods.rank.familiar import LEAST, STRANGE, Familiar, familiar
+from assay.methods.rank.manner import Manner, Momentum
 from assay.methods.rank.maps import blend, grey, overlay, tessellate
+from assay.methods.rank.penalties import SparseForm
 from assay.methods.rank.perception import KEPT, Reader, Reading, gate, nearest_reader, perceive, random_change
-from assay.methods.rank.walk import walk
+from assay.methods.rank.walk import degrees, relative_move, walk
 from assay.probe import Need, Probe
 from assay.standard import Standard
 from assay.subject import PairModel
@@ -49,6 +51,10 @@ class WhatWouldChangeItsMind(Probe):
     and further than the value of the input itself? A random change of the same length stands beside it. Pictures that
     are further from all that the decoder knows than held-out inputs are come from nowhere: where they are many,
     coherence proves nothing. With `clip` inputs stay within their bounds; the source lets them leave.
+
+    `walks` is what is walked: the image, or the embedding itself (Algorithm 1), of which a picture is then decoded and
+    the input stays. A walk of images can be kept to a `region` (top,left,bottom,right in pixels), charged for rough,
+    many or long changes (`tv`, `sparse`, `close`), and given momentum (`damping`); all as `explain --pair` has them.
     """
 
     target: float | None = None
@@ -56,6 +62,14 @@ class WhatWouldChangeItsMind(Probe):
     steps: int | None = None
     step: float = 0.5
     clip: bool = True
+    walks: Literal["image", "embedding"] = "image"
+    region: tuple[int, ...] = ()
+    tv: float = 0.0
+    sparse: float = 0.0
+    sparse_form: SparseForm = "smooth"
+    close: float = 0.0
+    damping: float = 0.0
+    momentum: Momentum = "printed"
 
     version: ClassVar[int] = 2
     tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
@@ -70,6 +84,24 @@ class WhatWouldChangeItsMind(Probe):
         self.refuse_below(0, "target", "step")
         if self.target is not None and self.target > 1:
             raise AssayError(f"The setting target={self.target} of {self.name()!r} must lie between 0 and 1.")
+        shaped = self._manner.changed()
+        if self.walks == "embedding" and shaped:
+            raise AssayError(
+                f"The settings {', '.join(shaped)} of {self.name()!r} shape a change of images; leave "
+                "them out with walks=embedding."
+            )
+
+    @property
+    def _manner(self) -> Manner:
+        return Manner(
+            self.region, self.tv, self.sparse, self.sparse_form, self.close, self.damping, self.momentum
+        )  # fmt: skip
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and self.walks == "embedding" and getattr(subject.model, "decoder", None) is None:
+            return "a walk of the embedding needs a decoder to be seen, and this model has none; fit_decoder trains one"
+        return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
@@ -81,7 +113,7 @@ class WhatWouldChangeItsMind(Probe):
         seen = _Seen(subject, index, rows, run.seed)
         measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.familiarity(), *seen.lengths())
         return Finding(
-            says=seen.says(self.clip),
+            says=seen.says("embeddings" if self.walks == "embedding" else "inputs", self.clip, self._manner.told()),
             measures=measures,
             samples=Table("test", {"index": index, **seen.columns()}),
             views=(*seen.boxes(), *seen.gallery(run.budget.shown)),
@@ -102,24 +134,80 @@ class WhatWouldChangeItsMind(Probe):
 
         c = score(a)
         target = (c < TIE).to(c) if self.target is None else torch.full_like(c, self.target)
-        end = walk(score, a, target=target, steps=steps, step=self.step, box=box)
+        if self.walks == "embedding":
+            return self._in_codes(model, reader, knows, steps, shard, target)
+        end = walk(score, a, target=target, steps=steps, step=self.step, box=box, **self._manner.ways(a))
         length = (end.x - a).flatten(1).norm(dim=1)
-        noise = random_change(a, length, rng=shard.rng, box=box)
+        noise = random_change(a, length, rng=shard.rng, box=box, mask=self._manner.mask(a))
         pictures = {"a": a, "a'": end.x, "a random": noise}
         told = {"b": b, "map": grey(a, end.x), "length": length, "toward": (target - c).sign().double()}
         told |= {"c": c, "c'": end.c, "c random": score(noise)}
+        codes = {name: model.encode(x) for name, x in pictures.items()}
+        told |= _moves(codes["a"], codes["a'"], other)
+        codes["line"] = _line(codes["a"], codes["a'"], other)
         if model.decoder is not None:
             shown, blind = perceive(model, a, end.x), perceive(model, a, noise)
             pictures |= {"p": shown.before, "p'": shown.after, "p random": blind.after}
+            pictures["p line"] = model.decode(codes["line"])
             told |= {"error": shown.error, "p map": shown.map}
             told["likeness"] = rank_correlation(told["map"], shown.map)
-        if knows is not None:
-            for name in ("a", "a'", "a random"):
-                away = knows.away(model, model.encode(pictures[name]))
-                told |= {f"strange {name}": away.strange, f"away {name}": away.furthest}
-        if reader is not None:
-            told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
-        return told | pictures
+        return told | _told_of(model, reader, knows, codes, pictures)
+
+    def _in_codes(
+        self,
+        model: PairModel,
+        reader: Reader | None,
+        knows: Familiar | None,
+        steps: int,
+        shard: Shard,
+        target: Tensor,
+    ) -> Mapping[str, Tensor]:
+        """The same where the embedding is walked: the input stays, and what is decoded of it changes."""
+        a, b = shard.x[:, 0], shard.x[:, 1]
+        e, other = model.encode(a), model.encode(b)
+        end = walk(lambda code: model.compare(code, other), e, target=target, steps=steps, step=self.step)
+        length = (end.x - e).norm(dim=1)
+        codes = {"a": e, "a'": end.x, "a random": random_change(e, length, rng=shard.rng)}
+        codes["line"] = _line(e, end.x, other)
+        seen = {name: model.decode(code) for name, code in codes.items()}
+        pictures = {"a": a, "a'": a, "a random": a, "p": seen["a"], "p'": seen["a'"], "p random": seen["a random"]}
+        pictures["p line"] = seen["line"]
+        c, blind = model.compare(e, other), model.compare(codes["a random"], other)
+        told = {"b": b, "map": torch.zeros_like(grey(a, a)), "length": length, "toward": (target - c).sign().double()}
+        told |= {"c": c, "c'": end.c, "c random": blind, "p map": grey(seen["a"], seen["a'"])}
+        told["error"] = (seen["a"] - a).square().flatten(1).mean(1)
+        told |= _moves(e, end.x, other)
+        return told | _told_of(model, reader, knows, codes, pictures)
+
+
+def _moves(e: Tensor, after: Tensor, other: Tensor) -> dict[str, Tensor]:  # n s each
+    """How far an embedding went, in its own length, and how much that is the straight line to the other one."""
+    return {"moved": relative_move(e, after), "turned away": degrees(after - e, other - e)}
+
+
+def _line(e: Tensor, after: Tensor, other: Tensor) -> Tensor:  # n s each -> n s
+    """As far as the walk went, but on the straight line to the other embedding, and not beyond it."""
+    way = other - e
+    share = (after - e).norm(dim=1) / way.norm(dim=1).clamp_min(torch.finfo(e.dtype).tiny)
+    return torch.lerp(e, other, share.clamp(max=1)[:, None])
+
+
+def _told_of(
+    model: PairModel,
+    reader: Reader | None,
+    knows: Familiar | None,
+    codes: Mapping[str, Tensor],
+    pictures: dict[str, Tensor],
+) -> dict[str, Tensor]:
+    """The pictures, what is read of each, and how far embeddings are from what the decoder knows."""
+    told = dict(pictures)
+    if knows is not None:
+        for name, code in codes.items():
+            away = knows.away(model, code)
+            told |= {f"strange {name}": away.strange, f"away {name}": away.furthest}
+    if reader is not None:
+        told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
+    return told
 
 
 class _Seen:
@@ -165,9 +253,15 @@ class _Seen:
                 beside=(
                     Beside("a random change of the same length", float(self.blind.coherent.double().mean())),
                     Beside("read from the changed input", float((self.moved.image_moved > 0).double().mean())),
+                    Beside("on the straight line to the second", self._on_the_line()),
                 ),
             )
         ]
+
+    def _on_the_line(self) -> float:
+        """The same share where the embedding goes as far, but straight to that of the other input."""
+        toward = torch.from_numpy(self.rows["toward"])
+        return float((toward * (self._read("p line") - self._read("p")) > 0).double().mean())
 
     def movements(self) -> list[Measure]:
         """How far values move where they were sent, in their own units."""
@@ -219,6 +313,9 @@ class _Seen:
                     about="mean squared, over the variance of a value",
                     beside=(Beside("the mean input", 1.0),),
                 ),
+            ]
+        if "likeness" in self.rows:
+            found.append(
                 Measure.mean(
                     "likeness of the two maps",
                     self.rows["likeness"],
@@ -228,8 +325,8 @@ class _Seen:
                     about="rank correlation of where the input changed and where what is seen did; unless it is high, "
                     "neither map confirms the other",
                     beside=(Beside("a random map", 0.0),),
-                ),
-            ]
+                )
+            )
         return found
 
     def familiarity(self) -> list[Measure]:
@@ -253,7 +350,26 @@ class _Seen:
 
     def lengths(self) -> list[Measure]:
         turned, blind = ((self.rows["c"] > TIE) != (self.rows[c] > TIE) for c in ("c'", "c random"))
+        codes = [
+            Measure.median(name, told, better="neither", seed=self.seed, about=about, beside=beside)
+            for name, row, about, beside in (
+                (
+                    "relative move of the embedding",
+                    "moved",
+                    "length of its change over its own; nothing limits it",
+                    (),
+                ),
+                (
+                    "angle with the straight line to the second",
+                    "turned away",
+                    "degrees, in the embedding; near 0 the walk only blends the first input into the second",
+                    (Beside("by chance", 90.0),),
+                ),
+            )
+            if len(told := self.rows[row][np.isfinite(self.rows[row])])  # an embedding of zeros has no length
+        ]
         return [
+            *codes,
             Measure.median(
                 "length of the change",
                 self.rows["length"],
@@ -271,7 +387,7 @@ class _Seen:
         ]
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        names = ("c", "c'", "length", "read a", "read a'", "read p", "read p'")
+        names = ("c", "c'", "length", "moved", "turned away", "read a", "read a'", "read p", "read p'")
         told = {name: self.rows[name] for name in names if name in self.rows}
         if "strange a'" in self.rows:
             told |= {"from nowhere": self.rows["strange a'"], "distance from what is known": self.rows["away a'"]}
@@ -282,18 +398,24 @@ class _Seen:
             told["movement of the input"] = self.moved.image_moved.numpy()
         if "p" in self.rows:
             told["reconstruction error"] = self.rows["error"] / max(float(self.rows["a"].var(0).mean()), 1e-12)
+        if "likeness" in self.rows:
             told["likeness of the two maps"] = self.rows["likeness"]
         return told
 
-    def says(self, clip: bool) -> str:
-        kept = "" if clip else ", free to leave their bounds,"
+    def says(self, what: str, clip: bool, how: str) -> str:
+        kept = "" if clip or what == "embeddings" else ", free to leave their bounds,"
+        kept += f"{'' if kept else ','} {how}," if how else ""
         if self.moved is None:
-            return f"Inputs{kept} were changed until the comparison turned. Left out: {'; '.join(self.missing)}."
+            return (
+                f"{what.capitalize()}{kept} were changed until the comparison turned. Left out: "
+                f"{'; '.join(self.missing)}."
+            )
         n, seen, image = len(self.index), self.moved.perception_moved.mean(), self.moved.image_moved.mean()
+        stays = "stays" if what == "embeddings" else f"by {float(image):.2f}"
         return (
-            f"When inputs{kept} are changed to turn the comparison, what the model sees moves as was meant for "
+            f"When {what}{kept} are changed to turn the comparison, what the model sees moves as was meant for "
             f"{share(int(self.moved.coherent.sum()), n)} pairs: by {float(seen):.2f} in the mean, and the input "
-            f"itself by {float(image):.2f}, to a reader who knows nothing of the model."
+            f"itself {stays}, to a reader who knows nothing of the model."
         )
 
     def alarms(self) -> tuple[Alarm, ...]:
@@ -378,10 +500,11 @@ class _Seen:
             for label, key in plain.items()
             if key in self.rows
         ]
-        drawn = {"where the input changed": overlay(unit["a"], heat)}
+        drawn = {"where the input changed": overlay(unit["a"], heat)} if heat.any() else {}
         try:
             segments = max(REGIONS, *heat.shape[1:])
-            drawn["by regions"] = blend(unit["a"], tessellate(unit["a"], heat, segments=segments))
+            if heat.any():
+                drawn["by regions"] = blend(unit["a"], tessellate(unit["a"], heat, segments=segments))
         except MissingExtra:
             pass  # superpixels are an extra; the map by pixels stays
         if "p" in self.rows:
