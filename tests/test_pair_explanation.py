@@ -151,7 +151,12 @@ def test_a_linear_comparison_is_explained_by_its_weights(seen: tuple[PairExplana
     assert [m.panel.label for m in told.maps] == [
         "grey", "green on red", "red on blue", "regions, largest", "regions, mean"
     ]  # fmt: skip
-    assert all([c.says for c in m.checks] == ["local", trial(told, "sanity").verdict] for m in told.maps)
+    assert [c.says for c in told.checks] == ["local", trial(told, "sanity").verdict]
+    change = told.reached_c  # in the unit of the pixels, not stretched
+    moved = abs(np.log(told.c / (1 - told.c)) - np.log(change / (1 - change))) / float(g.norm()) ** 2
+    assert [(m.low, m.high) for m in told.maps] == [
+        (pytest.approx(moved * float(size.min()), rel=1e-3), pytest.approx(moved * float(size.max()), rel=1e-3))
+    ] * 5
 
 
 def test_a_decoder_that_loses_nothing_agrees_with_itself(seen: tuple[PairExplanation, Subject]) -> None:
@@ -225,7 +230,7 @@ def test_a_decoder_can_be_trained_afterwards_and_says_what_it_is_worth(
     assert told.seen
     assert "trained afterwards, on 80 inputs" in told.seen_says
     assert "that is too much to go by" in told.seen_says  # of noise in 20 steps nothing can be learnt
-    assert all(m.checks[0] == ("fail", "cannot be read: no explanation") for m in told.seen_maps)
+    assert told.seen_checks[0] == ("fail", "cannot be read: no explanation")
     assert "--decoder" in told.page.read_text(encoding="utf-8")
     with pytest.raises(AssayError, match="No decoder can be trained for 'toy'.*leave --decoder out"):
         explain_pair(subject_of(model, train=False), 3, 8, decoder=True, run=run_of(), out=tmp_path)
@@ -279,9 +284,9 @@ def test_a_similarity_is_explained_by_its_distance(tmp_path: Path) -> None:
 
 def test_without_scikit_image_the_regions_are_left_out(toy: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scenes.Scene.of(toy, 3, 8, None, run_of())
-    assert len(list(pair_explanation._maps(scene, scene.tied.x, ()))) == 5
+    assert len(list(pair_explanation._maps(scene, scene.tied.x))) == 5
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
-    assert len(list(pair_explanation._maps(scene, scene.tied.x, ()))) == 3
+    assert len(list(pair_explanation._maps(scene, scene.tied.x))) == 3
 
 
 def stage(likeness: float, moved: float = 0.1) -> Stage:
@@ -322,12 +327,37 @@ def test_a_reader_says_whether_it_looks_as_asked(
     scene = scenes.Scene.of(toy, 3, 8, None, run)
     after = scene.walk(model).x
     others = trials.changes(scene, after - scene.a, run.rng())
-    told, readable = trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, run)
+    known = trials.knows(toy, scene, run)
+    told, readable = trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, known, run)
     odds = [float(torch.logit(torch.tensor(c))) for c in (scene.c, float(scene.walk(model).c))]
     assert told.outcome == outcome
     assert told.measures[0].value == pytest.approx(sign * abs(odds[1] - odds[0]), rel=1e-3)
     assert abs(told.measures[0].beside[0].value) < abs(told.measures[0].value or 0)
     assert readable[0].outcome == outcome
+
+
+def test_a_picture_from_nowhere_cannot_be_read_however_well_the_others_can(
+    toy: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader reads the very value and the decoder loses nothing: only the distance tells the two pictures apart."""
+    model, run = toy.model, run_of()
+    assert isinstance(model, Siamese)
+    g = gradient(model)
+    monkeypatch.setattr(trials, "_reader", lambda *_: lambda x: x.flatten(1).double() @ g.double())
+    scene = scenes.Scene.of(toy, 3, 8, None, run)
+    known, up = trials.knows(toy, scene, run), (1 if scene.up else -1) * g.view_as(scene.a) / g.norm()
+    found = []
+    for length in (0.2, 6.0):  # of inputs that differ by about 2.4
+        after = scene.a + length * up
+        others = trials.changes(scene, after - scene.a, run.rng())
+        found.append(trials.looks_as_asked(toy, scene, after, perceive(model, scene.a, after), others, known, run))
+    (near, (can,)), (far, (cannot,)) = found
+    assert (near.outcome, can) == ("pass", ("pass", "can be read"))
+    assert (far.outcome, cannot) == ("cannot tell", ("fail", "drawn from nowhere: no explanation"))
+    assert "like nothing that its decoder knows" in far.says
+    distances = [next(m for m in t.measures if m.name == "distance from what the decoder knows") for t in (near, far)]
+    assert known is not None
+    assert (distances[0].value or 0) < known.limit < (distances[1].value or 0)
 
 
 @pytest.fixture(scope="module")

@@ -473,6 +473,10 @@ def explain(
     decoder: Annotated[
         bool, typer.Option("--decoder", help="With --pair: train a decoder for a model that has none.")
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="With --pair: a setting of the walk, see above."),
+    ] = None,
     data: Data = None,
     bounds: Bounds = None,
     mean: Mean = None,
@@ -493,7 +497,9 @@ def explain(
     the page says why.
 
     Of a model that compares two inputs (--pair), the first is changed until the comparison reaches a target: the page
-    shows where, and what the model believes it sees, with four audits of that; a moving picture lies beside it.
+    shows where, and what the model believes it sees, with four audits of that; a moving picture lies beside it. The
+    walk can be kept to a part of the image (--set region=TOP,LEFT,BOTTOM,RIGHT), charged for rough changes (tv), for
+    many (sparse) or for long ones (close), each with a weight, and given momentum (damping, from 0 to 1).
 
     Example: assay explain fashion-cnn --input 17 --method all --why-not 3
 
@@ -502,20 +508,26 @@ def explain(
     Example: assay explain fashion-cnn --input 17 --method greedy-as --units superpixels --criterion moved
 
     Example: assay explain digits-ranker --pair 12 40 --target 0.5
+
+    Example: assay explain digits-ranker --pair 12 40 --set region=0,0,4,8 --set tv=0.01
     """
     from rich.text import Text
 
     from assay.explanation import UNITS, aimed, chosen, explain_input
 
     if pair is not None:
+        from assay.methods.rank.manner import Manner
         from assay.pair_explanation import explain_pair
+        from assay.probe import configure
 
+        manner = configure(Manner, _pairs(settings))
         source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
         with _meter() as meter:
             ready, opened = _run(device, meter, debug, budget, seed), _open(source, meter)
             told = explain_pair(
-                opened, *pair, target=target, decoder=decoder, run=ready, out=out, source=source.words()
-            )
+                opened, *pair, target=target, decoder=decoder, manner=manner, run=ready, out=out,
+                source=source.words(),
+            )  # fmt: skip
         table = _table("verdict", "audit", "why")
         for t in told.trials:
             table.add_row(Text(t.verdict, COLOURS.get(t.outcome, "")), t.question, _plain(t.says))
@@ -523,8 +535,8 @@ def explain(
         _console().print(table)
         typer.echo(told.page)
         return
-    if target is not None or decoder:
-        raise AssayError("--target and --decoder are for a pair; give --pair A B too.")
+    if target is not None or decoder or settings:
+        raise AssayError("--target, --decoder and --set are for a pair; give --pair A B too.")
     asked = method or ["all"]
     chosen(asked), aimed(criterion)  # an unknown name is told before the subject is opened
     if units is not None and units not in (known := [u for some in UNITS.values() for u in some]):

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Boxes, Gallery
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.what_would_change_its_mind import COHERENCE, GAP, WhatWouldChangeItsMind
+from assay.probes.what_would_change_its_mind import COHERENCE, GAP, NOWHERE, WhatWouldChangeItsMind
 from assay.standard import judge
 from assay.subject import Subject
 from assay.subjects import digits_mlp
@@ -48,8 +48,55 @@ def test_what_the_bundled_ranker_sees_moves_as_was_meant(ranker, run):
     assert finding.measure("reconstruction error").value < 0.2  # of the variance of a pixel
     error = finding.measure("reader's error on what is seen")
     assert error.value < 0.5 * {b.label: b.value for b in error.beside}["always the median"]
-    assert finding.alarms == ()
-    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "pass"
+    far = finding.measure(NOWHERE)
+    assert far.value == rows["from nowhere"].mean()
+    assert far.value > 0.8  # all the way to an end of the range, it draws what it has never drawn
+    assert {b.label: b.value for b in far.beside}["unchanged"] < 0.15
+    (alarm,) = finding.alarms
+    assert "of the pictures after the change come from nowhere" in alarm.says
+    assert alarm.doubts == (COHERENCE, GAP)
+    assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict == "cannot tell"
+
+
+def test_changes_that_end_at_the_tie_stay_near_what_the_decoder_knows(ranker, run):
+    far, near = (ask(ranker, run, pairs=60, steps=60, target=t).measure(NOWHERE) for t in (1.0, 0.5))
+    assert near.high < far.low
+
+
+def test_pictures_that_stay_near_what_is_known_raise_no_alarm(run):
+    """Discs in a row: the model sees where the disc is, draws it there, and changes end inside the range."""
+    x, place = _bumps(300)
+    model = Siamese(_Where(), _Gap(), _Bump()).eval()
+    data = {"train": (x[100:], place[100:]), "test": (x[:100], place[:100])}
+    subject = Subject.ranker(model, data, low=0, high=1, pairs=100)
+    near, far = (ask(subject, run, pairs=40, steps=60, target=t, clip=False) for t in (0.5, 1.0))
+    assert near.alarms == ()
+    assert near.measure(NOWHERE).value < 0.2
+    assert near.measure(COHERENCE).value > 0.9
+    assert "come from nowhere" in far.alarms[0].says
+    assert COHERENCE in far.alarms[0].doubts
+
+
+def _bumps(n):
+    place = np.random.default_rng(0).uniform(size=n).astype(np.float32)
+    return _Bump()(torch.from_numpy(place)[:, None]).numpy(), place
+
+
+class _Where(nn.Module):
+    """The centre of mass of a row, from 0 to 1 where there is one bump."""
+
+    def forward(self, x):
+        return (x * torch.linspace(0, 1, 12)).sum(1, keepdim=True) / x.sum(1, keepdim=True)
+
+
+class _Bump(nn.Module):
+    def forward(self, e):
+        return torch.exp(-((e - torch.linspace(0, 1, 12)) ** 2) / 0.02)
+
+
+class _Gap(nn.Module):
+    def forward(self, a, b):
+        return torch.sigmoid(3 * (a - b).sum(1))
 
 
 def test_pairs_are_shown_with_what_is_seen_of_them_and_where_it_changed(ranker, run):
@@ -110,7 +157,7 @@ def test_a_decoder_that_draws_nothing_closes_the_gate(ranker, run):
     blank = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail, Blank()).eval())
     finding = ask(blank, run, pairs=20, steps=20)
     assert "cannot be read as well as its inputs" in finding.alarms[0].says
-    assert "random change" in finding.alarms[1].says
+    assert "random change" in finding.alarms[-1].says
     assert all(COHERENCE in alarm.doubts for alarm in finding.alarms)
     assert finding.measure(COHERENCE).value == 0
     assert judge(WhatWouldChangeItsMind.standards[0], finding).verdict != "pass"
@@ -133,7 +180,46 @@ def test_rows_of_a_table_have_no_gallery_and_a_perfect_eye_sees_what_the_reader_
     assert finding.measure("likeness of the two maps").value == pytest.approx(1, abs=1e-5)
 
 
+def test_a_walk_of_the_embedding_leaves_the_input_and_says_how_far_it_went(ranker, run):
+    finding = ask(ranker, run, pairs=40, steps=20, walks="embedding")
+    rows, model = finding.samples.columns, ranker.model
+    pairs, _ = ranker.data["test"].take(rows["index"])
+    with torch.no_grad():
+        e = model.encode(pairs[:, 0])
+    assert (rows["read a"] == rows["read a'"]).all()
+    np.testing.assert_allclose(rows["moved"], rows["length"] / e.norm(dim=1).numpy(), rtol=1e-4)
+    assert finding.measure("relative move of the embedding").value == pytest.approx(np.sort(rows["moved"])[19])
+    assert finding.measure("angle with the straight line to the second").value > 20  # no mere blend of both
+    assert finding.measure("answers that turned").value > 0.9
+    line = {b.label: b.value for b in finding.measure(COHERENCE).beside}["on the straight line to the second"]
+    assert 0 < line <= 1
+    assert finding.measure(COHERENCE).value > 0.7
+    assert "likeness of the two maps" not in [m.name for m in finding.measures]
+    panels = [p.label for p in finding.views[1].exhibits[0].panels]
+    assert "where what is seen changed" in panels
+    assert "where the input changed" not in panels
+    assert finding.says.startswith("When embeddings are changed")
+    deaf = replace(ranker, model=Siamese(ranker.model.encoder, ranker.model.tail).eval())
+    assert "needs a decoder" in put(WhatWouldChangeItsMind(walks="embedding"), deaf, run).why
+
+
+def test_a_walk_keeps_to_its_region_and_is_charged_for_what_it_may_not(ranker, run):
+    plain, kept, charged = (
+        ask(ranker, run, pairs=20, steps=20, clip=False, target=0.5, **settings)
+        for settings in ({}, {"region": (0, 0, 4, 8)}, {"close": 1.0})
+    )
+    assert "only in rows 0 to 3 and columns 0 to 7" in kept.says
+    free, least = (f.measure("length of the change").value for f in (plain, charged))
+    assert least < free
+    c = [np.abs(f.samples.columns["c'"] - 0.5).mean() for f in (plain, kept, charged)]
+    assert c[0] < min(c[1:])  # less to change, or a charge for it: less of the way in as many steps
+
+
 def test_bad_settings_are_refused():
+    with pytest.raises(AssayError, match="settings tv of .* leave them out with walks=embedding"):
+        WhatWouldChangeItsMind(walks="embedding", tv=1.0)
+    with pytest.raises(AssayError, match="region 4,0,0,8 is none; give top,left,bottom,right"):
+        WhatWouldChangeItsMind(region=(4, 0, 0, 8))
     with pytest.raises(AssayError, match="target=1.5 .* between 0 and 1"):
         WhatWouldChangeItsMind(target=1.5)
     with pytest.raises(AssayError, match="pairs=0 .* at least 1"):

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from assay.finding import Beside, Curve, Line, Measure, Panel
-from assay.pair_explanation import Check, Frame, PairExplanation, Shown, Side, Trial
+from assay.pair_explanation import Check, Drawn, Frame, PairExplanation, Shown, Side, Strip, Trial
 from assay.report.pair_explanation import animate, render, tally
 
 HOSTILE = "<script>alert('x')</script>"
@@ -26,11 +26,12 @@ def made(*, decoder: bool = True, hostile: str = "") -> PairExplanation:
         return Panel.of(f"{label}{hostile}", f"alt of {label}{hostile}", draw.uniform(size=(channels, 8, 8)))
 
     def frame(step: int, c: float) -> Frame:
-        return Frame(step=step, c=c, panel=panel(f"step {step}"), seen=panel(f"seen {step}") if decoder else None)
+        seen = panel(f"seen {step}") if decoder else None
+        return Frame(step=step, c=c, panel=panel(f"step {step}"), seen=seen, strange=step == 40)
 
     def shown(label: str) -> Shown:
-        checks = (Check("fail", f"not local{hostile}"), Check("pass", "needs the model"))
-        return Shown(panel=panel(label, 3), says=f"how it is drawn{hostile}", checks=checks)
+        says = f"how it is drawn{hostile}"
+        return Shown(panel=panel(label, 3), says=says, colours=("#000", "#fff"), low=0.001, high=0.0502)
 
     def curve(name: str) -> Curve:
         lines = (Line(label=f"the answer{hostile}", x=(0.0, 1.0, 2.0), y=(0.8, 0.7, 0.5)),)
@@ -61,8 +62,14 @@ def made(*, decoder: bool = True, hostile: str = "") -> PairExplanation:
         frames=tuple(frame(step, c) for step, c in ((0, 0.8), (20, 0.7), (40, 0.504))),
         pictures=(panel("before"), panel("after"), panel("change")),
         maps=tuple(shown(label) for label in ("grey", "green on red", "red on blue", "regions, max", "regions, mean")),
+        checks=(Check("fail", f"not local{hostile}"), Check("pass", "needs the model")),
         seen=(panel("seen before"), panel("seen after")) if decoder else (),
         seen_maps=(shown("seen difference"),) if decoder else (),
+        seen_checks=(Check("fail", "drawn from nowhere"),) if decoder else (),
+        strips=(
+            Strip(title=f"A line{hostile}", says=f"To compare{hostile}.",
+                  drawn=(Drawn(label="0 %", c=0.8, panel=panel("line"), strange=True),)),
+        ) if decoder else (),
         trials=(
             Trial(name="local", question=f"Is it local{hostile}?", outcome="fail", verdict=f"not local{hostile}",
                   says=f"The angle is wide{hostile}.", measures=(angle,), views=(curve("angles"),)),
@@ -75,6 +82,7 @@ def made(*, decoder: bool = True, hostile: str = "") -> PairExplanation:
         ),
         decoder=False,
         settings="target 0.5",
+        manner=("tv=0.1",),
         method="a thesis",
         budget="quick",
         seed=0,
@@ -98,8 +106,16 @@ def test_no_map_without_its_verdict_and_no_audit_without_what_chance_gets() -> N
     assert len(cards) == len(told.maps) + len(told.seen_maps)
     for card, m in zip(cards, (*told.maps, *told.seen_maps), strict=True):
         assert f"<strong>{m.panel.label}</strong>" in card
-        assert re.search(r'class="badge fail">.*?not local</span>', card, re.S)
-        assert re.search(r'class="badge pass">.*?needs the model</span>', card, re.S)
+        assert "from 0.00100 to 0.0502" in card  # what its colours stand for
+        assert "linear-gradient(90deg, #000, #fff)" in card
+        assert "badge" not in card
+    groups = re.findall(r'<p class="verdicts" aria-label="([^"]+)">(.*?)</p>\s*<ul class="maps">', page, re.S)
+    assert [label for label, _ in groups] == ["Verdicts on these maps", "Verdicts on what is seen"]
+    assert re.search(
+        r'class="badge fail">.*?not local</span>.*class="badge pass">.*?needs the model<', groups[0][1], re.S
+    )
+    assert re.search(r'class="badge fail">.*?drawn from nowhere</span>', groups[1][1], re.S)
+    assert page.count("from nowhere</span></figcaption>") == 2  # the last frame of what is seen, and one on the line
     trials = re.findall(r'<article class="trial".*?</article>', page, re.S)
     assert len(trials) == 4
     for text, trial in zip(trials, told.trials, strict=True):
@@ -117,8 +133,8 @@ def test_no_map_without_its_verdict_and_no_audit_without_what_chance_gets() -> N
 def test_the_page_says_how_to_explain_the_other_one() -> None:
     told = replace(made(), target=0.25, swapped_target=0.75)
     words = re.sub(r"<[^>]+>", "", page_of(told))
-    assert "assay explain toy.py:build --pair 40 12 --target 0.75 --budget quick --seed 0" in words
-    assert "assay explain toy.py:build --pair 12 40 --target 0.25 --budget quick --seed 0" in words
+    assert "assay explain toy.py:build --pair 40 12 --target 0.75 --set tv=0.1 --budget quick --seed 0" in words
+    assert "assay explain toy.py:build --pair 12 40 --target 0.25 --set tv=0.1 --budget quick --seed 0" in words
     assert "swap the two numbers." in re.sub(r"<[^>]+>", "", page_of(replace(told, source=())))
 
 
@@ -176,9 +192,14 @@ def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, 
         for width, scheme in ((360, "dark"), (1280, "light")):
             page = visit(path, viewport={"width": width, "height": 800}, color_scheme=scheme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
-            for badge in page.locator(".map .badge").all():
+            for badge in page.locator(".verdicts .badge").all():
                 box = badge.bounding_box()
                 assert box is not None
                 assert box["x"] + box["width"] <= width
+            for card in page.locator(".map").all():  # a map is as wide as its card
+                outer, inner = card.bounding_box(), card.locator("img").bounding_box()
+                assert outer is not None
+                assert inner is not None
+                assert inner["width"] > outer["width"] - 40
             pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
-            assert pictures == [True] * (20 if name == "seen" else 14)
+            assert pictures == [True] * (21 if name == "seen" else 14)

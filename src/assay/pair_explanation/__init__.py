@@ -28,6 +28,7 @@ from assay.pair_explanation.trials import (
     changes,
     check_of,
     is_local,
+    knows,
     level,
     looks_as_asked,
     needs_its_model,
@@ -37,14 +38,17 @@ from assay.pair_explanation.trials import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from assay.methods.rank.familiar import Familiar
+    from assay.methods.rank.manner import Manner
     from assay.methods.rank.perception import Perception
     from assay.methods.rank.walk import Walk
     from assay.run import Run
     from assay.subject import PairModel, Ranking, Similarity, Subject
 
-__all__ = ["Check", "Frame", "PairExplanation", "Shown", "Side", "Trial", "explain_pair"]
+__all__ = ["Check", "Drawn", "Frame", "PairExplanation", "Shown", "Side", "Strip", "Trial", "explain_pair"]
 
 FRAMES = 10
+EMBEDDED, LINE = 60, 6  # steps of a walk of the embedding, pictures on the straight line
 DECODER_STEPS = 3000  # of training one
 METHOD = "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, ch. 4 and sec. 5.3"
 UNSEEN = (
@@ -71,15 +75,38 @@ class Frame:
     c: float
     panel: Panel
     seen: Panel | None
+    strange: bool = False
+    """What is seen is further from all that the decoder knows than held-out inputs are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A map as it is shown, with the verdicts that it stands under."""
+    """A map as it is shown, with its scale: the colours from `low` to `high`, in the unit of the inputs."""
 
     panel: Panel
     says: str
-    checks: tuple[Check, ...]
+    colours: tuple[str, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A picture decoded of an embedding that no input has, and what the model says of it."""
+
+    label: str
+    c: float
+    panel: Panel
+    strange: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """Such pictures on one way through the embeddings."""
+
+    title: str
+    says: str
+    drawn: tuple[Drawn, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +137,18 @@ class PairExplanation:
     frames: tuple[Frame, ...]
     pictures: tuple[Panel, ...]
     maps: tuple[Shown, ...]
+    checks: tuple[Check, ...]
+    """Of all these maps: they are drawings of one change."""
     seen: tuple[Panel, ...]
     seen_maps: tuple[Shown, ...]
+    seen_checks: tuple[Check, ...]
+    strips: tuple[Strip, ...]
     trials: tuple[Trial, ...]
     decoder: bool
     """One was trained for this page."""
     settings: str
+    manner: tuple[str, ...]
+    """What was set of the walk, as it is typed: NAME=VALUE."""
     method: str
     budget: str
     seed: int
@@ -134,6 +167,7 @@ def explain_pair(
     *,
     target: float | None = None,
     decoder: bool = False,
+    manner: Manner | None = None,
     run: Run,
     out: str | Path = "runs",
     source: tuple[str, ...] = (),
@@ -142,12 +176,13 @@ def explain_pair(
 
     `first` and `second` are numbers of test inputs or image files; the first is changed. `target` is where its
     comparison is to go, by default to a tie. `decoder` trains one for a model that has none; the model stays as it is.
+    `manner` is how the walk is made: in a region, with penalties, with momentum.
     """
     from assay.probe import undisturbed
     from assay.report.pair_explanation import animate, render
 
     start = time.perf_counter()
-    scene = Scene.of(subject, first, second, target, run)
+    scene = Scene.of(subject, first, second, target, run, manner)
     trained = _decoder(subject, scene, run) if decoder else None
     if trained is not None:
         subject = replace(subject, model=trained.model)
@@ -160,7 +195,7 @@ def explain_pair(
         told,
         seconds=time.perf_counter() - start,
         source=source,
-        page=Path(out) / f"{folder}-to-{scene.target:g}" / "explanation.html",
+        page=Path(out) / "-".join([folder, f"to-{scene.target:g}", *map(store.slug, told.manner)]) / "explanation.html",
     )
     moving = animate(made.frames, scale=made.scale, target=made.target)
     store.write_atomically(made.page.with_name(made.moving), moving)
@@ -235,12 +270,13 @@ def _told(
     tick(1)
     sanity, seen_sanity = needs_its_model(model, scene, walked, rng)
     tick(1)
-    coherence, readable = looks_as_asked(subject, scene, after, seen, others, run)
+    known = knows(subject, scene, run)
+    coherence, readable = looks_as_asked(subject, scene, after, seen, others, known, run)
     if trained is not None and not trained.good_enough:
         readable = (Check("fail", "cannot be read: no explanation"),)
     tick(1)
-    frames = tuple(_frames(model, scene, walked, seen is not None))
-    maps = tuple(_maps(scene, after, (check_of(local), check_of(sanity))))
+    frames = tuple(_frames(model, scene, walked, known))
+    maps = tuple(_maps(scene, after))
     tick(1)
     right = None
     if isinstance(task, Ranking) and scene.values[0] is not None and scene.values[1] is not None:
@@ -267,13 +303,15 @@ def _told(
         frames=frames,
         pictures=_pictures(scene, scene.a, after, "the first input"),
         maps=maps,
+        checks=(check_of(local), check_of(sanity)),
         seen=_pictures(scene, seen.before, seen.after, "what the model sees") if seen is not None else (),
-        seen_maps=tuple(_seen_maps(scene, seen, (*readable, *seen_sanity, check_of(recycled))))
-        if seen is not None
-        else (),
+        seen_maps=tuple(_seen_maps(scene, seen)) if seen is not None else (),
+        seen_checks=(*readable, *seen_sanity, check_of(recycled)) if seen is not None else (),
+        strips=tuple(_strips(model, scene, known)) if seen is not None else (),
         trials=(local, recycled, sanity, coherence),
         decoder=trained is not None,
         settings=_settings(scene),
+        manner=tuple(f"{name}={value}" for name, value in scene.manner.changed().items()),
         method=METHOD,
         budget=run.budget.name,
         seed=run.seed,
@@ -325,7 +363,8 @@ def _walk_says(scene: Scene, walked: Walk) -> str:
     towards = "the tie" if scene.target == scene.task.tie else _answer(scene.task, scene.target)
     head = (
         f"{scene.what[0][:1].upper()}{scene.what[0][1:]} is changed a little at a time, downhill on the squared "
-        f"distance of the answer from {scene.target:g} ({towards}), while {scene.what[1]} stays as it is. "
+        f"distance of the answer from {scene.target:g} ({towards}), while {scene.what[1]} stays as it is"
+        f"{(how := scene.manner.told()) and ', '}{how}. "
     )
     if abs(c - scene.target) <= NEAR * (high - low):
         return f"{head}It gets there in {steps} step{'' if steps == 1 else 's'}."
@@ -334,7 +373,8 @@ def _walk_says(scene: Scene, walked: Walk) -> str:
 
 def _settings(scene: Scene) -> str:
     size = f"length {scene.step:.3g} along" if scene.even else f"{scene.step:.3g} times"
-    return f"{scene.steps} steps of {size} the gradient of (c − {scene.target:g})², not clipped"
+    how = scene.manner.told()
+    return f"{scene.steps} steps of {size} the gradient of (c − {scene.target:g})², not clipped{how and ', '}{how}"
 
 
 def _change_says(scene: Scene, after: Tensor) -> str:
@@ -380,23 +420,80 @@ def _trace(scene: Scene, walked: Walk, right: float | None) -> Curve:
     )
 
 
-def _frames(model: PairModel, scene: Scene, walked: Walk, decoder: bool) -> Iterator[Frame]:
+def _frames(model: PairModel, scene: Scene, walked: Walk, known: Familiar | None) -> Iterator[Frame]:
     """Steps of the walk between which the answer changes by about as much each time, its first and last among them."""
     import torch
 
     trace = walked.trace[:, 0]
-    levels = torch.linspace(float(trace[0]), float(trace[-1]), FRAMES).to(trace)
-    near = (trace[None] - levels[:, None]).abs().argmin(1)  # the first where several are as near
-    for step in sorted({0, *near.tolist(), len(trace) - 1}):
+    for step in _even(trace):
         x, c = walked.frames[step], float(trace[step])
         with torch.no_grad():
-            picture = model.decode(model.encode(x)) if decoder else None
+            e = model.encode(x) if model.decoder is not None else None
         panel = Panel.of("input", f"The first input after {step} steps: {c:.2f}", scene.unit(x[0]).numpy())
-        seen = None
-        if picture is not None:
-            told = f"What the model sees after {step} steps: {c:.2f}"
-            seen = Panel.of("seen", told, scene.unit(picture[0]).numpy())
-        yield Frame(step=step, c=c, panel=panel, seen=seen)
+        if e is None:
+            yield Frame(step=step, c=c, panel=panel, seen=None)
+            continue
+        one = _draw(model, scene, known, f"What the model sees after {step} steps", c, e)
+        yield Frame(step=step, c=c, panel=panel, seen=one.panel, strange=one.strange)
+
+
+def _even(trace: Tensor) -> list[int]:  # steps -> places
+    import torch
+
+    levels = torch.linspace(float(trace[0]), float(trace[-1]), FRAMES).to(trace)
+    near = (trace[None] - levels[:, None]).abs().argmin(1)  # the first where several are as near
+    return sorted({0, *near.tolist(), len(trace) - 1})
+
+
+def _draw(model: PairModel, scene: Scene, known: Familiar | None, label: str, c: float, e: Tensor) -> Drawn:  # 1 s
+    import torch
+
+    with torch.no_grad():
+        picture = model.decode(e)[0]
+    panel = Panel.of("seen", f"{label}: {c:.2f}", scene.unit(picture).numpy())
+    strange = known is not None and bool(known.away(model, e).strange)
+    return Drawn(label=label, c=c, panel=panel, strange=strange)
+
+
+def _strips(model: PairModel, scene: Scene, known: Familiar | None) -> Iterator[Strip]:
+    """What is decoded when the embedding itself is walked (Algorithm 1), and on the line to that of the second."""
+    import torch
+
+    from assay.methods.rank.walk import degrees, interpolate, relative_move, to_tie, walk
+
+    with torch.no_grad():
+        e, other = model.encode(scene.a), model.encode(scene.b)
+
+    def score(code: Tensor) -> Tensor:  # n s -> n
+        return model.compare(code, other.expand(len(code), -1))
+
+    straight = to_tie(score, e, at=scene.target)
+    length = float(straight.distance) if bool(straight.found) else float((other - e).norm())
+    if length > 0:
+        low, high = scene.scale
+        end = walk(
+            score, e, target=scene.target, steps=EMBEDDED, step=length / (EMBEDDED // 2), unit=True,
+            tolerance=NEAR * (high - low), frames=EMBEDDED + 1,
+        )  # fmt: skip
+        best = int((end.trace[:, 0] - scene.target).abs().argmin())
+        trace, after = end.trace[: best + 1, 0], end.frames[best]
+        turn = float(degrees(after - e, other - e))
+        yield Strip(
+            title="If the embedding itself is walked",
+            says=f"Nothing is done to the input: its embedding goes to {float(trace[-1]):.3f} in {best} steps, by "
+            f"{100 * float(relative_move(e, after)):.0f} % of its length and {turn:.0f}° off the line to that of the "
+            "second, and is drawn on its way.",
+            drawn=tuple(_draw(model, scene, known, f"step {k}", float(trace[k]), end.frames[k]) for k in _even(trace)),
+        )
+    line = interpolate(e, other, LINE)
+    yield Strip(
+        title="On the straight line to the second",
+        says="To compare: the first embedding turns into the second, which blends the two and needs no gradient.",
+        drawn=tuple(
+            _draw(model, scene, known, f"{100 * k / (LINE - 1):.0f} %", float(score(code).detach()), code)
+            for k, code in enumerate(line)
+        ),
+    )
 
 
 def _pictures(scene: Scene, before: Tensor, after: Tensor, of: str) -> tuple[Panel, ...]:  # 1 c h w, 1 c h w
@@ -415,37 +512,61 @@ def _pictures(scene: Scene, before: Tensor, after: Tensor, of: str) -> tuple[Pan
     )
 
 
-def _maps(scene: Scene, after: Tensor, checks: tuple[Check, ...]) -> Iterator[Shown]:
+def _maps(scene: Scene, after: Tensor) -> Iterator[Shown]:
     """The grey map, both overlays, and the regions by their maximum and mean."""
-    from assay.methods.rank.maps import blend, grey, overlay, tessellate
+    from assay.methods.rank.maps import blend, grey, overlay, ramp, sizes, tessellate
 
     image, heat = scene.unit(scene.a), grey(scene.a, after).cpu()
+    low, high = (float(end) for end in sizes(scene.a, after).aminmax())
 
-    def shown(label: str, says: str, pixels: Tensor) -> Shown:  # 1 c h w
+    def shown(label: str, says: str, pixels: Tensor, *colours: str) -> Shown:  # 1 c h w
         alt = f"Map of the change, {label}: {says}"
-        return Shown(panel=Panel.of(label, alt, pixels[0].numpy()), says=says, checks=checks)
+        panel = Panel.of(label, alt, pixels[0].numpy())
+        return Shown(panel=panel, says=says, colours=colours, low=low, high=high)
 
-    yield shown("grey", "white where the change is largest", heat[:, None])
-    yield shown("green on red", "the change in green over the input in red", overlay(image, heat, "green-red"))
-    yield shown("red on blue", "the same for readers who cannot tell green from red", overlay(image, heat, "red-blue"))
+    yield shown("grey", "white where the change is largest", heat[:, None], "#000", "#fff")
+    yield shown(
+        "green on red", "the change in green over the input in red", overlay(image, heat, "green-red"), "#000", "#0f0"
+    )
+    yield shown(
+        "red on blue",
+        "the change in red over the input in blue, for readers who cannot tell green from red",
+        overlay(image, heat, "red-blue"),
+        "#000",
+        "#f00",
+    )
     segments = max(12, min(100, round(0.85 * max(image.shape[2:]))))  # 24 of 28 x 28, 95 of 112 x 112
     try:
         regions = {r: tessellate(image, heat, segments=segments, reduce=r) for r in ("max", "mean")}
     except MissingExtra:
         return
     yield shown(
-        "regions, largest", "each SLIC region at its largest change: one pixel decides", blend(image, regions["max"])
+        "regions, largest",
+        "each SLIC region at its largest change, over the grey input: one pixel decides",
+        blend(image, regions["max"]),
+        *ramp("jet"),
     )
-    yield shown("regions, mean", "the same regions at their mean change", blend(image, regions["mean"]))
+    yield shown(
+        "regions, mean",
+        "the same regions at their mean change, over the grey input",
+        blend(image, regions["mean"]),
+        *ramp("jet"),
+    )
 
 
-def _seen_maps(scene: Scene, seen: Perception, checks: tuple[Check, ...]) -> Iterator[Shown]:
-    from assay.methods.rank.maps import overlay
+def _seen_maps(scene: Scene, seen: Perception) -> Iterator[Shown]:
+    from assay.methods.rank.maps import overlay, sizes
 
     heat, image = seen.map.cpu(), scene.unit(seen.before)
-    for label, says, pixels in (
-        ("what is seen, grey", "white where what the model sees changes most", heat[:, None]),
-        ("what is seen, red on blue", "the same in red over what it sees, in blue", overlay(image, heat, "red-blue")),
+    low, high = (float(end) for end in sizes(seen.before, seen.after).aminmax())
+    for label, says, pixels, colour in (
+        ("what is seen, grey", "white where what the model sees changes most", heat[:, None], "#fff"),
+        (
+            "what is seen, red on blue",
+            "the same in red over what it sees, in blue",
+            overlay(image, heat, "red-blue"),
+            "#f00",
+        ),
     ):
         panel = Panel.of(label, f"Map of the change, {label}: {says}", pixels[0].numpy())
-        yield Shown(panel=panel, says=says, checks=checks)
+        yield Shown(panel=panel, says=says, colours=("#000", colour), low=low, high=high)

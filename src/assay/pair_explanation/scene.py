@@ -13,6 +13,7 @@ from assay.errors import AssayError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from assay.methods.rank.manner import Manner
     from assay.methods.rank.walk import Tied, Walk
     from assay.run import Run
     from assay.subject import Ranking, Similarity, Subject
@@ -41,12 +42,20 @@ class Scene(NamedTuple):
     step: float
     even: bool  # steps of that length, not that many times the gradient
     steps: int
+    manner: Manner
 
     @classmethod
     def of(
-        cls, subject: Subject, first: int | str | Path, second: int | str | Path, target: float | None, run: Run
+        cls,
+        subject: Subject,
+        first: int | str | Path,
+        second: int | str | Path,
+        target: float | None,
+        run: Run,
+        manner: Manner | None = None,
     ) -> Scene:
         """Read the pair, refuse what cannot be explained, and find a step that does not jump past the target."""
+        from assay.methods.rank.manner import PLAIN
         from assay.methods.rank.walk import to_tie
         from assay.probe import undisturbed
         from assay.subject import Classification, PairModel
@@ -76,8 +85,10 @@ class Scene(NamedTuple):
             )
         (a, what, value), (b, what_b, value_b) = (read(subject, given) for given in (first, second))
         a, b = a.to(run.device), b.to(run.device)
+        how = PLAIN if manner is None else manner
+        mask = how.mask(a)
         with undisturbed(model, run):
-            tied = to_tie(score_of(model, b), a, at=task.tie)
+            tied = to_tie(score_of(model, b), a, at=task.tie, mask=mask)
             c = float(score_of(model, b)(a).detach())
             near = NEAR * (high - low)
             if abs(c - goal) <= near:
@@ -88,7 +99,8 @@ class Scene(NamedTuple):
             slope = float(tied.slope)
             stuck = AssayError(
                 f"The answer {c:.3f} of {subject.name!r} does not move with {what}: its gradient is 0 there, so that "
-                f"there is no way to walk. Swap the two, or choose another pair."
+                f"there is no way to walk. Swap the two, or choose another pair"
+                + (" or region." if how.region else ".")
             )
             if not slope > 0:
                 raise stuck
@@ -106,6 +118,7 @@ class Scene(NamedTuple):
                 step=max(STEP, SHRINK / slope**2),
                 even=False,
                 steps=STEPS,
+                manner=how,
             )
             walked = scene.walk(model)
             for _ in range(QUARTERS):
@@ -115,7 +128,7 @@ class Scene(NamedTuple):
                 walked = scene.walk(model)
             steps = int(walked.steps)
             if abs(float(walked.c) - goal) > abs(c - goal) / 2:  # flat at first and steep later: no such step is right
-                straight = to_tie(score_of(model, b), a, at=goal)
+                straight = to_tie(score_of(model, b), a, at=goal, mask=mask)
                 if bool(straight.found):
                     scene = scene._replace(step=float(straight.distance) / (STEPS // 2), even=True)
                     walked = scene.walk(model)
@@ -139,7 +152,7 @@ class Scene(NamedTuple):
         low, high = self.scale
         return walk(
             score_of(model, self.b), self.a, target=self.target, steps=self.steps, step=self.step, unit=self.even,
-            tolerance=NEAR * (high - low), frames=frames,
+            tolerance=NEAR * (high - low), frames=frames, **self.manner.ways(self.a),
         )  # fmt: skip
 
     def as_far(self, model: nn.Module, length: float) -> Walk:
@@ -152,7 +165,10 @@ class Scene(NamedTuple):
         steps, end = min(self.steps, COARSE), self.scale[int(self.up)]
         if self.up and not ordered(self.task):
             end = FAR * self.task.tie  # distances have no end
-        return walk(score_of(model, self.b), self.a, target=end, steps=steps, step=length / steps, unit=True)
+        return walk(
+            score_of(model, self.b), self.a, target=end, steps=steps, step=length / steps, unit=True,
+            **self.manner.ways(self.a),
+        )  # fmt: skip
 
     def unit(self, x: Tensor) -> Tensor:  # *d -> *d in [0, 1]
         """As a picture; what lies outside the bounds is drawn at them."""
@@ -184,11 +200,14 @@ def read(subject: Subject, given: int | str | Path) -> tuple[Tensor, str, float 
     """One input of the pair as the model takes it, 1 c h w; what it is called, and its value if that is known."""
     import numpy as np
 
+    from assay.data.valued_images import ValuedImages
     from assay.explanation import read_input
     from assay.subject import InputSpace
 
     pairs, space, text = subject.pairs["test"], subject.inputs, str(given).strip()
     if not re.fullmatch(r"-?\d+", text):
+        if isinstance(pairs.singles, ValuedImages):  # they were scaled and cropped, so a file of the same kind is too
+            return _as_theirs(subject, Path(text))
         one = replace(subject, inputs=InputSpace(space.shape[1:], space.low, space.high))
         return read_input(one, text)[0], Path(text).name, None
     index, n = int(text), len(pairs.singles)
@@ -196,3 +215,20 @@ def read(subject: Subject, given: int | str | Path) -> tuple[Tensor, str, float 
         raise AssayError(f"There is no input {index}; 'test' has {n:,} to make pairs of, numbered 0 to {n - 1}.")
     x, _ = pairs.singles.take(np.array([index]))
     return x.float(), f"input {index}", float(pairs.values[index])
+
+
+def _as_theirs(subject: Subject, path: Path) -> tuple[Tensor, str, float | None]:
+    """An image file in the form of the test images; with its number, where it is one of these or was trained on."""
+    from assay.data.arrays import as_inputs
+    from assay.data.image import decode
+    from assay.data.valued_images import ValuedImages
+
+    if not path.is_file():
+        raise AssayError(f"There is no image {str(path)!r}; give the number of a test input, or the path of an image.")
+    value, form = None, None
+    for pairs in subject.pairs.values():
+        if isinstance(pairs.singles, ValuedImages):
+            form = form or pairs.singles.form
+            there = {known.resolve(): float(v) for known, v in zip(pairs.singles.paths, pairs.values, strict=True)}
+            value = there.get(path.resolve(), value)
+    return as_inputs(decode(path, path.name, form)[None]), path.name, value

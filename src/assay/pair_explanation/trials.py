@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.methods.explain.sanity import Needs
+    from assay.methods.rank.familiar import Away, Familiar
     from assay.methods.rank.pair_sanity import Stage, Start
     from assay.methods.rank.perception import Gate, Perception, Reader, Reading
     from assay.methods.rank.walk import Walk
@@ -61,11 +62,11 @@ def check_of(trial: Trial) -> Check:
 
 
 def changes(scene: Scene, change: Tensor, rng: torch.Generator) -> Tensor:  # 1 *d -> CHANCE *d
-    """The first input after random changes as long as this one."""
+    """The first input after random changes as long as this one, in the same region."""
     from assay.methods.rank.perception import random_change
 
-    many = scene.a.expand(CHANCE, *scene.a.shape[1:])
-    return random_change(many, change.norm().expand(CHANCE), rng=rng)
+    many, mask = scene.a.expand(CHANCE, *scene.a.shape[1:]), scene.manner.mask(scene.a)
+    return random_change(many, change.norm().expand(CHANCE), rng=rng, mask=mask)
 
 
 def beaten(value: float, random: Sequence[float]) -> Outcome:
@@ -87,18 +88,23 @@ def is_local(model: nn.Module, scene: Scene, walked: Walk, others: Tensor) -> Tr
 
     score, change = score_of(model, scene.b), walked.x - scene.a
     length = float(change.norm())
-    once = one_step(score, scene.a, target=scene.target, length=length)
+    mask = scene.manner.mask(scene.a)
+    once = one_step(score, scene.a, target=scene.target, length=length, mask=mask)
     step = once.x - scene.a
-    turn, alike = float(angle(change, step)), float(rank_correlation(grey(scene.a, walked.x), grey(scene.a, once.x)))
+    inside = scene.manner.inside
+
+    def likeness(x: Tensor, p: Tensor, q: Tensor) -> Tensor:  # n *d each -> n
+        return rank_correlation(inside(grey(x, p)), inside(grey(x, q)))
+
+    turn, alike = float(angle(change, step)), float(likeness(scene.a, walked.x, once.x))
     many, line = scene.a.expand_as(others), step.expand_as(others)
     by_chance = angle(others - many, line).tolist()
-    alike_by_chance = rank_correlation(grey(many, others), grey(many, many + line)).tolist()
+    alike_by_chance = likeness(many, others, many + line).tolist()
     straight = min(1.0, length / float(walked.length)) if float(walked.length) > 0 else 1.0
     beyond = scene.scale[int(scene.task.tie > scene.c)]
     goal = beyond if scene.target == scene.task.tie else scene.target
-    four = agreement(
-        score, scene.a, target=goal, tie=scene.task.tie, steps=STEPS, step=STEP if scene.even else scene.step
-    )
+    step_size = STEP if scene.even else scene.step
+    four = agreement(score, scene.a, target=goal, tie=scene.task.tie, steps=STEPS, step=step_size, mask=mask)
     angles = {pair: float(value) for pair, value in four.angle.items()}
     known = [pair for pair in PAIRS if angles[pair] == angles[pair]]
     local = turn <= LOCAL
@@ -240,7 +246,7 @@ def needs_its_model(
     def see(net: nn.Module, end: Walk) -> dict[str, Seen]:
         assert isinstance(net, PairModel)
         moved = (end.c - end.trace[0]).abs()
-        maps = {"change": Seen(grey(scene.a, end.x), moved)}
+        maps = {"change": Seen(scene.manner.inside(grey(scene.a, end.x)), moved)}
         if net.decoder is not None:
             maps["seen"] = Seen(perceive(net, scene.a, end.x).map, moved)
         return maps
@@ -263,7 +269,8 @@ def needs_its_model(
             ]
     told = {kind: needs([found[kind, start] for start in _STARTS]) for kind in own}
     edge = {
-        name: float(likeness(own["change"].map, map_.abs().mean(1)).absolute) for name, map_ in blind(scene.a).items()
+        name: float(likeness(own["change"].map, scene.manner.inside(map_.abs().mean(1))).absolute)
+        for name, map_ in blind(scene.a).items()
     }
     outcome, verdict = _NEEDS[told["change"]]
     most, where = max(
@@ -347,10 +354,37 @@ def _cascades(found: Mapping[tuple[str, Start], Sequence[Stage]]) -> Curve:
     )
 
 
+NOWHERE = Check("fail", "drawn from nowhere: no explanation")
+
+
+def knows(subject: Subject, scene: Scene, run: Run) -> Familiar | None:
+    """What the decoder has drawn before: of the reader's inputs; None where too few others say what is far."""
+    from assay.methods.rank.familiar import familiar
+    from assay.subject import PairModel
+
+    assert isinstance(subject.model, PairModel)
+    known = _known(subject, scene, run)
+    if subject.model.decoder is None or known is None:
+        return None
+    asked, _ = rows_to_read(subject, scene, run)
+    held = subject.pairs["test"].singles.take(asked)[0].float().to(run.device)
+    return familiar(subject.model, known[0], held)
+
+
 def looks_as_asked(
-    subject: Subject, scene: Scene, after: Tensor, seen: Perception | None, others: Tensor, run: Run
+    subject: Subject,
+    scene: Scene,
+    after: Tensor,
+    seen: Perception | None,
+    others: Tensor,
+    known: Familiar | None,
+    run: Run,
 ) -> tuple[Trial, tuple[Check, ...]]:
-    """Does what it sees come to look as was meant, to a reader who never met the model; and how far is the tie?"""
+    """Does what it sees come to look as was meant, to a reader who never met the model; and how far is the tie?
+
+    The check that comes with it is the gate of every picture and map of what is seen: the reader must be able to read
+    what the model draws of unchanged inputs, and what it draws after the walk must lie near something that it knows.
+    """
     from assay.methods.rank.perception import KEPT
 
     trial = partial(Trial, name="coherence", question="Does it come to look like what was asked for?")
@@ -358,6 +392,9 @@ def looks_as_asked(
     if bool(scene.tied.found):
         far = f"The tie is {float(scene.tied.distance):.3g} away (L2) along the gradient."
     tie, reader = _tie(subject.model, scene, run), _reader(subject, scene, run) if seen is not None else None
+    away = _away(subject.model, known, after) if seen is not None and known is not None else None
+    near = _near(known, away, subject.model, scene)
+    lost = away is not None and bool(away.strange)
     if seen is None or reader is None or not ordered(scene.task):
         why = "classes have no order that a reader could see it move along"
         if seen is None:
@@ -365,25 +402,33 @@ def looks_as_asked(
         elif ordered(scene.task):
             why = f"a reader needs {LEAST} inputs with values besides the pair"
         says = f"Not asked: {why}. {far}"
-        return trial(outcome="not asked", verdict="not asked", says=says, measures=tie), ()
+        gates = () if away is None else (NOWHERE if lost else Check("pass", "drawn as it knows"),)
+        return trial(outcome="not asked", verdict="not asked", says=says, measures=(*near, *tie)), gates
     door = _gate(subject, scene, reader, run)
     found, chance = (_moved(reader, subject.model, scene, x) for x in (after, others))
     toward, by_chance = float(found.perception_moved), chance.perception_moved.tolist()
     readable = Check("pass", "can be read") if door.passes else Check("fail", "cannot be read: no explanation")
+    if lost:
+        readable = NOWHERE
     check = Check("cannot tell", "looks as asked? cannot tell")
-    if toward < 0:
+    if toward < 0 and not lost:
         check = Check("fail", "looks like the opposite")
-    elif door.passes and beaten(toward, by_chance) == "pass":
+    elif readable.outcome == "pass" and beaten(toward, by_chance) == "pass":
         check = Check("pass", "looks as asked")
     way = "higher" if scene.up else "lower"
     (image, image_after), (picture, picture_after) = ([float(v) for v in pair] for pair in found[1:])
+    doubts = "" if door.passes else " But it cannot read what this model draws, so that its word counts for little."
+    if lost:
+        doubts += (
+            " But what the model sees after the walk is like nothing that its decoder knows how to draw: the reader "
+            "must name a value, and there is none to name."
+        )
     return trial(
         outcome=check.outcome,
         verdict=check.says,
         says=f"A reader who never met the model (the nearest of known inputs) reads {picture:.2f} from what the model "
         f"sees before the walk and {picture_after:.2f} after it, where {way} was asked for; from the input itself "
-        f"{image:.2f} and {image_after:.2f}. {far}"
-        + ("" if door.passes else " But it cannot read what this model draws, so that its word counts for little."),
+        f"{image:.2f} and {image_after:.2f}. {far}{doubts}",
         measures=(
             Measure(
                 name="what is seen moves as asked",
@@ -408,9 +453,44 @@ def looks_as_asked(
                 f"{100 * KEPT:.0f} % that is no explanation",
                 beside=(Beside("always the median", 0.0), Beside("the inputs themselves", 1.0)),
             ),
+            *near,
             *tie,
         ),
     ), (readable,)
+
+
+def _away(model: nn.Module, known: Familiar, x: Tensor) -> Away:  # n *d
+    import torch
+
+    from assay.subject import PairModel
+
+    assert isinstance(model, PairModel)
+    with torch.no_grad():
+        return known.away(model, model.encode(x))
+
+
+def _near(known: Familiar | None, away: Away | None, model: nn.Module, scene: Scene) -> tuple[Measure, ...]:
+    """How far what is seen after the walk lies from all that the decoder knows, and how far it may."""
+    from assay.methods.rank.familiar import STRANGE
+
+    if known is None or away is None:
+        return ()
+    before = _away(model, known, scene.a)
+    return (
+        Measure(
+            name="distance from what the decoder knows",
+            value=float(away.furthest),
+            better="lower",
+            about=f"to the nearest of {len(known.codes):,} known inputs, in medians of their own distances: "
+            f"{float(away.picture):.2g} as a picture, {float(away.code):.2g} as an embedding. Of {len(known.held)} "
+            f"others, unchanged, {100 * (1 - STRANGE):.0f} % are within {known.limit:.2g}; beyond that it is drawn "
+            "from nowhere",
+            beside=(
+                Beside("before the walk", float(before.furthest)),
+                Beside("others, the median", float(known.held.median())),
+            ),
+        ),
+    )
 
 
 def _moved(reader: Reader, model: nn.Module, scene: Scene, after: Tensor) -> Reading:  # n *d
@@ -429,16 +509,14 @@ def rows_to_read(subject: Subject, scene: Scene, run: Run) -> tuple[NDArray[np.i
 
     free = np.setdiff1d(np.arange(len(subject.pairs["test"].singles)), [int(g) for g in scene.given if g.isdigit()])
     free = np.random.default_rng(run.seed).permutation(free)
-    count = min(READ, len(free) // 2)
+    count = min(READ, len(free) if "train" in subject.pairs else len(free) // 2)
     return np.sort(free[:count]), free[count:]
 
 
-def _reader(subject: Subject, scene: Scene, run: Run) -> Reader | None:
-    """Someone who has read other inputs than the pair; None where there are too few."""
+def _known(subject: Subject, scene: Scene, run: Run) -> tuple[Tensor, Tensor] | None:
+    """Other inputs than the pair, with their values, that the reader has read; None where there are too few."""
     import numpy as np
     import torch
-
-    from assay.methods.rank.perception import nearest_reader
 
     asked, rows = rows_to_read(subject, scene, run)
     known = subject.pairs.get("train", subject.pairs["test"])
@@ -448,7 +526,15 @@ def _reader(subject: Subject, scene: Scene, run: Run) -> Reader | None:
     if min(len(rows), len(asked)) < LEAST:
         return None
     x = known.singles.take(rows)[0].float().to(run.device)
-    return nearest_reader(x, torch.from_numpy(known.values[rows]).to(run.device))
+    return x, torch.from_numpy(known.values[rows]).to(run.device)
+
+
+def _reader(subject: Subject, scene: Scene, run: Run) -> Reader | None:
+    """Someone who has read other inputs than the pair; None where there are too few."""
+    from assay.methods.rank.perception import nearest_reader
+
+    known = _known(subject, scene, run)
+    return None if known is None else nearest_reader(*known)
 
 
 def _gate(subject: Subject, scene: Scene, reader: Reader, run: Run) -> Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,9 +15,12 @@ from torch import Tensor
 from assay.errors import AssayError, MissingExtra
 from assay.finding import Alarm, Beside, Boxes, Exhibit, Finding, Gallery, Measure, Panel, Table, share
 from assay.methods.rank.agreement import rank_correlation
+from assay.methods.rank.familiar import LEAST, STRANGE, Familiar, familiar
+from assay.methods.rank.manner import Manner, Momentum
 from assay.methods.rank.maps import blend, grey, overlay, tessellate
+from assay.methods.rank.penalties import SparseForm
 from assay.methods.rank.perception import KEPT, Reader, Reading, gate, nearest_reader, perceive, random_change
-from assay.methods.rank.walk import walk
+from assay.methods.rank.walk import degrees, relative_move, walk
 from assay.probe import Need, Probe
 from assay.standard import Standard
 from assay.subject import PairModel
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 EACH = 5  # pairs for each step of the budget
 STEPS = 10  # of a walk, for each step of the budget
 READ = 2000  # training inputs that the reader knows, at most
+HELD = 200  # test inputs that say how far an unchanged one is from what the decoder knows
 ROOM = 20_000_000  # values of these inputs, at most: 160 MB
 TIE = 0.5
 REGIONS = 16  # superpixels of a picture, at least; as many as its side has pixels, if these are more
 COHERENCE = "semantic coherence"
 GAP = "perception moves further than the input"
+NOWHERE = "pictures from nowhere"
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,13 @@ class WhatWouldChangeItsMind(Probe):
     The first input of a pair is walked along the gradient of the comparison, to the end of the range on the other side
     of the tie or to `target`. What the model sees, decoded from its embedding before and after, is read by the nearest
     training inputs, which know nothing of the model: does the value that is seen move where the comparison was sent,
-    and further than the value of the input itself? A random change of the same length stands beside it. With `clip`
-    inputs stay within their bounds; the source lets them leave.
+    and further than the value of the input itself? A random change of the same length stands beside it. Pictures that
+    are further from all that the decoder knows than held-out inputs are come from nowhere: where they are many,
+    coherence proves nothing. With `clip` inputs stay within their bounds; the source lets them leave.
+
+    `walks` is what is walked: the image, or the embedding itself (Algorithm 1), of which a picture is then decoded and
+    the input stays. A walk of images can be kept to a `region` (top,left,bottom,right in pixels), charged for rough,
+    many or long changes (`tv`, `sparse`, `close`), and given momentum (`damping`); all as `explain --pair` has them.
     """
 
     target: float | None = None
@@ -52,7 +62,16 @@ class WhatWouldChangeItsMind(Probe):
     steps: int | None = None
     step: float = 0.5
     clip: bool = True
+    walks: Literal["image", "embedding"] = "image"
+    region: tuple[int, ...] = ()
+    tv: float = 0.0
+    sparse: float = 0.0
+    sparse_form: SparseForm = "smooth"
+    close: float = 0.0
+    damping: float = 0.0
+    momentum: Momentum = "printed"
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     source: ClassVar[str] = (
@@ -65,23 +84,45 @@ class WhatWouldChangeItsMind(Probe):
         self.refuse_below(0, "target", "step")
         if self.target is not None and self.target > 1:
             raise AssayError(f"The setting target={self.target} of {self.name()!r} must lie between 0 and 1.")
+        shaped = self._manner.changed()
+        if self.walks == "embedding" and shaped:
+            raise AssayError(
+                f"The settings {', '.join(shaped)} of {self.name()!r} shape a change of images; leave "
+                "them out with walks=embedding."
+            )
+
+    @property
+    def _manner(self) -> Manner:
+        return Manner(
+            self.region, self.tv, self.sparse, self.sparse_form, self.close, self.damping, self.momentum
+        )  # fmt: skip
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and self.walks == "embedding" and getattr(subject.model, "decoder", None) is None:
+            return "a walk of the embedding needs a decoder to be seen, and this model has none; fit_decoder trains one"
+        return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
-        reader = _reader(subject, run)
+        known = _known(subject, run)
+        reader, knows = (None, None) if known is None else (nearest_reader(*known), _familiar(subject, known[0], run))
         steps = self.steps or STEPS * run.budget.steps
-        rows = run.map(partial(self._change, subject, reader, steps), subject, "test", index, "changing its mind")
+        work = partial(self._change, subject, reader, knows, steps)
+        rows = run.map(work, subject, "test", index, "changing its mind")
         seen = _Seen(subject, index, rows, run.seed)
-        measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.lengths())
+        measures = (*seen.coherence(), *seen.movements(), *seen.quality(), *seen.familiarity(), *seen.lengths())
         return Finding(
-            says=seen.says(self.clip),
+            says=seen.says("embeddings" if self.walks == "embedding" else "inputs", self.clip, self._manner.told()),
             measures=measures,
             samples=Table("test", {"index": index, **seen.columns()}),
             views=(*seen.boxes(), *seen.gallery(run.budget.shown)),
             alarms=seen.alarms(),
         )
 
-    def _change(self, subject: Subject, reader: Reader | None, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+    def _change(
+        self, subject: Subject, reader: Reader | None, knows: Familiar | None, steps: int, shard: Shard
+    ) -> Mapping[str, Tensor]:
         """Both inputs of a pair, the first one changed, and changed at random; what is seen and read of each."""
         model, box = subject.model, (subject.inputs.low, subject.inputs.high) if self.clip else None
         assert isinstance(model, PairModel)
@@ -93,20 +134,80 @@ class WhatWouldChangeItsMind(Probe):
 
         c = score(a)
         target = (c < TIE).to(c) if self.target is None else torch.full_like(c, self.target)
-        end = walk(score, a, target=target, steps=steps, step=self.step, box=box)
+        if self.walks == "embedding":
+            return self._in_codes(model, reader, knows, steps, shard, target)
+        end = walk(score, a, target=target, steps=steps, step=self.step, box=box, **self._manner.ways(a))
         length = (end.x - a).flatten(1).norm(dim=1)
-        noise = random_change(a, length, rng=shard.rng, box=box)
+        noise = random_change(a, length, rng=shard.rng, box=box, mask=self._manner.mask(a))
         pictures = {"a": a, "a'": end.x, "a random": noise}
         told = {"b": b, "map": grey(a, end.x), "length": length, "toward": (target - c).sign().double()}
         told |= {"c": c, "c'": end.c, "c random": score(noise)}
+        codes = {name: model.encode(x) for name, x in pictures.items()}
+        told |= _moves(codes["a"], codes["a'"], other)
+        codes["line"] = _line(codes["a"], codes["a'"], other)
         if model.decoder is not None:
             shown, blind = perceive(model, a, end.x), perceive(model, a, noise)
             pictures |= {"p": shown.before, "p'": shown.after, "p random": blind.after}
+            pictures["p line"] = model.decode(codes["line"])
             told |= {"error": shown.error, "p map": shown.map}
             told["likeness"] = rank_correlation(told["map"], shown.map)
-        if reader is not None:
-            told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
-        return told | pictures
+        return told | _told_of(model, reader, knows, codes, pictures)
+
+    def _in_codes(
+        self,
+        model: PairModel,
+        reader: Reader | None,
+        knows: Familiar | None,
+        steps: int,
+        shard: Shard,
+        target: Tensor,
+    ) -> Mapping[str, Tensor]:
+        """The same where the embedding is walked: the input stays, and what is decoded of it changes."""
+        a, b = shard.x[:, 0], shard.x[:, 1]
+        e, other = model.encode(a), model.encode(b)
+        end = walk(lambda code: model.compare(code, other), e, target=target, steps=steps, step=self.step)
+        length = (end.x - e).norm(dim=1)
+        codes = {"a": e, "a'": end.x, "a random": random_change(e, length, rng=shard.rng)}
+        codes["line"] = _line(e, end.x, other)
+        seen = {name: model.decode(code) for name, code in codes.items()}
+        pictures = {"a": a, "a'": a, "a random": a, "p": seen["a"], "p'": seen["a'"], "p random": seen["a random"]}
+        pictures["p line"] = seen["line"]
+        c, blind = model.compare(e, other), model.compare(codes["a random"], other)
+        told = {"b": b, "map": torch.zeros_like(grey(a, a)), "length": length, "toward": (target - c).sign().double()}
+        told |= {"c": c, "c'": end.c, "c random": blind, "p map": grey(seen["a"], seen["a'"])}
+        told["error"] = (seen["a"] - a).square().flatten(1).mean(1)
+        told |= _moves(e, end.x, other)
+        return told | _told_of(model, reader, knows, codes, pictures)
+
+
+def _moves(e: Tensor, after: Tensor, other: Tensor) -> dict[str, Tensor]:  # n s each
+    """How far an embedding went, in its own length, and how much that is the straight line to the other one."""
+    return {"moved": relative_move(e, after), "turned away": degrees(after - e, other - e)}
+
+
+def _line(e: Tensor, after: Tensor, other: Tensor) -> Tensor:  # n s each -> n s
+    """As far as the walk went, but on the straight line to the other embedding, and not beyond it."""
+    way = other - e
+    share = (after - e).norm(dim=1) / way.norm(dim=1).clamp_min(torch.finfo(e.dtype).tiny)
+    return torch.lerp(e, other, share.clamp(max=1)[:, None])
+
+
+def _told_of(
+    model: PairModel,
+    reader: Reader | None,
+    knows: Familiar | None,
+    codes: Mapping[str, Tensor],
+    pictures: dict[str, Tensor],
+) -> dict[str, Tensor]:
+    """The pictures, what is read of each, and how far embeddings are from what the decoder knows."""
+    told = dict(pictures)
+    if knows is not None:
+        for name, code in codes.items():
+            away = knows.away(model, code)
+            told |= {f"strange {name}": away.strange, f"away {name}": away.furthest}
+    if reader is not None:
+        told |= {f"read {name}": reader(picture) for name, picture in pictures.items()}
+    return told
 
 
 class _Seen:
@@ -152,9 +253,15 @@ class _Seen:
                 beside=(
                     Beside("a random change of the same length", float(self.blind.coherent.double().mean())),
                     Beside("read from the changed input", float((self.moved.image_moved > 0).double().mean())),
+                    Beside("on the straight line to the second", self._on_the_line()),
                 ),
             )
         ]
+
+    def _on_the_line(self) -> float:
+        """The same share where the embedding goes as far, but straight to that of the other input."""
+        toward = torch.from_numpy(self.rows["toward"])
+        return float((toward * (self._read("p line") - self._read("p")) > 0).double().mean())
 
     def movements(self) -> list[Measure]:
         """How far values move where they were sent, in their own units."""
@@ -206,6 +313,9 @@ class _Seen:
                     about="mean squared, over the variance of a value",
                     beside=(Beside("the mean input", 1.0),),
                 ),
+            ]
+        if "likeness" in self.rows:
+            found.append(
                 Measure.mean(
                     "likeness of the two maps",
                     self.rows["likeness"],
@@ -215,13 +325,51 @@ class _Seen:
                     about="rank correlation of where the input changed and where what is seen did; unless it is high, "
                     "neither map confirms the other",
                     beside=(Beside("a random map", 0.0),),
-                ),
-            ]
+                )
+            )
         return found
+
+    def familiarity(self) -> list[Measure]:
+        """Whether what is seen after the change is something that the decoder knows how to draw."""
+        if "strange a'" not in self.rows:
+            return []
+        before, blind = (float(self.rows[f"strange {name}"].mean()) for name in ("a", "a random"))
+        start, end = (float(np.median(self.rows[f"away {name}"])) for name in ("a", "a'"))
+        return [
+            Measure.proportion(
+                NOWHERE,
+                self.rows["strange a'"],
+                better="lower",
+                column="from nowhere",
+                about="share of the pairs where what is seen after the change is further from every known picture or "
+                f"embedding than {1 - STRANGE:.0%} of held-out inputs are; the median distance goes from "
+                f"{start:.2g} to {end:.2g} times that of the known ones",
+                beside=(Beside("unchanged", before), Beside("a random change of the same length", blind)),
+            )
+        ]
 
     def lengths(self) -> list[Measure]:
         turned, blind = ((self.rows["c"] > TIE) != (self.rows[c] > TIE) for c in ("c'", "c random"))
+        codes = [
+            Measure.median(name, told, better="neither", seed=self.seed, about=about, beside=beside)
+            for name, row, about, beside in (
+                (
+                    "relative move of the embedding",
+                    "moved",
+                    "length of its change over its own; nothing limits it",
+                    (),
+                ),
+                (
+                    "angle with the straight line to the second",
+                    "turned away",
+                    "degrees, in the embedding; near 0 the walk only blends the first input into the second",
+                    (Beside("by chance", 90.0),),
+                ),
+            )
+            if len(told := self.rows[row][np.isfinite(self.rows[row])])  # an embedding of zeros has no length
+        ]
         return [
+            *codes,
             Measure.median(
                 "length of the change",
                 self.rows["length"],
@@ -239,8 +387,10 @@ class _Seen:
         ]
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        names = ("c", "c'", "length", "read a", "read a'", "read p", "read p'")
+        names = ("c", "c'", "length", "moved", "turned away", "read a", "read a'", "read p", "read p'")
         told = {name: self.rows[name] for name in names if name in self.rows}
+        if "strange a'" in self.rows:
+            told |= {"from nowhere": self.rows["strange a'"], "distance from what is known": self.rows["away a'"]}
         told["turned"] = (self.rows["c"] > TIE) != (self.rows["c'"] > TIE)
         if self.moved is not None:
             told |= {"coherent": self.moved.coherent.numpy(), GAP: self.moved.gap.numpy()}
@@ -248,18 +398,24 @@ class _Seen:
             told["movement of the input"] = self.moved.image_moved.numpy()
         if "p" in self.rows:
             told["reconstruction error"] = self.rows["error"] / max(float(self.rows["a"].var(0).mean()), 1e-12)
+        if "likeness" in self.rows:
             told["likeness of the two maps"] = self.rows["likeness"]
         return told
 
-    def says(self, clip: bool) -> str:
-        kept = "" if clip else ", free to leave their bounds,"
+    def says(self, what: str, clip: bool, how: str) -> str:
+        kept = "" if clip or what == "embeddings" else ", free to leave their bounds,"
+        kept += f"{'' if kept else ','} {how}," if how else ""
         if self.moved is None:
-            return f"Inputs{kept} were changed until the comparison turned. Left out: {'; '.join(self.missing)}."
+            return (
+                f"{what.capitalize()}{kept} were changed until the comparison turned. Left out: "
+                f"{'; '.join(self.missing)}."
+            )
         n, seen, image = len(self.index), self.moved.perception_moved.mean(), self.moved.image_moved.mean()
+        stays = "stays" if what == "embeddings" else f"by {float(image):.2f}"
         return (
-            f"When inputs{kept} are changed to turn the comparison, what the model sees moves as was meant for "
+            f"When {what}{kept} are changed to turn the comparison, what the model sees moves as was meant for "
             f"{share(int(self.moved.coherent.sum()), n)} pairs: by {float(seen):.2f} in the mean, and the input "
-            f"itself by {float(image):.2f}, to a reader who knows nothing of the model."
+            f"itself {stays}, to a reader who knows nothing of the model."
         )
 
     def alarms(self) -> tuple[Alarm, ...]:
@@ -273,6 +429,19 @@ class _Seen:
                 else f"of what the reader knows about inputs it keeps {self.gate.kept:.0%}, less than {KEPT:.0%}"
             )
             alarms.append(Alarm(f"What the model sees cannot be read as well as its inputs: {why}.", doubts))
+        (far,) = self.familiarity() or (None,)
+        if far is None:
+            few = f"there are fewer than {LEAST} test inputs to tell what is far from what the decoder knows"
+            alarms.append(Alarm(f"Pictures from nowhere cannot be told: {few}.", doubts))
+        elif far.low is not None and far.value is not None and far.low > STRANGE:
+            alarms.append(
+                Alarm(
+                    f"{far.value:.0%} of the pictures after the change come from nowhere: they are further from all "
+                    "that the decoder knows than held-out inputs are, so that no reader's word on them counts. Changes "
+                    f"that end at the tie (target={TIE:g}) stay nearer.",
+                    doubts,
+                )
+            )
         blind, coherent = self.blind.coherent.double().mean(), self.coherence()[0]
         if coherent.low is not None and coherent.low <= float(blind):
             alarms.append(
@@ -331,10 +500,11 @@ class _Seen:
             for label, key in plain.items()
             if key in self.rows
         ]
-        drawn = {"where the input changed": overlay(unit["a"], heat)}
+        drawn = {"where the input changed": overlay(unit["a"], heat)} if heat.any() else {}
         try:
             segments = max(REGIONS, *heat.shape[1:])
-            drawn["by regions"] = blend(unit["a"], tessellate(unit["a"], heat, segments=segments))
+            if heat.any():
+                drawn["by regions"] = blend(unit["a"], tessellate(unit["a"], heat, segments=segments))
         except MissingExtra:
             pass  # superpixels are an extra; the map by pixels stays
         if "p" in self.rows:
@@ -349,15 +519,25 @@ class _Seen:
         return Exhibit(index=where, caption=told, panels=tuple(panels))
 
 
-def _reader(subject: Subject, run: Run) -> Reader | None:
-    """The nearest training inputs; None where there are none."""
+def _known(subject: Subject, run: Run) -> tuple[Tensor, Tensor] | None:
+    """Training inputs with their values, for the reader and as what the decoder knows; None where there are none."""
     train = subject.pairs.get("train")
     if train is None:
         return None
     most = min(READ, ROOM // int(np.prod(subject.inputs.shape[1:])))
     known = np.sort(np.random.default_rng(run.seed).permutation(len(train.singles))[:most])
     x, _ = train.singles.take(known)
-    return nearest_reader(x.to(run.device), torch.from_numpy(train.values[known]).to(run.device))
+    return x.to(run.device), torch.from_numpy(train.values[known]).to(run.device)
+
+
+def _familiar(subject: Subject, known: Tensor, run: Run) -> Familiar | None:
+    """What the decoder knows, and how far test inputs are from it; None without a decoder or with too few of them."""
+    test, model = subject.pairs["test"].singles, subject.model
+    assert isinstance(model, PairModel)
+    if model.decoder is None or len(test) < LEAST:
+        return None
+    held = np.sort(np.random.default_rng(run.seed).permutation(len(test))[:HELD])
+    return familiar(model, known, test.take(held)[0].to(known))
 
 
 SHELVED = WhatWouldChangeItsMind

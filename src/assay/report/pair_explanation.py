@@ -70,6 +70,7 @@ def render(told: PairExplanation, moving: bytes) -> str:
             maps=[Card(m, picture(m.panel)) for m in told.maps],
             seen=[(panel, picture(panel)) for panel in told.seen],
             seen_maps=[Card(m, picture(m.panel)) for m in told.seen_maps],
+            strips=[(strip, [(one, picture(one.panel)) for one in strip.drawn]) for strip in told.strips],
             sections=[Section(t, _drawings(t.views, t.name)) for t in told.trials],
             footer=list(_colophon(told)),
             command=_command(told, swapped=False),
@@ -182,6 +183,7 @@ def _command(told: PairExplanation, *, swapped: bool) -> tuple[str, ...]:
     pair = [told.first.given, told.second.given]
     target = told.swapped_target if swapped else told.target
     line = ["assay", "explain", *told.source, "--pair", *(pair[::-1] if swapped else pair), "--target", _exact(target)]
+    line += [word for given in told.manner for word in ("--set", given)]
     line += [*(["--decoder"] if told.decoder else []), "--budget", told.budget, "--seed", str(told.seed)]
     return tuple(shlex.quote(word) for word in line)
 

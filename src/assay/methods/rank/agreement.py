@@ -73,6 +73,7 @@ def agreement(
     steps: int = 200,
     step: float = 0.5,
     box: tuple[float, float] | None = None,
+    mask: Tensor | None = None,
     draw: Callable[[Tensor], Tensor] | None = None,
 ) -> Agreement:
     """Attack each input in four ways and compare: n *d -> Agreement. `draw` shows what the model sees, n *d -> n *d.
@@ -80,10 +81,10 @@ def agreement(
     b and m go the same way only where the tie lies between c and `target`; elsewhere their angle is near 180 degrees.
     """
     x = x.detach()
-    far = walk(score, x, target=target, steps=steps, step=step, box=box)
-    mid = walk(score, x, target=tie, steps=steps, step=step, box=box, tolerance=NEAR)
-    once = one_step(score, x, target=target, length=(far.x - x).flatten(1).norm(dim=1), box=box)
-    tied = to_tie(score, x, at=tie, box=box)
+    far = walk(score, x, target=target, steps=steps, step=step, box=box, mask=mask)
+    mid = walk(score, x, target=tie, steps=steps, step=step, box=box, mask=mask, tolerance=NEAR)
+    once = one_step(score, x, target=target, length=(far.x - x).flatten(1).norm(dim=1), box=box, mask=mask)
+    tied = to_tie(score, x, at=tie, box=box, mask=mask)
     ends: dict[Way, Tensor] = {"b": far.x, "s": once.x, "m": mid.x, "m'": tied.x}
     length = {way: (end - x).flatten(1).norm(dim=1) for way, end in ends.items()}
     heat = {way: grey(x, end) for way, end in ends.items()}

@@ -28,11 +28,16 @@ Colours = Literal["jet", "viridis"]
 COMPACT = {1: 0.1, 3: 10.0}  # SLIC weighs distance against a grey value up to 1, or a colour's lightness up to 100
 
 
-def grey(a: Tensor, b: Tensor) -> Tensor:
-    """E, in [0, 1]: n c h w, n c h w -> n h w; of inputs that are no images, n *d -> n *d, each value by itself."""
+def sizes(a: Tensor, b: Tensor) -> Tensor:
+    """Ê, in the unit of the inputs: n c h w, n c h w -> n h w; of inputs that are no images, n *d -> n *d."""
     if a.shape != b.shape or a.ndim < 2:
         raise ShapeError(f"A map compares inputs of one shape, got {tuple(a.shape)} and {tuple(b.shape)}.")
-    size = (a - b).norm(dim=1) if a.ndim == 4 else (a - b).abs()
+    return (a - b).norm(dim=1) if a.ndim == 4 else (a - b).abs()
+
+
+def grey(a: Tensor, b: Tensor) -> Tensor:
+    """E, in [0, 1]: n c h w, n c h w -> n h w; of inputs that are no images, n *d -> n *d, each value by itself."""
+    size = sizes(a, b)
     flat = size.flatten(1)
     low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
     span = high - low
@@ -90,6 +95,14 @@ def blend(
 
     painted = torch.from_numpy(colormaps[colours](heat.detach().cpu().double().numpy())[..., :3])  # n h w 3
     return weight * painted.movedim(-1, 1).to(image) + (1 - weight) * image.mean(1, keepdim=True)
+
+
+def ramp(colours: Colours, count: int = 9) -> tuple[str, ...]:
+    """What 0 to 1 look like in these colours, as #rrggbb: for a scale beside a map."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return tuple(to_hex(colormaps[colours](k / (count - 1))) for k in range(count))
 
 
 def _fit(image: Tensor, heat: Tensor) -> None:

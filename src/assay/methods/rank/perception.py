@@ -142,13 +142,20 @@ def nearest_reader(x: Tensor, values: Tensor, *, k: int = 5) -> Reader:  # n *d,
 
 
 def random_change(
-    x: Tensor, length: Tensor, *, rng: torch.Generator, box: tuple[float, float] | None = None
+    x: Tensor,
+    length: Tensor,
+    *,
+    rng: torch.Generator,
+    box: tuple[float, float] | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:  # n *d, n -> n *d
-    """Inputs moved by that L2 length in a direction drawn at random; in a box, as far as it lets them.
+    """Inputs moved by that L2 length in a direction drawn at random (inside `mask`); in a box, as far as it lets them.
 
     Clipping shortens a change, so that the step is lengthened (bisection: the clipped length grows with the step).
     """
     direction = torch.randn(x.shape, generator=rng, device=x.device, dtype=x.dtype)
+    if mask is not None:
+        direction = direction * mask
     direction /= direction.flatten(1).norm(dim=1).clamp_min(1e-30).view(-1, *[1] * (x.ndim - 1))
     if box is None:
         return x + _wide(length, x) * direction

@@ -263,6 +263,19 @@ def degrees(a: Tensor, b: Tensor) -> Tensor:  # n *d, n *d -> n
     return torch.rad2deg(2 * torch.atan2(_norm(u - v), _norm(u + v)))
 
 
+def relative_move(before: Tensor, after: Tensor) -> Tensor:  # n *d, n *d -> n
+    """||after - before|| / ||before||: nothing limits how far a walk of embeddings goes. NaN of a start at 0."""
+    length = _norm(before)
+    return torch.where(length > 0, _norm(after - before) / torch.where(length > 0, length, 1), torch.nan)
+
+
+def interpolate(e1: Tensor, e2: Tensor, frames: int) -> Tensor:  # n s, n s -> frames n s
+    """(1 - a) e1 + a e2 at even a from 0 to 1: the straight line that a walk of embeddings is compared with."""
+    if frames < 2:
+        raise AssayError(f"A line from one embedding to the other takes at least 2 frames, got {frames}.")
+    return torch.stack([torch.lerp(e1, e2, float(a)) for a in torch.linspace(0, 1, frames)])
+
+
 def _thinned(score: Score, rows: Tensor) -> Score:
     return score.take(rows) if isinstance(score, Against) else score
 
