@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Bars, Curve, Finding, Gallery, Matrix, finding_from_json, finding_to_json
 from assay.methods.uncertainty import activation_clusters
@@ -18,14 +20,14 @@ from assay.methods.uncertainty.activations import Seen, look
 from assay.methods.uncertainty.outliers import Mahalanobis
 from assay.nn.members import Ensemble
 from assay.nn.softrmax import SoftRmax
-from assay.probe import put
+from assay.probe import configure, put
 from assay.probes import does_it_know
 from assay.probes.does_it_know import DoesItKnow
-from assay.run import Run
+from assay.run import Budget, Run
 from assay.standard import Standard, judge
 from assay.subject import Subject
 
-SCORES = ("energy", "Mahalanobis", "nearest neighbours", "ViM", "ODIN", "activation clusters")
+SCORES = ("energy", "Mahalanobis", "nearest neighbours", "ViM", "ODIN", "activation clusters", "deep k-NN")
 
 
 def ask(subject: Subject, run: Run, radius: float = 8 / 255) -> Finding:
@@ -39,12 +41,22 @@ def kinds(finding: Finding) -> tuple[str, ...]:
     return bars.labels
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(does_it_know, "ATTACKED", 8)
-    monkeypatch.setattr(does_it_know, "CLUSTERED", 200)
-    monkeypatch.setattr(does_it_know, "LAYERS", 2)
-    monkeypatch.setattr(activation_clusters, "CLUSTERS", range(2, 6))
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(does_it_know, "ATTACKED", 8)
+        patch.setattr(does_it_know, "CLUSTERED", 200)
+        patch.setattr(does_it_know, "LAYERS", 2)
+        patch.setattr(activation_clusters, "CLUSTERS", range(2, 6))
+        yield
+
+
+@pytest.fixture(scope="module")
+def asked(digits_model: tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Finding:
+    """The digits, asked once for all tests that only read the answer."""
+    model, data = digits_model
+    run = Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=8))
+    return ask(Subject.classifier(model, data, name="digits"), run)
 
 
 @pytest.fixture
@@ -79,6 +91,15 @@ def test_every_score_meets_every_kind_and_the_numbers_are_right(noisy: Subject, 
     assert finding.measure("AUROC, your outliers").value == pytest.approx(truth, abs=1e-9)
     bar = np.sort(inside)[::-1][94]  # the lowest of the 95 % that pass
     assert finding.measure("FPR at 95 %, your outliers").value == pytest.approx((outside >= bar).mean())
+    level = [
+        data.take(rows)[0].flatten(1).mean(1).numpy()
+        for data, rows in ((test, index), (noisy.data["outliers"], np.arange(50)))
+    ]
+    apart = [-np.abs(of - np.median(level[0])) for of in level]
+    bare = roc_auc_score([1] * len(apart[0]) + [0] * 50, np.concatenate(apart))
+    for name in ("AUROC, your outliers", "AUROC, your outliers, deep k-NN"):
+        beside = {b.label: b.value for b in finding.measure(name).beside}
+        assert beside == {"a coin": 0.5, "by the mean of its values alone": pytest.approx(bare, abs=0.01)}
     assert finding.samples is not None
     np.testing.assert_allclose(np.exp(finding.samples.columns["its confidence"]), inside, atol=1e-6)
     assert finding.samples.columns["flagged"].sum() == 5
@@ -86,8 +107,8 @@ def test_every_score_meets_every_kind_and_the_numbers_are_right(noisy: Subject, 
     assert "digits" not in kinds(finding)  # they are what it is for
 
 
-def test_a_held_out_class_is_in_neither_the_answers_nor_the_fit(digits: Subject, run: Run) -> None:
-    finding = ask(digits, run)
+def test_a_held_out_class_is_in_neither_the_answers_nor_the_fit(digits: Subject, run: Run, asked: Finding) -> None:
+    finding = asked
     x, y = digits.data["test"].take(run.pick(digits.data["test"]))
     seen = look(digits.model, x, "4", entering=True)
     taught = digits.data["train"].take(run.pick(digits.data["train"], 300))
@@ -103,17 +124,18 @@ def test_a_held_out_class_is_in_neither_the_answers_nor_the_fit(digits: Subject,
     assert finding.measure("AUROC, held-out class, Mahalanobis").value == pytest.approx(np.mean(far), abs=1e-3)
 
 
-def test_the_same_seed_gives_the_same_numbers_and_the_subject_is_left_alone(digits: Subject, run: Run) -> None:
+def test_the_same_seed_gives_the_same_numbers_and_the_subject_is_left_alone(
+    digits: Subject, run: Run, asked: Finding
+) -> None:
     before = {name: p.clone() for name, p in digits.model.state_dict().items()}
-    once, again = ask(digits, run), ask(digits, run)
-    assert once.measures == again.measures
-    assert once.measures != ask(digits, replace(run, seed=1)).measures
+    assert asked.measures == ask(digits, run).measures
+    assert asked.measures != ask(digits, replace(run, seed=1)).measures
     assert all(torch.equal(before[name], p) for name, p in digits.model.state_dict().items())
     assert all(not m._forward_hooks for m in digits.model.modules())
 
 
-def test_curves_rise_and_the_published_rule_has_its_threshold(digits: Subject, run: Run) -> None:
-    finding = ask(digits, run)
+def test_curves_rise_and_the_published_rule_has_its_threshold(asked: Finding) -> None:
+    finding = asked
     curves = [v for v in finding.views if isinstance(v, Curve)]
     assert [c.name for c in curves] == ["detection-near-outliers", "detection-far-outliers", "clusters"]
     for curve in curves:
@@ -126,10 +148,8 @@ def test_curves_rise_and_the_published_rule_has_its_threshold(digits: Subject, r
     assert own[0] == finding.measure("FPR at 95 %, near outliers").value
 
 
-def test_the_surest_outliers_of_every_kind_are_shown(digits: Subject, run: Run) -> None:
-    (gallery,) = (
-        v for v in ask(digits, replace(run, budget=replace(run.budget, shown=8))).views if isinstance(v, Gallery)
-    )
+def test_the_surest_outliers_of_every_kind_are_shown(asked: Finding) -> None:
+    (gallery,) = (v for v in asked.views if isinstance(v, Gallery))
     captions = [e.caption for e in gallery.exhibits]
     assert len(captions) == 8
     for kind in ("jigsaws", "chimeras", "photographs", "glyphs", "uniform noise", "gaussian noise"):
@@ -224,6 +244,25 @@ def test_values_that_are_no_images_are_asked_about_too(run: Run) -> None:
     finding = ask(subject, run)
     assert kinds(finding)[:3] == ("mixed values", "uniform noise", "gaussian noise")
     assert not any(isinstance(v, Gallery) for v in finding.views)
+
+
+def test_projection_and_clustering_are_settings_and_a_missing_package_is_said(
+    digits: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(activation_clusters, "import_module", absent)
+    probe = configure(DoesItKnow, {"taught": 100, "outliers": 30, "projection": "umap"})
+    without = put(probe, digits, run).finding
+    assert without is not None
+    assert any("Left out, activation clusters" in a.says and "assay[clusters]" in a.says for a in without.alarms)
+    assert without.measure("AUROC, near outliers, deep k-NN").value is not None
+    dense = put(replace(probe, projection="pca", clustering="dbscan"), digits, run).finding
+    assert dense is not None
+    assert dense.measure("AUROC, near outliers, activation clusters").value is not None
+    with pytest.raises(AssayError, match="projection='som'"):
+        configure(DoesItKnow, {"projection": "som"})
 
 
 def test_bad_settings_are_refused() -> None:

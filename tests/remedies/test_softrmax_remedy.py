@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from assay.errors import AssayError
 from assay.nn.softrmax import SoftRmax, log_softrmax
+from assay.nn.student_head import StudentHead
 from assay.probe import configure
 from assay.remedies.softrmax import Softrmax
 from assay.run import Run
@@ -47,6 +50,23 @@ def test_kept_weights_reload_into_the_frame(digits: Subject, run: Run) -> None:
     x, _ = digits.data["test"].take(np.arange(5))
     z = cured.model.get_submodule("net")(x)
     assert torch.equal(cured.model(x), log_softrmax(z, power=2))
+
+
+def test_a_t_density_is_asked_for_by_its_degrees_of_freedom(digits: Subject, run: Run) -> None:
+    remedy = configure(Softrmax, {"epochs": "4", "nu": "1"})
+    cured = remedy.apply(digits, run)
+    x, y = cured.data["test"].take(np.arange(400))
+    assert float((cured.predict(x).argmax(1) == y).float().mean()) > 0.85
+    assert float(cured.predict(1e5 * x).exp().amax()) < 0.15
+    head = cured.model.get_submodule("student")
+    assert isinstance(head, StudentHead)
+    assert head.nu == 1
+    frame = remedy.frame(digits)
+    frame.model.load_state_dict(cured.model.state_dict())
+    assert frame.fingerprint() == cured.fingerprint()
+    for wrong in ({"nu": 0.0}, {"power": -1.0}):
+        with pytest.raises(AssayError, match="needs"):
+            Softrmax(**wrong)
 
 
 def test_a_net_that_starts_with_long_logits_learns_all_the_same(digits: Subject, run: Run) -> None:

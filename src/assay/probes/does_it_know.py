@@ -32,8 +32,9 @@ from assay.finding import (
     share,
 )
 from assay.methods.attack.pgd import pgd
-from assay.methods.uncertainty.activation_clusters import ActivationClusters
+from assay.methods.uncertainty.activation_clusters import ActivationClusters, Clustering, Projection
 from assay.methods.uncertainty.activations import Seen, shown
+from assay.methods.uncertainty.deep_neighbours import DeepNeighbours
 from assay.methods.uncertainty.detection import auroc, auroc_interval, detection_rate, threshold_at
 from assay.methods.uncertainty.disagreement import mean_probability, mutual_information, spread
 from assay.methods.uncertainty.outliers import (
@@ -48,6 +49,7 @@ from assay.methods.uncertainty.outliers import (
 )
 from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
+from assay.nn.student_head import StudentHead
 from assay.probe import Probe
 from assay.standard import Standard
 
@@ -63,6 +65,7 @@ FEW = 30  # outliers below which there is an alarm
 ACCEPT = 0.95  # of ordinary inputs that pass, where the share of outliers that pass is counted
 NEAR, FAR, YOURS, BROKEN = "near outliers", "far outliers", "your outliers", "attacked inputs"
 OWN = "its confidence"
+LEVEL = "mean value"  # of an input: a score that needs no model
 Scores = dict[str, dict[str, NDArray[np.float64]]]  # of each score, for each set of inputs: n
 
 
@@ -77,18 +80,25 @@ class DoesItKnow(Probe):
     compared between models and before and after a cure. The near outliers make it, because far ones can be kept away
     by looking at their values alone, without the model. Other scores stand beside it; which of them is best is known
     only after the fact.
+
+    `projection` and `clustering` are those of the activation clusters: print has "umap" (pip install 'assay[clusters]')
+    and "kmeans".
     """
 
     radius: float = 8 / 255
     outliers: int | None = None
     taught: int | None = None
+    projection: Projection = "lda"
+    clustering: Clustering = "kmeans"
 
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Hendrycks & Gimpel, ICLR 2017, arXiv:1610.02136; the other scores: methods/uncertainty/outliers.py; Lehmann & "
-        "Ebner, ICANN 2021 (activation clusters); Wang, TU Delft 2024 (dissertation), sec. 8.2 (softRmax)"
+        "Ebner, ICANN 2021 (activation clusters); Papernot & McDaniel 2018, arXiv:1803.04765 (deep k-NN); Wang, TU "
+        "Delft 2024 (dissertation), sec. 8.2 (softRmax)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
@@ -102,7 +112,13 @@ class DoesItKnow(Probe):
         if len(broken):
             groups[BROKEN] = {"by PGD": broken}
         kinds = {f"{g}, {kind}": data for g, members in groups.items() for kind, data in members.items()}
-        bench = _Bench(replace(subject, data={**subject.data, **kinds}), run, self.taught or TAUGHT * run.budget.steps)
+        bench = _Bench(
+            replace(subject, data={**subject.data, **kinds}),
+            run,
+            self.taught or TAUGHT * run.budget.steps,
+            self.projection,
+            self.clustering,
+        )
         rows = {
             name: run.pick(data) if name.startswith(YOURS) else np.arange(len(data)) for name, data in kinds.items()
         }
@@ -112,7 +128,12 @@ class DoesItKnow(Probe):
             for s, of in scores.items()
         }
         own = pooled[OWN]
-        measures = [m for g in groups for m in (_area(f"AUROC, {g}", own, g), _passes(f"FPR at 95 %, {g}", own, g))]
+        trivial = bench.trivial(groups)
+        measures = [
+            m
+            for g in groups
+            for m in (_area(f"AUROC, {g}", own, g, bare=trivial[g]), _passes(f"FPR at 95 %, {g}", own, g))
+        ]
         held_out = bench.held_out()
         measures += [
             Measure.mean(
@@ -127,7 +148,9 @@ class DoesItKnow(Probe):
             for s, of in held_out.items()
         ]
         others = [s for s in pooled if s != OWN]
-        measures += [_area(f"AUROC, {g}, {s}", pooled[s], g, s) for g in groups if g != BROKEN for s in others]
+        measures += [
+            _area(f"AUROC, {g}, {s}", pooled[s], g, s, bare=trivial[g]) for g in groups if g != BROKEN for s in others
+        ]
         best = max(pooled, key=lambda s: auroc(pooled[s]["test"], pooled[s][NEAR]))
         surest = _surest(scores[OWN], run.budget.shown)
         near, far, top = (m.value or 0.0 for m in (measures[0], _area("", own, FAR), _area("", pooled[best], NEAR)))
@@ -240,11 +263,11 @@ class DoesItKnow(Probe):
 class _Bench:
     """Everything that can be scored of a model, with what it was fitted on."""
 
-    def __init__(self, subject: Subject, run: Run, taught: int) -> None:
-        self.subject, self.run = subject, run
+    def __init__(self, subject: Subject, run: Run, taught: int, projection: Projection, clustering: Clustering) -> None:
+        self.subject, self.run, self.projection, self.clustering = subject, run, projection, clustering
         self.left_out: dict[str, str] = {}
         one = subject.data["test"].take(np.arange(1))[0].to(run.device)
-        tails = [name for name, m in subject.model.named_modules() if isinstance(m, SoftRmax)]
+        tails = [name for name, m in subject.model.named_modules() if isinstance(m, SoftRmax | StudentHead)]
         self.tail = self._usable(one, tails[0], "softRmax tail") if len(tails) == 1 else None
         self.head = self._usable(one, subject.layers.get("head"), "scores of features")
         self.points = [name for name in (self.head, self.tail) if name is not None]
@@ -254,13 +277,14 @@ class _Bench:
             )
         self.seen: dict[str, dict[str, NDArray[Any]]] = {}
         self.clusters: ActivationClusters | None = None
+        self.neighbours: DeepNeighbours | None = None
         self.train: tuple[Seen, Tensor] | None = None
         if "train" in subject.data:
             index = run.pick(subject.data["train"], taught)
             rows = run.map(self._look, subject, "train", index, "what training inputs look like")
             self.train = self._as_seen(rows), torch.as_tensor(rows["label"], device=run.device)
             self.seen["train"] = rows
-            self.clusters = self._cluster(one, index)
+            self._cluster(one, index)
 
     def _usable(self, one: Tensor, name: str | None, what: str) -> str | None:
         """The module, if what enters it can be caught."""
@@ -274,8 +298,8 @@ class _Bench:
             return None
         return name
 
-    def _cluster(self, one: Tensor, index: NDArray[np.int64]) -> ActivationClusters | None:
-        """Clusters at some layers from the first to the last, those left out that are very wide."""
+    def _cluster(self, one: Tensor, index: NDArray[np.int64]) -> None:
+        """Clusters and neighbours at some layers from the first to the last, those left out that are very wide."""
         model = self.subject.model
         names = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
         some = (
@@ -285,11 +309,26 @@ class _Bench:
         x, y = (part.to(self.run.device) for part in self.subject.data["train"].take(np.sort(few)))
         try:
             layers = [name for name in some if shown(model, one, (name,))[1][name].numel() <= WIDE]
-            rng = np.random.default_rng(self.run.seed)
-            return ActivationClusters.fit(model, x, y, layers=layers, rng=rng)
+        except AssayError as e:
+            self.left_out["activation clusters and deep k-NN"] = str(e)
+            return
+        try:
+            self.clusters = ActivationClusters.fit(
+                model,
+                x,
+                y,
+                layers=layers,
+                rng=np.random.default_rng(self.run.seed),
+                projection=self.projection,
+                clustering=self.clustering,
+            )
         except ValueError as e:  # of ours, and of scikit-learn's where activations leave it nothing to work on
             self.left_out["activation clusters"] = str(e).splitlines()[0]
-            return None
+        try:
+            rng = np.random.default_rng(self.run.seed)
+            self.neighbours = DeepNeighbours.fit(model, x, y, layers=layers, rng=rng, k=_k(len(x)))
+        except AssayError as e:
+            self.left_out["deep k-NN"] = str(e)
 
     def _look(self, shard: Shard) -> dict[str, Tensor]:
         """One forward pass: the answers, what enters the head, and what enters a softRmax."""
@@ -304,10 +343,13 @@ class _Bench:
     def _score(self, shard: Shard) -> dict[str, Tensor]:
         """The same, and the scores that need the model itself."""
         told, model = self._look(shard), self.subject.model
+        told[LEVEL] = shard.x.flatten(1).double().mean(1)
         if self.subject.differentiable and self.subject.draws == 1:
             told["ODIN"] = Odin(model).score(Seen(shard.x, told["logits"], told["logits"]))
         if self.clusters is not None:
             told["activation clusters"] = self.clusters.score(shard.x)
+        if self.neighbours is not None:
+            told["deep k-NN"] = self.neighbours.score(shard.x)
         if isinstance(model, Members):
             with torch.no_grad():
                 z = model.members(shard.x)  # m n c
@@ -333,10 +375,20 @@ class _Bench:
             made["softRmax tail"] = {
                 split: _numbers(tail.score(self._as_seen(self.seen[split], "z"))) for split in seen
             }
-        for name in ("ODIN", "activation clusters", "mutual information", "spread"):
+        for name in ("ODIN", "activation clusters", "deep k-NN", "mutual information", "spread"):
             if name in self.seen["test"]:
                 made[name] = {split: np.asarray(self.seen[split][name], dtype=np.float64) for split in splits}
         return made
+
+    def trivial(self, groups: Mapping[str, Mapping[str, Data]]) -> dict[str, float]:
+        """The area of a score that needs no model: how far the mean of an input's values is from the usual."""
+        inside = np.asarray(self.seen["test"][LEVEL])
+        usual = float(np.median(inside))
+        found = {}
+        for group, kinds in groups.items():
+            outside = np.concatenate([self.seen[f"{group}, {kind}"][LEVEL] for kind in kinds])
+            found[group] = auroc(-np.abs(inside - usual), -np.abs(outside - usual))
+        return found
 
     def _makers(self) -> dict[str, Callable[[], OutlierScore]]:
         makers: dict[str, Callable[[], OutlierScore]] = {"energy": Energy}
@@ -353,9 +405,11 @@ class _Bench:
     def _softrmax_tail(self) -> SoftRmaxTail:
         assert self.tail is not None
         head = self.subject.model.get_submodule(self.tail)
+        rows = self._as_seen(self.seen.get("train", self.seen["test"]), "z")
+        if isinstance(head, StudentHead):
+            return SoftRmaxTail.fit(rows, torch.zeros(0), nu=head.nu, by="distance")
         assert isinstance(head, SoftRmax)
-        rows = self.seen.get("train", self.seen["test"])
-        return SoftRmaxTail.fit(self._as_seen(rows, "z"), torch.zeros(0), power=head.power, by="distance")
+        return SoftRmaxTail.fit(rows, torch.zeros(0), power=head.power, by="distance")
 
     def held_out(self) -> dict[str, list[float]]:
         """Of each class in turn: the area where its inputs are the outliers, and nothing that is fitted knows of it."""
@@ -446,8 +500,8 @@ class _Bench:
         if self.train is None:
             alarms.append(
                 Alarm(
-                    "There is no training data: Mahalanobis, nearest neighbours, ViM and activation clusters have "
-                    "nothing to be fitted on; give a split 'train' to see whether they would find more."
+                    "There is no training data: Mahalanobis, nearest neighbours, ViM, activation clusters and deep "
+                    "k-NN have nothing to be fitted on; give a split 'train' to see whether they would find more."
                 )
             )
         for name, why in self.left_out.items():
@@ -469,8 +523,11 @@ def _k(n: int) -> int:
     return max(1, min(50, n // 20))
 
 
-def _area(name: str, of: Mapping[str, NDArray[np.float64]], group: str, by: str = OWN) -> Measure:
+def _area(
+    name: str, of: Mapping[str, NDArray[np.float64]], group: str, by: str = OWN, *, bare: float | None = None
+) -> Measure:
     low, high = auroc_interval(of["test"], of[group])
+    beside = () if bare is None else (Beside("by the mean of its values alone", bare),)
     return Measure(
         name=name,
         value=auroc(of["test"], of[group]),
@@ -479,7 +536,7 @@ def _area(name: str, of: Mapping[str, NDArray[np.float64]], group: str, by: str 
         n=len(of["test"]) + len(of[group]),
         better="higher",
         about=f"the chance that an ordinary input scores above one of {_the(group)}, by {by}",
-        beside=(Beside("a coin", 0.5),),
+        beside=(Beside("a coin", 0.5), *beside),
     )
 
 

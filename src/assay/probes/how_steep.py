@@ -223,7 +223,7 @@ class HowSteep(Probe):
         given = {name: column.cpu().numpy() for name, column in told.items()}
         found = []
         for i, one in enumerate(x.cpu()):
-            box = tuple(end[i].cpu().numpy() for end in ends)
+            box = (ends[0][i].cpu().numpy(), ends[1][i].cpu().numpy())
             whole = lipschitz(model, box, nodes=nodes)
             apart = lipschitz(model, box, rows=rows[i : i + 1].cpu().numpy(), nodes=nodes)
             # far out few neurons are decided and cuts gain little: there the bound before any cut has to do

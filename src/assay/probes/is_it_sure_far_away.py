@@ -170,7 +170,9 @@ class IsItSureFarAway(Probe):
         ways = torch.randn(len(shard.x), self.ways, *shard.x.shape[1:], generator=shard.rng, device=shard.x.device)
         away = shard.x - middle
         at = distances.to(shard.x)
-        told: dict[str, list[Tensor]] = {RANDOM: [], AWAY: []} | ({} if least is None else {LEAST: []})
+        told: dict[str, list[Tensor]] = {RANDOM: [], AWAY: []}
+        if least is not None:
+            told[LEAST] = []
         for i, x in enumerate(shard.x):
             still = bool(away[i].abs().max() == 0)  # an input in the middle itself goes any way
             lead = [ways[i, 0] if still else away[i], *([] if least is None else [least])]

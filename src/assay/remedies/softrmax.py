@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from assay.methods.train.fit import reset
 from assay.nn.softrmax import SoftRmax
+from assay.nn.student_head import StudentHead
 from assay.remedies._retraining import Retraining
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
+LONGEST = 1.0  # gradient: a sharp head throws z far out in one step, where nothing brings it back
 LOOKED_AT = 256  # training inputs, to see how long z is at first
 
 
@@ -28,12 +30,18 @@ class Softrmax(Retraining):
 
     `power` is the published one at 1; larger ones are surer, and return to 1/k more slowly. On ordinary inputs it is
     less sure than it is right, the more so the shorter the training; a temperature T on its answers is the power 1/T.
+    `nu` gives Student-t densities of that many degrees of freedom in its place, which have a finite peak: the smaller,
+    the sooner they are unsure.
     An attack on its own loss is misled: believe the margin attacks of an audit, not the gain under cross-entropy.
     """
 
     power: float = 1.0
+    nu: float | None = None
 
-    source: ClassVar[str] = "Wang & Loog, CVPR 2022, arXiv:2203.12693"
+    source: ClassVar[str] = "Wang & Loog, CVPR 2022, arXiv:2203.12693; other tails: Wang, TU Delft 2024, sec. 8.2"
+
+    def __post_init__(self) -> None:
+        self._headed(nn.Identity())  # a head that cannot be is refused before anything is trained
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -41,13 +49,19 @@ class Softrmax(Retraining):
         train = subject.data["train"]
         _shorten(model, subject.layers.get("head"), train.take(run.pick(train, LOOKED_AT))[0])
         headed = self._headed(model)
-        self.train(headed, subject, run, rng)
+
+        def clip() -> None:
+            nn.utils.clip_grad_norm_(headed.parameters(), LONGEST)
+
+        self.train(headed, subject, run, rng, after_backward=clip)
         return subject.cured(headed, self.name())
 
     def frame(self, subject: Subject) -> Subject:
         return subject.cured(self._headed(copy.deepcopy(subject.model)).eval(), self.name())
 
     def _headed(self, model: nn.Module) -> nn.Module:
+        if self.nu is not None:
+            return nn.Sequential(OrderedDict(net=model, student=StudentHead(self.nu)))
         return nn.Sequential(OrderedDict(net=model, softrmax=SoftRmax(self.power)))
 
 

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from assay.errors import AssayError, MissingExtra, ShapeError
 from assay.methods.attack.fgsm import fgsm
 from assay.methods.uncertainty import activation_clusters
-from assay.methods.uncertainty.activation_clusters import ActivationClusters, Layer, Projection, silhouettes
+from assay.methods.uncertainty.activation_clusters import ActivationClusters, Clustering, Layer, Projection, silhouettes
 from assay.methods.uncertainty.detection import auroc, detection_rate
 
 LAYERS = ("1", "3", "4")  # after each ReLU, and the output
@@ -192,7 +192,7 @@ def test_umap_is_asked_for_by_name_or_runs(case: Case, monkeypatch: pytest.Monke
         return plain(name, package)
 
     monkeypatch.setattr(activation_clusters, "import_module", without)
-    with pytest.raises(MissingExtra, match="pip install umap-learn"):
+    with pytest.raises(MissingExtra, match=r"pip install 'assay\[clusters\]'"):
         ActivationClusters.fit(case.model, case.x, case.y, layers=("4",), rng=generator(), projection="umap")
 
 
@@ -204,9 +204,51 @@ def test_with_umap_the_same_input_gets_the_same_answer(case: Case) -> None:
     assert fitted.detect(x, 0.0).double().mean() < 0.05  # transform puts training inputs almost where they were
 
 
+@pytest.mark.parametrize("projection", ["lda", "tsne"])
+@pytest.mark.parametrize("clustering", ["kmeans", "dbscan"])
+def test_every_pair_of_projection_and_clustering_finds_noise(
+    case: Case, projection: Projection, clustering: Clustering
+) -> None:
+    few = 120 if projection == "tsne" else 300
+    x, y, layers = case.x[:few], case.y[:few], ("4",) if projection == "tsne" else ("3", "4")
+    fitted = ActivationClusters.fit(
+        case.model, x, y, layers=layers, rng=generator(), projection=projection, clustering=clustering
+    )
+    assert auroc(fitted.score(case.new), fitted.score(case.noise)) > 0.5  # a coin
+    assert (fitted.score(case.new) == fitted.score(case.new)).all()
+    own = fitted.fractions(x)[:, torch.arange(few), y]  # l n
+    inside = own > 0
+    assert inside.all() if clustering == "kmeans" else inside.double().mean() > 0.5
+    for layer in fitted.layers:
+        rows = layer.fractions.sum(1)
+        want = torch.ones(len(rows), dtype=torch.float64)
+        want[-1] = float(clustering == "kmeans")  # the last one of DBSCAN is the outside
+        assert_close(rows, want)
+        assert -1 < layer.silhouette < 1
+
+
+def test_with_dbscan_what_lies_far_from_every_cluster_belongs_to_none() -> None:
+    rng = generator()
+    y = torch.arange(120) % 3
+    x = torch.tensor(rng.normal(0, 0.1, (120, 2)) + np.array([[0, 0], [3, 0], [0, 3]])[y], dtype=torch.float32)
+    net = nn.Sequential(nn.Identity()).eval()
+    fitted = ActivationClusters.fit(net, x, y, layers=("0",), rng=generator(), projection="pca", clustering="dbscan")
+    (layer,) = fitted.layers
+    assert len(layer.fractions) == 4  # three and the outside
+    assert layer.silhouette > 0.8
+    assert_close(fitted.score(torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]])), torch.ones(3, dtype=torch.float64))
+    assert (fitted.score(torch.tensor([[1.5, 1.5], [1e6, 0.0]])) == 0).all()
+    cores, member, eps, _ = activation_clusters._dbscan(layer.centres.numpy(), rng)
+    assert int(member.max()) == 2
+    assert eps > 0
+    assert len(cores) <= len(layer.centres)
+    with pytest.raises(AssayError, match="no two clusters"):
+        activation_clusters._dbscan(np.zeros((50, 2)), rng)
+
+
 def test_bad_input_gets_one_line(case: Case) -> None:
-    def fit(x: Tensor = case.x, y: Tensor = case.y, layers: tuple[str, ...] = ("4",), projection: Any = "lda") -> None:
-        ActivationClusters.fit(case.model, x, y, layers=layers, rng=generator(), projection=projection)
+    def fit(x: Tensor = case.x, y: Tensor = case.y, layers: tuple[str, ...] = ("4",), **how: Any) -> None:
+        ActivationClusters.fit(case.model, x, y, layers=layers, rng=generator(), **how)
 
     cases: list[tuple[Callable[[], None], str]] = [
         (lambda: fit(y=0 * case.y), "All 1200 training inputs are of class 0"),
@@ -214,13 +256,14 @@ def test_bad_input_gets_one_line(case: Case) -> None:
         (lambda: fit(y=case.y[1:]), r"labels of shape \(1199,\)"),
         (lambda: fit(layers=()), "no layers"),
         (lambda: fit(layers=("last",)), "no module 'last'"),
-        (lambda: fit(projection="tsne"), "no projection 'tsne'; choose one of pca, lda, umap"),
+        (lambda: fit(projection="som"), "no projection 'som'; choose one of pca, lda, umap, tsne"),
+        (lambda: fit(clustering="ward"), "no clustering 'ward'; choose one of kmeans, dbscan"),
         (lambda: fit(x=case.x * float("nan")), "gave NaN or inf on training inputs"),
     ]
     for call, words in cases:
         with pytest.raises(AssayError, match=words):
             call()
-    assert get_args(Projection) == ("pca", "lda", "umap")
+    assert get_args(Projection) == ("pca", "lda", "umap", "tsne")
 
 
 @pytest.mark.parametrize("projection", ["pca", "lda"])

@@ -33,6 +33,7 @@ from assay.methods.uncertainty.outliers import (
     along_rays,
 )
 from assay.nn.softrmax import SoftRmax, softrmax
+from assay.nn.student_head import log_student
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -282,6 +283,15 @@ def test_a_flat_posterior_is_ambiguous_between_classes_and_unfamiliar_in_the_tai
     hull = torch.rand(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     hull = hull / hull.sum(1, keepdim=True)
     assert (fitted.cause(as_seen(hull)) != UNFAMILIAR).all()  # nothing between the classes is
+
+
+def test_a_t_density_has_the_same_causes_and_its_own_posterior() -> None:
+    e = torch.eye(3, dtype=torch.float64)
+    training = e.repeat(40, 1) + 0.05 * draw(120, 3)
+    fitted = SoftRmaxTail.fit(as_seen(training), torch.arange(3).repeat(40), nu=0.1)
+    cases = torch.stack((e[0], (e[0] + e[1]) / 2, 30 * (e[0] + e[1])))
+    assert fitted.cause(as_seen(cases)).tolist() == [SURE, AMBIGUOUS, UNFAMILIAR]
+    assert_close(fitted.score(as_seen(cases)), log_student(cases, nu=0.1).amax(1))
 
 
 def test_what_a_network_ignores_no_score_can_see() -> None:

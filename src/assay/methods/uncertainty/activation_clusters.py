@@ -19,6 +19,11 @@ Departs from print:
 - print projects to 2-D with UMAP (`projection="umap"`, needs umap-learn). "pca" (also in print, sec. 4.2) and "lda",
   linear discriminants of the labels on the 50 dimensions, need nothing more and are linear, so that training inputs
   are assigned exactly as they were in fitting; UMAP moves them a little.
+- "tsne" (print compares its silhouettes, table 1) has no map for new inputs: one takes the place of its nearest
+  training input in the 50 dimensions, which is an addition. So is what `clustering="dbscan"` does with new inputs
+  (print has its silhouettes only): they belong to the cluster of the nearest core point within eps, and to none
+  beyond, where every fraction is 0. Its eps is the quantile of the distances to the `CORE`-th neighbour that gives the
+  best silhouette, in which points of no cluster count 0.
 - standard deviations and PCA come from at most `ROWS` training inputs, because maps of all of them need not fit into
   memory; the rest uses all. k is chosen on at most `SAMPLE` points, from 2 to 20: print says neither.
 - the score s is an addition.
@@ -28,7 +33,7 @@ k-means has no outside: an input far from every cluster gets the fractions of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, get_args
 
@@ -40,7 +45,8 @@ from torch import Tensor, nn
 from assay.errors import AssayError, MissingExtra, ShapeError
 from assay.methods.uncertainty.activations import BATCH, shown
 
-Projection = Literal["pca", "lda", "umap"]
+Projection = Literal["pca", "lda", "umap", "tsne"]
+Clustering = Literal["kmeans", "dbscan"]
 Points = NDArray[np.float64]
 
 ROWS = 2048  # inputs from which standard deviations and PCA are computed
@@ -48,23 +54,27 @@ WIDTH = 50  # dimensions that PCA keeps
 RANK = 1e-10  # of the first component's variance, below which a component is rounding
 SAMPLE = 5000  # points on which silhouettes are computed
 CLUSTERS = range(2, 21)  # the k that are tried
+CORE = 5  # neighbours within eps that make a point a core of DBSCAN
+REACHES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # quantiles that are tried for eps
 TABLE = 2**22  # distances in one table
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The clusters of one layer; nothing of the training set is kept, except inside UMAP."""
+    """The clusters of one layer; of the training set UMAP and t-SNE keep 50 numbers an input, DBSCAN two."""
 
     name: str
     weight: Tensor  # f d: standardisation and PCA in one
     bias: Tensor  # d
-    plane: Any  # d 2, or UMAP from d dimensions to 2
-    centres: Tensor  # k 2
-    fractions: Tensor  # k c, cfrac
-    silhouette: float  # of the chosen k
+    plane: Any  # d 2, or what has a `transform` from d dimensions to 2
+    centres: Tensor  # m 2: those of k-means, or the core points of DBSCAN
+    fractions: Tensor  # k c, cfrac; where there is an outside, a last row of zeros
+    silhouette: float  # of the chosen k, or eps
+    member: Tensor | None = None  # m, the cluster of each centre, where there are more centres than clusters
+    reach: float = float("inf")  # beyond which an input belongs to no cluster
 
     def cluster(self, activations: Tensor) -> Tensor:  # n *f -> n
-        """The nearest cluster of each input."""
+        """The cluster of the nearest centre of each input; the last row of `fractions` for one out of reach."""
         flat = activations.flatten(1)
         if flat.shape[1] != len(self.weight):
             raise ShapeError(
@@ -74,8 +84,29 @@ class Layer:
             raise AssayError(f"Layer {self.name!r} gave NaN or inf; leave out the inputs that cause it.")
         wide = flat.to(self.weight) @ self.weight + self.bias
         if isinstance(self.plane, Tensor):
-            return nearest(wide @ self.plane, self.centres)
-        return nearest(torch.as_tensor(self.plane.transform(wide.cpu().numpy())), self.centres)
+            return self.at(wide @ self.plane)
+        return self.at(torch.as_tensor(self.plane.transform(wide.cpu().numpy())))
+
+    def at(self, points: Tensor) -> Tensor:  # n 2 -> n
+        """The cluster at each point of the plane."""
+        centre, away = nearest(points, self.centres)
+        cluster = centre if self.member is None else self.member[centre]
+        return torch.where(away <= self.reach, cluster, len(self.fractions) - 1)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Points that t-SNE has placed; a new one takes the place of its nearest neighbour."""
+
+    wide: Points  # n d
+    places: Points  # n 2
+
+    def transform(self, wide: NDArray[Any]) -> Points:  # m d -> m 2
+        from scipy.spatial.distance import cdist
+
+        rows = max(1, TABLE // len(self.wide))
+        parts = [cdist(wide[i : i + rows], self.wide).argmin(1) for i in range(0, len(wide), rows)]
+        return np.asarray(self.places[np.concatenate(parts)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -96,9 +127,12 @@ class ActivationClusters:
         layers: Sequence[str],
         rng: np.random.Generator,
         projection: Projection = "lda",
+        clustering: Clustering = "kmeans",
         batch: int = BATCH,
     ) -> ActivationClusters:  # n *d, n
         """Cluster the training inputs `x` of classes `y` at the modules called `layers`."""
+        if clustering not in get_args(Clustering):
+            raise AssayError(f"There is no clustering {clustering!r}; choose one of {', '.join(get_args(Clustering))}.")
         if projection not in get_args(Projection):
             raise AssayError(f"There is no projection {projection!r}; choose one of {', '.join(get_args(Projection))}.")
         if not layers:
@@ -118,7 +152,7 @@ class ActivationClusters:
         for part in torch.split(x, batch):
             for name, rows in shown(model, part, layers)[1].items():
                 wide[name].append(rows.flatten(1) @ maps[name][0] + maps[name][1])
-        fitted = [_fit_layer(n, *maps[n], torch.cat(wide[n]), y, rng, projection) for n in maps]
+        fitted = [_fit_layer(n, *maps[n], torch.cat(wide[n]), y, rng, projection, clustering) for n in maps]
         return cls(model, tuple(fitted), batch)
 
     def fractions(self, x: Tensor) -> Tensor:  # n *d -> l n c
@@ -165,8 +199,12 @@ def silhouettes(points: Points, labelings: Sequence[NDArray[np.int64]]) -> NDArr
     return np.array(marks)
 
 
-def nearest(points: Tensor, centres: Tensor) -> Tensor:  # n 2, k 2 -> n
-    return (points.to(centres)[:, None] - centres).square().sum(2).argmin(1)
+def nearest(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:  # n 2, m 2 -> n, n
+    """Which centre is nearest to each point, and how far."""
+    parts = []
+    for some in torch.split(points.to(centres), max(1, TABLE // len(centres))):
+        parts.append((some[:, None] - centres).square().sum(2).min(1))
+    return torch.cat([p.indices for p in parts]), torch.cat([p.values for p in parts]).sqrt()
 
 
 def _principal(name: str, rows: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:  # n f -> f d, d
@@ -195,27 +233,78 @@ def _fit_layer(
     y: Tensor,
     rng: np.random.Generator,
     projection: Projection,
+    clustering: Clustering,
 ) -> Layer:  # f d, d, n d, n
-    from sklearn.cluster import KMeans  # slow to import
+    plane, points = _project(wide, y, rng, projection)
+    found = _kmeans if clustering == "kmeans" else _dbscan
+    centres, member, reach, silhouette = found(points.cpu().numpy(), rng)
+    nowhere = points.new_zeros(0, 0)
+    bare = Layer(name, weight, bias, plane, centres.to(points), nowhere, silhouette, member.to(points.device), reach)
+    clusters = int(member.max()) + 1
+    outside = not np.isinf(reach)
+    at = replace(bare, fractions=points.new_zeros(clusters + outside, 0)).at(points)
+    counts = points.new_zeros(clusters + outside, int(y.max()) + 1)
+    counts.index_put_((at, y.to(points.device)), points.new_ones(()), accumulate=True)
+    if outside:
+        counts[-1] = 0  # training inputs of no cluster say nothing about new ones
+    return replace(bare, fractions=counts / counts.sum(1, keepdim=True).clamp_min(1))
 
+
+def _project(wide: Tensor, y: Tensor, rng: np.random.Generator, projection: Projection) -> tuple[Any, Tensor]:
+    """The way to the plane, and the training inputs there: n d, n -> plane, n 2."""
     if projection == "umap":
         plane = _umap(int(rng.integers(2**31)))
-        points = torch.as_tensor(plane.fit_transform(wide.cpu().numpy())).double()
-    else:
-        plane = _discriminants(wide, y) if projection == "lda" else torch.eye(wide.shape[1], 2).to(wide)
-        points = (wide @ plane).double()
-    places = points.cpu().numpy()
+        return plane, torch.as_tensor(plane.fit_transform(wide.cpu().numpy())).double()
+    if projection == "tsne":
+        from sklearn.manifold import TSNE  # slow to import
+
+        rows = wide.double().cpu().numpy()
+        tsne = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=int(rng.integers(2**31)))
+        places = np.asarray(tsne.fit_transform(rows), dtype=np.float64)
+        return Placed(rows, places), torch.as_tensor(places)
+    linear = _discriminants(wide, y) if projection == "lda" else torch.eye(wide.shape[1], 2).to(wide)
+    return linear, (wide @ linear).double()
+
+
+def _kmeans(places: Points, rng: np.random.Generator) -> tuple[Tensor, Tensor, float, float]:  # n 2 -> k 2, k
+    """Centres, their clusters, no end to them, and the silhouette of the k that has the best."""
+    from sklearn.cluster import KMeans  # slow to import
+
     some = places[rng.permutation(len(places))[:SAMPLE]]
     tried = [KMeans(k, n_init=4, random_state=int(rng.integers(2**31))).fit(some) for k in CLUSTERS]
     marks = silhouettes(some, [t.labels_ for t in tried])
     best = int(np.argmax(marks))
     final = KMeans(CLUSTERS[best], init=tried[best].cluster_centers_, n_init=1).fit(places)
-    centres = torch.as_tensor(final.cluster_centers_).to(points)
-    counts = torch.zeros(len(centres), int(y.max()) + 1).to(points)
-    counts.index_put_((nearest(points, centres), y.to(points.device)), points.new_ones(()), accumulate=True)
-    size = counts.sum(1, keepdim=True)
-    full = size[:, 0] > 0
-    return Layer(name, weight, bias, plane, centres[full], (counts / size)[full], float(marks[best]))
+    used = np.unique(final.labels_)
+    return torch.as_tensor(final.cluster_centers_[used]), torch.arange(len(used)), float("inf"), float(marks[best])
+
+
+def _dbscan(places: Points, rng: np.random.Generator) -> tuple[Tensor, Tensor, float, float]:  # n 2 -> m 2, m
+    """Core points, their clusters, eps, and its silhouette."""
+    from sklearn.cluster import DBSCAN  # slow to import
+    from sklearn.neighbors import NearestNeighbors
+
+    some = places[rng.permutation(len(places))[:SAMPLE]]
+    away = NearestNeighbors(n_neighbors=CORE).fit(some).kneighbors(some)[0][:, -1]
+    best: tuple[float, float, Any] | None = None
+    for eps in np.unique(np.quantile(away, REACHES)):
+        if not eps > 0:
+            continue
+        fitted = DBSCAN(eps=float(eps), min_samples=CORE).fit(some)
+        labels = fitted.labels_
+        loose = labels < 0
+        if labels.max() < 1:
+            continue
+        # each point of no cluster is a cluster by itself, and counts 0
+        alone = np.where(loose, labels.max() + np.cumsum(loose), labels)
+        mark = float(silhouettes(some, [alone])[0])
+        if best is None or mark > best[0]:
+            best = (mark, float(eps), fitted)
+    if best is None:
+        raise AssayError("DBSCAN finds no two clusters at any distance tried; take clustering='kmeans'.")
+    mark, eps, fitted = best
+    cores = fitted.core_sample_indices_
+    return torch.as_tensor(some[cores]), torch.as_tensor(fitted.labels_[cores]), eps, mark
 
 
 def _discriminants(wide: Tensor, y: Tensor) -> Tensor:  # n d, n -> d 2 (d 1 with two classes)
@@ -231,6 +320,6 @@ def _umap(seed: int) -> Any:
         umap = import_module("umap")  # slow to import
     except ImportError as missing:
         raise MissingExtra(
-            "projection='umap' needs umap-learn: pip install umap-learn; projection='lda' needs nothing more."
+            "projection='umap' needs umap-learn: pip install 'assay[clusters]'; projection='lda' needs nothing more."
         ) from missing
     return umap.UMAP(n_components=2, n_neighbors=15, random_state=seed, n_jobs=1)

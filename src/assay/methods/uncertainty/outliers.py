@@ -32,6 +32,7 @@ from assay.errors import AssayError, ShapeError
 from assay.methods.uncertainty.activations import BATCH, Seen
 from assay.methods.uncertainty.detection import threshold_at
 from assay.nn.softrmax import log_softrmax, nearest_distance
+from assay.nn.student_head import log_student
 
 CELLS = 2**24  # distances in one table
 NORMAL = 1e-5  # log-probabilities in float32 sum to one this closely
@@ -222,7 +223,8 @@ class SoftRmaxTail:
 
         posterior  log max_i p_i        entropy  1 + sum_i p_i log p_i / log k        distance  -min_i ||z - e_i||^2
 
-    `seen.logits` are the z that enter the head, not the head's log p (for those MaxSoftmax is the posterior).
+    `seen.logits` are the z that enter the head, not the head's log p (for those MaxSoftmax is the posterior). With `nu`
+    the head is of t densities (nn/student_head.py), which sit on the same e_i.
 
     A flat posterior has two causes, which `cause` tells apart by d = min_i ||z - e_i||^2. Inputs whose posterior is
     above that of `accept` of the training inputs are SURE. Of the others those between classes are AMBIGUOUS, those in
@@ -237,6 +239,7 @@ class SoftRmaxTail:
     far: float  # d above which z is in the tail
     power: float = 1.0
     by: SoftRmaxScore = "posterior"
+    nu: float | None = None  # of the t densities that stand in the place of the power
 
     @classmethod
     def fit(
@@ -246,20 +249,21 @@ class SoftRmaxTail:
         *,
         power: float = 1.0,
         by: SoftRmaxScore = "posterior",
+        nu: float | None = None,
         accept: float = 0.95,
     ) -> SoftRmaxTail:
         if by not in get_args(SoftRmaxScore):
             raise AssayError(f"SoftRmaxTail got by={by!r}; choose one of {', '.join(get_args(SoftRmaxScore))}.")
         z = check_finite(train.logits, "logits")
-        flat = threshold_at(log_softrmax(z, power=power).amax(1), accept=accept)
+        flat = threshold_at(_posterior(z, power, nu).amax(1), accept=accept)
         far = -threshold_at(-nearest_distance(z), accept=accept)
-        return cls(flat, max(far, 1 - 1 / z.shape[1]), power, by)
+        return cls(flat, max(far, 1 - 1 / z.shape[1]), power, by, nu)
 
     def score(self, seen: Seen) -> Tensor:  # -> n
         z = check_finite(seen.logits, "logits")
         if self.by == "distance":
             return -nearest_distance(z)
-        log_p = log_softrmax(z, power=self.power)
+        log_p = _posterior(z, self.power, self.nu)
         if self.by == "posterior":
             return log_p.amax(1)
         return 1 + (log_p.exp() * log_p).sum(1) / torch.tensor(z.shape[1]).log()
@@ -267,8 +271,12 @@ class SoftRmaxTail:
     def cause(self, seen: Seen) -> Tensor:  # -> n of SURE, AMBIGUOUS, UNFAMILIAR
         """Why the posterior of an input is flat, if it is."""
         z = check_finite(seen.logits, "logits")
-        flat = log_softrmax(z, power=self.power).amax(1) <= self.flat
+        flat = _posterior(z, self.power, self.nu).amax(1) <= self.flat
         return flat * torch.where(nearest_distance(z) > self.far, UNFAMILIAR, AMBIGUOUS)
+
+
+def _posterior(z: Tensor, power: float, nu: float | None) -> Tensor:  # n k -> n k
+    return log_softrmax(z, power=power) if nu is None else log_student(z, nu=nu)
 
 
 def along_rays(of: Callable[[Tensor], Tensor], start: Tensor, ways: Tensor, distances: Tensor) -> Tensor:
