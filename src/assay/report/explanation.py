@@ -172,7 +172,8 @@ def _card(told: Explanation, m: Map) -> Card:
 
 def figure(value: float, digits: int, *, sign: bool = False) -> str:
     """A number with so many decimals, with a real minus, and with its sign where it is added to something."""
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    form = f".{digits}f" if digits <= 6 else ".2e"
+    text = f"{value:{'+' if sign else ''}{form}}"
     return (text if float(text) else text.lstrip("+-")).replace("-", words.MINUS)
 
 
