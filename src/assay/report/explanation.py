@@ -353,12 +353,12 @@ def _cells(m: Map) -> Iterator[Cell]:
         usual = sorted(s.random)[len(s.random) // 2]
         name, better, _ = COLUMNS[s.name]
         yield Cell(f"{name} ({better})", f"{s.value:.3g}", f"random {usual:.3g}; beats {s.beaten} of {len(s.random)}")
-    alike, signs = "not made", "unrelated maps 0"
+    alike, signs = "", "not made"
     if m.likeness is not None:
-        alike = figure(m.likeness, 2)
+        alike, signs = figure(m.likeness, 2), "unrelated maps 0"
         signs += "" if m.signed_likeness is None else f"; with signs {figure(m.signed_likeness, 2)}"
     yield Cell(f"{OTHERS[0][0]} ({OTHERS[0][1]})", alike, signs)
-    missed = ("not promised", "") if m.gap is None else (words.number(m.gap, "%"), "should be 0")
+    missed = ("", "not promised") if m.gap is None else (f"{100 * m.gap:.1f}{words.NBSP}%", "should be 0")
     yield Cell(f"{OTHERS[1][0]} ({OTHERS[1][1]})", *missed)
 
 
