@@ -516,6 +516,8 @@ def explain(
     from assay.explanation import UNITS, aimed, chosen, explain_input
 
     if pair is not None:
+        if method or why_not is not None or units is not None:
+            raise AssayError("--method, --why-not and --units are for one input; leave them out with --pair.")
         from assay.methods.rank.manner import Manner
         from assay.pair_explanation import explain_pair
         from assay.probe import configure

@@ -616,7 +616,9 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
         made.append(
             _Made(
                 name=GREEDY if target is None else f"{GREEDY}, not {rival}",
-                says=f"what must hold for {answer}" + ("" if target is None else f" and not {rival}"),
+                says=f"what must hold for {answer}{'' if target is None else f' and not {rival}'}"
+                if scene.criterion == "held"
+                else f"what turns {answer} into {'anything else' if target is None else rival} by the least change",
                 shown=_as_shown(found.map[None], scene.kind, mean=True),
                 signed=False,
                 ranking=_ranking(found),

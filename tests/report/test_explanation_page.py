@@ -12,7 +12,7 @@ import pytest
 
 from assay.explanation import UNITS, Explanation, Input, Kind, Map
 from assay.methods.explain.trial import Check, Scored, Verdict
-from assay.report.explanation import heat, render, scale_of
+from assay.report.explanation import digits_of, figure, heat, render, scale_of
 
 HOSTILE = "<script>alert('x')</script>"
 NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
@@ -155,6 +155,20 @@ def test_a_row_falls_from_the_base_to_the_score_and_says_what_is_missed() -> Non
     page = render(replace(told, input=many, maps=(wide,), groups=np.arange(40)))
     assert "25 other columns, together" in page
     assert "+300" in page  # 0 to 24
+
+
+@pytest.mark.parametrize(
+    ("value", "among", "sign", "text"),
+    [
+        (1.234, (1.234,), True, "+1.23"),
+        (-0.0001, (5.0,), True, "0.00"),  # no minus before a zero
+        (-12.34, (12.34,), False, "\u221212.3"),
+        (3e-9, (3e-9,), False, "3.00e\u221209"),
+        (0.0, (0.0,), True, "0.00"),
+    ],
+)
+def test_numbers_have_the_figures_that_matter(value: float, among: tuple[float, ...], sign: bool, text: str) -> None:
+    assert figure(value, digits_of(among), sign=sign) == text
 
 
 def test_words_have_their_numbers_and_picks_their_order() -> None:

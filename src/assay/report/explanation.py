@@ -24,6 +24,7 @@ SIDE = 640  # pixels of a picture in the page, at most; a card shows it as wide 
 DARK, LIGHT = 0.15, 0.85  # greys that a picture keeps under a map: its own order, and colours show on either end
 MOST_CLASSES = 8
 MOST_ROWS = 16  # columns of a row that are drawn by themselves
+NUMERAL = 0.11  # of the longer side: how high a number stands in a picture
 NUMBERED = 9  # picks that are numbered in the picture; of more, the depth tells
 COLUMNS = {
     "s_r_bar": ("Robustness, top held", "higher is better", "how far the others must move to change the answer"),
@@ -172,7 +173,8 @@ def _card(told: Explanation, m: Map) -> Card:
 
 def figure(value: float, digits: int, *, sign: bool = False) -> str:
     """A number with so many decimals, with a real minus, and with its sign where it is added to something."""
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    form = f".{digits}f" if digits <= 6 else ".2e"
+    text = f"{value:{'+' if sign else ''}{form}}"
     return (text if float(text) else text.lstrip("+-")).replace("-", words.MINUS)
 
 
@@ -302,14 +304,16 @@ def _picks(told: Explanation, m: Map) -> Picture:
     assert told.input.image is not None  # a picture was explained
     depth = (0.75 * m.shown / (float(m.shown.max()) or 1.0))[..., None]
     drawn = _eight((1 - depth) * _ground(told.input.image)[..., None] + depth * np.array(_rgb(FOR)))
-    marks = []
+    (h, w), marks = drawn.shape[:2], []
+    size = NUMERAL * max(h, w)
     for place, group in enumerate(m.picks[:NUMBERED] if len(m.picks) <= NUMBERED else (), start=1):
         y, x = (told.groups == group).nonzero()
         inner = int(((y - y.mean()) ** 2 + (x - x.mean()) ** 2).argmin())  # its middle may lie outside of a crooked one
         middle = (y.mean(), x.mean()) if told.units == "patches" else (y[inner], x[inner])
-        size = max(0.09 * max(drawn.shape[:2]), 0.5 * math.sqrt(len(y)))
-        marks.append(Mark(str(place), float(middle[1]) + 0.5, float(middle[0]) + 0.5, size))
-    h, w = drawn.shape[:2]
+        at_y, at_x = (
+            min(max(float(v) + 0.5, size / 2), side - size / 2) for v, side in zip(middle, (h, w), strict=True)
+        )
+        marks.append(Mark(str(place), at_x, at_y, size))
     where = "; ".join(f"{k.text} at {100 * k.x / w:.0f} % from the left, {100 * k.y / h:.0f} % down" for k in marks)
     return _picture(drawn, f"Picks of {m.name} in their order{': ' + where if where else ', the first deepest'}", marks)
 
@@ -352,12 +356,12 @@ def _cells(m: Map) -> Iterator[Cell]:
         usual = sorted(s.random)[len(s.random) // 2]
         name, better, _ = COLUMNS[s.name]
         yield Cell(f"{name} ({better})", f"{s.value:.3g}", f"random {usual:.3g}; beats {s.beaten} of {len(s.random)}")
-    alike, signs = "not made", "unrelated maps 0"
+    alike, signs = "", "not made"
     if m.likeness is not None:
-        alike = figure(m.likeness, 2)
+        alike, signs = figure(m.likeness, 2), "unrelated maps 0"
         signs += "" if m.signed_likeness is None else f"; with signs {figure(m.signed_likeness, 2)}"
     yield Cell(f"{OTHERS[0][0]} ({OTHERS[0][1]})", alike, signs)
-    missed = ("not promised", "") if m.gap is None else (words.number(m.gap, "%"), "should be 0")
+    missed = ("", "not promised") if m.gap is None else (f"{100 * m.gap:.1f}{words.NBSP}%", "should be 0")
     yield Cell(f"{OTHERS[1][0]} ({OTHERS[1][1]})", *missed)
 
 
