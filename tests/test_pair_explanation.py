@@ -19,6 +19,7 @@ from assay.data.arrays import Arrays
 from assay.data.pairs import Pairs
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError, ShapeError
+from assay.methods.rank.manner import Manner
 from assay.methods.rank.pair_sanity import Stage
 from assay.methods.rank.perception import perceive
 from assay.nn.siamese import Distance, Siamese
@@ -413,3 +414,12 @@ def test_pairs_of_rows_are_no_images(tmp_path: Path) -> None:
     subject = Subject.ranker(Siamese(nn.Linear(5, 2), Logistic(2)), (x, x.sum(1)), name="rows")
     with pytest.raises(AssayError, match=r"A pair of inputs of shape \(5,\) is no pair of images"):
         explain_pair(subject, 0, 1, run=run_of(), out=tmp_path)
+
+
+def test_a_region_holds_the_walk_and_what_chance_is_compared_with(toy: Subject) -> None:
+    scene = scenes.Scene.of(toy, 3, 8, None, run_of(), Manner(region=(0, 0, 3, SIDE)))
+    after = scene.walk(toy.model).x
+    others = trials.changes(scene, after - scene.a, run_of().rng())
+    for changed in (after, others, scene.tied.x, scene.as_far(toy.model, 1.0).x):
+        assert (changed[:, :, :3] != scene.a[:, :, :3]).any()
+        assert (changed[:, :, 3:] == scene.a[:, :, 3:]).all()

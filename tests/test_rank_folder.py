@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 
 from assay.audit import open_audit
-from assay.data.valued_images import open_valued
+from assay.data.valued_images import ValuedImages, open_valued
 from assay.errors import AssayError
+from assay.pair_explanation.scene import read
 from assay.ranking import Trained, train_on_folder
 from assay.run import Run
 from assay.subjects import Source, open_subject
@@ -132,6 +133,34 @@ def test_the_architecture_follows_the_images(few: Path, run: Run, tmp_path: Path
     assert open_subject(Source(str(done.path), str(tmp_path / "colour"))).inputs.shape == (2, 3, 112, 112)
 
 
+def test_a_decoder_can_be_a_mirror_or_come_afterwards(few: Path, run: Run, tmp_path: Path) -> None:
+    """The comparison is the same, whatever draws; what a mirror misses of its own embeddings stands beside."""
+    done = {
+        how: train_on_folder(few, architecture="digits", steps=5, batch=8, decoder=how, run=run, out=tmp_path / how)
+        for how in ("mirror", "afterwards")
+    }
+    assert done["mirror"].worth.error == pytest.approx(done["afterwards"].worth.error, rel=1e-4)
+    assert done["mirror"].mirrored is not None
+    assert done["mirror"].mirrored != done["mirror"].worth.redrawn  # of its own embeddings, and of the ranker's
+    assert done["afterwards"].mirrored is None
+    assert "mirror decoder" in open_subject(Source(str(done["mirror"].path), str(few))).about
+    assert "decoder trained afterwards" in open_subject(Source(str(done["afterwards"].path), str(few))).about
+
+
+def test_image_files_are_scaled_as_those_it_was_trained_on(few: Path, run: Run, tmp_path: Path) -> None:
+    subject = open_subject(Source(str(quickly(few, run, tmp_path).path), str(few)))
+    singles = subject.pairs["test"].singles
+    assert isinstance(singles, ValuedImages)
+    own, (x, what, value) = singles.take(np.array([2]))[0], read(subject, singles.paths[2])
+    torch.testing.assert_close(x, own, rtol=0, atol=0)
+    assert (what, value) == (singles.paths[2].name, singles.values[2])
+    Image.new("RGB", (50, 31), "white").save(tmp_path / "else.jpg")
+    x, _, value = read(subject, tmp_path / "else.jpg")
+    assert (tuple(x.shape), value) == ((1, 1, 8, 8), None)
+    with pytest.raises(AssayError, match="There is no image 'nowhere.png'; give the number of a test input"):
+        read(subject, "nowhere.png")
+
+
 def test_a_ranker_that_learnt_nothing_is_told(assay: Command, few: Path) -> None:
     done = assay("rank", str(few), "--architecture", "digits", "--steps", "1")
     assert done.status == 0
@@ -173,6 +202,7 @@ def refuse(assay: Command, says: str, *words: str) -> None:
     ("options", "says"),
     [
         ("--architecture vast", "no architecture 'vast'; choose one of digits, grey, colour"),
+        ("--decoder odd", "no decoder 'odd'; choose one of joint, mirror, afterwards"),
         ("--steps 0", "--steps must be at least 1, got 0"),
         ("--embedding 0", "--embedding must be at least 1, got 0"),
         ("--held-back 0", "0 of 30 images leaves 30 to train on and 0 to test on"),

@@ -594,6 +594,14 @@ def rank(
         ),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps of 64 pairs.")] = 3000,
+    decoder: Annotated[
+        str,
+        typer.Option(
+            "--decoder",
+            metavar="joint|mirror|afterwards",
+            help="How what draws is trained: with the ranker or after it.",
+        ),
+    ] = "joint",
     held_back: Annotated[
         float, typer.Option("--held-back", metavar="SHARE", help="Of the images, to be tested on and not trained on.")
     ] = 0.2,
@@ -610,6 +618,9 @@ def rank(
     one at the beginning of the names, before an underscore: 25_0_1_20170109.jpg has 25. Images are scaled and cropped
     to what the architecture takes.
 
+    What draws is trained together with what compares (joint). To see why, train it on the finished ranker
+    (afterwards), or as half of an autoencoder that learns to see as the ranker does (mirror), and compare the last row.
+
     Afterwards, on images that were not trained on: assay audit ranker/ranker.safetensors --data FOLDER
 
     Example: assay rank faces/ --architecture colour --values 0 116 --steps 20000 --device cuda
@@ -625,6 +636,7 @@ def rank(
             values=values,
             steps=steps,
             held_back=held_back,
+            decoder=decoder,  # type: ignore[arg-type]  # checked there
             run=ready,
             out=out,
         )
@@ -632,6 +644,8 @@ def rank(
     table.add_row("mean error of the comparison, from 0 to 1", f"{worth.error:.4f}", f"{worth.constant:.4f} by 0.5")
     table.add_row("pairs put in the right order", f"{100 * worth.order:.1f} %", "50 % by chance")
     table.add_row("mean squared error of a pixel", f"{worth.redrawn:.4f}", f"{worth.blank:.4f} by the mean image")
+    if done.mirrored is not None:
+        table.add_row("the same, of the mirror's own embeddings", f"{done.mirrored:.4f}", "they explain nothing")
     typer.echo(
         f"{done.architecture}, {done.embedding} numbers an image, for values from {done.low:g} to {done.high:g}: "
         f"trained on {done.images} images, tested on {worth.pairs} pairs of {worth.images} others"

@@ -11,17 +11,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from assay.errors import AssayError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from assay.data.valued_images import ValuedImages
+    from assay.methods.train.ranker import Course
+    from assay.nn.siamese import Siamese
     from assay.run import Run
     from assay.subject import Subject
 
+Decoder = Literal["joint", "mirror", "afterwards"]
 EMBEDDING = {"digits": 10, "grey": 10, "colour": 64}
 """The size of the embedding where nobody says it; the thesis draws 10 for MNIST and prints none for faces."""
 
@@ -35,7 +39,7 @@ class Worth:
     error: float  # mean |t - c| over the pairs
     constant: float  # the same for c = 0.5, whatever the pair
     order: float  # share of the pairs with different numbers that are put in the right order; by chance a half
-    redrawn: float  # mean squared error of a pixel in the decoder's pictures
+    redrawn: float  # mean squared error of a pixel in the decoder's pictures of the ranker's embeddings
     blank: float  # the same for the mean image, whatever the image
 
 
@@ -49,7 +53,10 @@ class Trained:
     low: float
     high: float
     images: int
+    decoder: Decoder
     worth: Worth
+    mirrored: float | None
+    """What a mirror's pictures miss of its own embeddings (mean squared, held-back images); None of other decoders."""
 
 
 def train_on_folder(
@@ -61,6 +68,7 @@ def train_on_folder(
     steps: int = 3000,
     batch: int = 64,
     held_back: float = 0.2,
+    decoder: Decoder = "joint",
     run: Run,
     out: str | Path,
 ) -> Trained:
@@ -68,14 +76,16 @@ def train_on_folder(
 
     `architecture` is one of `assay.nn.siamese.ARCHITECTURES`, by default "grey" or "colour" as the first image is;
     images are scaled and cropped to what it takes, and those trained on are held in memory. `values` is the range that
-    the numbers may have, by default from the smallest to the largest in the folder.
+    the numbers may have, by default from the smallest to the largest in the folder. `decoder` is trained together with
+    the ranker ("joint"); on the finished ranker's embeddings ("afterwards"); or as half of an autoencoder that learns
+    to embed as the finished ranker does ("mirror"): the ways that the source rejected, to be compared.
     """
     import numpy as np
     import torch
 
     from assay.data.valued_images import open_valued
     from assay.methods.train.fit import reset
-    from assay.methods.train.ranker import Course, fit_ranker
+    from assay.methods.train.ranker import Course
     from assay.nn.siamese import ARCHITECTURES, Siamese
     from assay.subjects._ranker_file import open_ranker, save_ranker
 
@@ -84,6 +94,8 @@ def train_on_folder(
             raise AssayError(f"--{name} must be at least {least}, got {given}.")
     if architecture is not None and architecture not in ARCHITECTURES:
         raise AssayError(f"There is no architecture {architecture!r}; choose one of {', '.join(ARCHITECTURES)}.")
+    if decoder not in get_args(Decoder):
+        raise AssayError(f"There is no decoder {decoder!r}; choose one of {', '.join(get_args(Decoder))}.")
     images = open_valued(folder)
     architecture = architecture or ("grey" if images.form.channels == 1 else "colour")
     embedding = embedding or EMBEDDING[architecture]
@@ -105,10 +117,14 @@ def train_on_folder(
     with torch.random.fork_rng(devices=[]):
         model = reset(ARCHITECTURES[architecture](embedding), rng)
     assert isinstance(model, Siamese)
-    with run.progress(f"training {architecture} on {len(learnt)} images", steps) as tick:
+    trainings = 1 if decoder == "joint" else 2
+    with run.progress(f"training {architecture} on {len(learnt)} images", trainings * steps) as tick:
         course = Course(steps=steps, batch=batch, progress=lambda done, loss: tick(1), device=run.device)
-        fit_ranker(model, x, learnt.values, low=low, high=high, rng=rng, course=course)
-    save_ranker(path, model, architecture=architecture, embedding=embedding, low=low, high=high, seen=learnt.marks())
+        mirror = _fit(model, decoder, x, learnt, (low, high), rng, course)
+    save_ranker(
+        path, model, architecture=architecture, embedding=embedding, low=low, high=high, seen=learnt.marks(),
+        decoder=decoder,
+    )  # fmt: skip
     return Trained(
         path=path,
         architecture=architecture,
@@ -116,8 +132,46 @@ def train_on_folder(
         low=low,
         high=high,
         images=len(learnt),
+        decoder=decoder,
         worth=_judge(open_ranker(path, folder), run),
+        mirrored=None if mirror is None else _looks(mirror, _read(parts["test"], run, "looking into the mirror")),
     )
+
+
+def _fit(
+    model: Siamese,
+    decoder: Decoder,
+    x: Tensor,
+    images: ValuedImages,
+    span: tuple[float, float],
+    rng: torch.Generator,
+    course: Course,
+) -> Siamese | None:
+    """Train the ranker and its decoder, in place; -> the mirror, where there is one."""
+    from assay.methods.train.fit import reset
+    from assay.methods.train.ranker import fit_decoder, fit_mirror, fit_ranker
+    from assay.nn.siamese import Siamese
+
+    low, high = span
+    alone = decoder != "joint"
+    fit_ranker(model, x, images.values, low=low, high=high, rng=rng, comparison_only=alone, course=course)
+    if decoder == "afterwards":
+        assert model.decoder is not None  # every architecture has one
+        fit_decoder(model, model.decoder, x, rng=rng, course=course)
+    if decoder != "mirror":
+        return None
+    mirror = reset(model, rng)
+    assert isinstance(mirror, Siamese)
+    fit_mirror(model, mirror, x, rng=rng, course=course)
+    model.decoder = mirror.decoder
+    return mirror
+
+
+def _looks(mirror: Siamese, x: Tensor) -> float:
+    from assay.methods.train.ranker import embed, likeness
+
+    assert mirror.decoder is not None
+    return likeness(mirror.decoder, embed(mirror.encoder, x), x).error
 
 
 def _judge(subject: Subject, run: Run) -> Worth:

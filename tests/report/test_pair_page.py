@@ -106,7 +106,7 @@ def test_no_map_without_its_verdict_and_no_audit_without_what_chance_gets() -> N
     assert len(cards) == len(told.maps) + len(told.seen_maps)
     for card, m in zip(cards, (*told.maps, *told.seen_maps), strict=True):
         assert f"<strong>{m.panel.label}</strong>" in card
-        assert "from 0.00100 to 0.0502" in card  # what its colours stand for
+        assert "from 0.001 to 0.05" in card  # what its colours stand for
         assert "linear-gradient(90deg, #000, #fff)" in card
         assert "badge" not in card
     groups = re.findall(r'<p class="verdicts" aria-label="([^"]+)">(.*?)</p>\s*<ul class="maps">', page, re.S)

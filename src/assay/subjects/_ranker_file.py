@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from assay.nn.siamese import Siamese
 
 KIND = "assay ranker"
+DECODERS = {"mirror": "mirror decoder", "afterwards": "decoder trained afterwards"}
 SEEN = "trained on"  # the tensor of hashes; no weight of a module can have this name
 
 
@@ -40,16 +41,17 @@ def save_ranker(
     low: float,
     high: float,
     seen: NDArray[np.int64],
+    decoder: str = "joint",
 ) -> None:
     """Write the weights of `ARCHITECTURES[architecture](embedding)`, the range of values, and what was trained on.
 
-    `seen` are the `ValuedImages.marks` of the images.
+    `seen` are the `ValuedImages.marks` of the images, `decoder` is how its decoder was trained.
     """
     from safetensors.torch import save
 
     path = Path(path)
     state = {name: t.detach().cpu().clone().contiguous() for name, t in model.state_dict().items()}
-    about = {"kind": KIND, "architecture": architecture, "embedding": str(embedding)}
+    about = {"kind": KIND, "architecture": architecture, "embedding": str(embedding), "decoder": decoder}
     content = save(
         {**state, SEEN: torch.from_numpy(seen)}, {**about, "low": repr(float(low)), "high": repr(float(high))}
     )
@@ -104,8 +106,8 @@ def open_ranker(path: str | Path, data: str | Path) -> Subject:
         low=task.low,
         high=task.high,
         name=path.name,
-        about=f"A ranker with decoder ({about['architecture']}, {embedding} numbers an image) for values from "
-        f"{task.low:g} to {task.high:g}, trained on {len(seen)} images.",
+        about=f"A ranker with {DECODERS.get(about.get('decoder', ''), 'decoder')} ({about['architecture']}, "
+        f"{embedding} numbers an image) for values from {task.low:g} to {task.high:g}, trained on {len(seen)} images.",
     )
 
 

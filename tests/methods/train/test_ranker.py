@@ -185,6 +185,19 @@ def test_the_mirror_loss_is_the_printed_one() -> None:
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_mirror_weighs_both_terms_alike_unless_it_is_told() -> None:
+    x = torch.rand(30, 1, 2, 2, generator=rng())
+    ranker = toy(1).eval()
+    seen = embed(ranker.encoder, x)
+    k = float(x.var(0, correction=0).sum() / seen.var(0, correction=0).sum())
+    by_default, told = (fit_mirror(ranker, plain(), x, k=given, rng=rng(), course=ONCE).steps[0] for given in (None, k))
+    assert by_default == pytest.approx(told, rel=1e-6)
+    blind = Siamese(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Comparison(3, 4)).requires_grad_(False)
+    cast("nn.Linear", cast("nn.Sequential", blind.encoder)[1]).weight.zero_()
+    with pytest.raises(AssayError, match="sees all inputs alike, so there is nothing to mirror"):
+        fit_mirror(blind, plain(), x, rng=rng(), course=ONCE)
+
+
 def test_balance_makes_both_terms_equal_where_training_starts() -> None:
     x, v = torch.rand(5, 1, 2, 2, generator=rng()), torch.tensor([1.0, 4.0, 4.0, 2.0, 9.0])
     pairs = [(a, b) for a in range(5) for b in range(5)]
@@ -313,6 +326,7 @@ X, Y = load_digits()["train"].take(np.arange(1300))
 TRAIN, TEST = slice(300, None), slice(0, 300)
 HOW = Course(steps=400, lr=4e-3)
 BRIEFLY = Course(steps=200, lr=5e-3)
+TAIL = Course(steps=400, lr=3e-2)  # on a frozen encoder; at the rate of HOW it is nowhere yet
 CONSTANT = 0.183  # E |V_A - V_B| / 18 of digits that come equally often
 
 
@@ -358,18 +372,23 @@ def alone() -> Siamese:
 def frozen() -> tuple[Siamese, Scored]:
     model = dense(0)
     fit_autoencoder(model, X[TRAIN], rng=rng(), course=HOW)
-    fit_tail(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), course=HOW)
+    before, drawn = state(model.encoder), state(model.decoder)
+    fit_tail(model, X[TRAIN], Y[TRAIN], low=0, high=9, rng=rng(), course=TAIL)
+    assert same(before, model.encoder)
+    assert same(drawn, model.decoder)
     return model, scored(model)
 
 
-def test_joint_training_costs_the_comparison_little_and_a_frozen_autoencoder_hardly_beats_a_constant(
+def test_joint_training_costs_the_comparison_little_and_a_frozen_autoencoder_lies_between_it_and_a_constant(
     joint: Scored, alone: Siamese, frozen: tuple[Siamese, Scored]
 ) -> None:
     compared = scored(alone)
     assert compared.error < 0.5 * CONSTANT
     assert joint.error < 1.2 * compared.error
     assert joint.order > 0.9
-    assert 0.8 * CONSTANT < frozen[1].error < 1.05 * CONSTANT
+    # print has it no better than a constant; here, as on MNIST (giulivi2020/frozen-is-constant fails), it is
+    assert 1.4 * joint.error < frozen[1].error < 0.85 * CONSTANT
+    assert 0.65 < frozen[1].order < joint.order
 
 
 def test_a_frozen_autoencoder_draws_best_and_a_ranker_that_never_drew_worst(

@@ -84,18 +84,18 @@ def familiar(model: Sees, known: Tensor, held: Tensor) -> Familiar:  # k *d, m *
         raise AssayError(
             f"What is strange takes 2 known inputs and {LEAST} that were held out, got {len(known)} and {len(held)}."
         )
-    codes = torch.cat([model.encode(part) for part in known.split(BLOCK)])
-    pictures = torch.cat([model.decode(part).flatten(1) for part in codes.split(BLOCK)]).double()
+    codes = torch.cat([model.encode(part) for part in torch.split(known, BLOCK)])
+    pictures = torch.cat([model.decode(part).flatten(1) for part in torch.split(codes, BLOCK)]).double()
     codes = codes.double()
     units = (_typical(pictures), _typical(codes))
     made = Familiar(codes, pictures, units, codes.new_zeros(0))
-    parts = [made._distances(model, model.encode(part)) for part in held.split(BLOCK)]
+    parts = [made._distances(model, model.encode(part)) for part in torch.split(held, BLOCK)]
     d = torch.cat([torch.maximum(*part) for part in parts])
     return Familiar(codes, pictures, units, d.sort().values)
 
 
 def _nearest(x: Tensor, known: Tensor) -> Tensor:  # n d, k d -> n
-    return torch.cat([torch.cdist(part, known).amin(1) for part in x.split(BLOCK)])
+    return torch.cat([torch.cdist(part, known).amin(1) for part in torch.split(x, BLOCK)])
 
 
 def _typical(known: Tensor) -> float:  # k d

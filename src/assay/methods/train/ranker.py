@@ -155,7 +155,7 @@ def fit_mirror(
     mirror: Siamese,
     x: Tensor,
     *,
-    k: float,
+    k: float | None = None,
     rng: torch.Generator,
     course: Course = COURSE,
 ) -> Curve:  # x: n *d
@@ -163,6 +163,7 @@ def fit_mirror(
 
         |A - p(w_a(A))|^2 + k |w_s(A) - w_a(A)|^2
 
+    The thesis gives no k: by default that for which both terms are equal at pictures and embeddings that are the mean.
     What explains the ranker is p(w_s(A)), which the loss never looks at: ask `likeness` of `mirror.decoder` on
     `embed(ranker.encoder, x)`, not on the mirror's own embeddings.
     """
@@ -170,9 +171,15 @@ def fit_mirror(
     _start_grey(decoder, x)
     seen = embed(ranker.to(course.device).encoder, x)  # n s
     images = _Draws(x.to(course.device), lambda rows: seen[rows], (course.batch,), rng)
+    if k is None:
+        spread = float(seen.var(0, correction=0).sum())
+        if spread == 0:
+            raise AssayError("The ranker sees all inputs alike, so there is nothing to mirror; train it first.")
+        k = float(x.var(0, correction=0).sum()) / spread
+    weight = k
 
     def loss(out: Tensor, e: Tensor) -> Tensor:  # b 1+s, b s -> scalar
-        return (out[:, 0] + k * (out[:, 1:] - e).square().sum(1)).mean()
+        return (out[:, 0] + weight * (out[:, 1:] - e).square().sum(1)).mean()
 
     return _train(_Redraws(mirror.encoder, decoder), images, loss, rng, course)
 
