@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from assay.methods.explain.greedy import Explained as Decided
     from assay.methods.explain.subset_robustness import Search
     from assay.methods.explain.trial import Check, Scored, Verdict
+    from assay.methods.explain.words import Change
     from assay.run import Run
     from assay.subject import Subject
 
@@ -41,6 +42,8 @@ HEADS: dict[Kind, int] = {"image": 10, "table": 32, "text": 32}
 """Models with a new last layer that a map is compared on: the fewer its entries, the more of them it takes to tell."""
 BACKGROUND = 32  # inputs that expected gradients start from
 MOST_PICKS = 5
+SEEDS = 2  # with which features are picked, to see how far the draw decides
+HOLD = {"s_r_bar": "held fast, make that hardest", "s_r": "changed alone, do so soonest"}
 RIVALS = 3  # classes that a search tries; for images, where each takes seconds, the budget says how many
 CELLS = 4  # of an image on either side: the patches that are ranked and picked
 DRAWS: dict[Kind, int] = {"image": 19, "table": 39, "text": 39}  # random rankings; those of images take seconds
@@ -481,19 +484,30 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
     """
     from assay.methods.explain import groups as grouping
     from assay.methods.explain.greedy import robust_features
+    from assay.methods.explain.words import keywords
 
     k = grouping.count(scene.groups)
 
-    def of(model: nn.Module, target: int | None, size: int, samples: int | None = None) -> Decided:
-        return robust_features(
-            model, scene.x[0], groups=scene.groups, size=size, target=target, samples=samples, search=scene.search,
-            rng=run.rng(),
-        )  # fmt: skip
+    def of(model: nn.Module, target: int | None, size: int, samples: int | None = None, seeds: int = 1) -> Decided:
+        if scene.kind != "text":
+            return robust_features(
+                model, scene.x[0], groups=scene.groups, size=size, target=target, samples=samples, search=scene.search,
+                rng=run.rng(), seeds=seeds,
+            )  # fmt: skip
+        assert scene.search is not None  # a model without gradients was turned away
+        ways: tuple[Change, ...] = ("fade",) if target is None else ("fade", "embedding")
+        for change in ways:  # no text becomes any class by losing words; by moving them, it may
+            with suppress(AssayError) if change != ways[-1] else nullcontext():
+                return keywords(
+                    model, scene.x[0], size=size, target=target, samples=samples, change=change, search=scene.search,
+                    rng=run.rng(), seeds=seeds,
+                ).explained  # fmt: skip
+        raise AssertionError  # the last way raises or returns
 
     answer, rival = scene.classes[scene.answer], scene.classes[scene.rival]
     made = []
     for target in (None, scene.rival):
-        found = of(scene.model, target, min(MOST_PICKS, -(-k // 2)))
+        found = of(scene.model, target, min(MOST_PICKS, -(-k // 2)), seeds=SEEDS)
         others = []
         for head in scene.heads[: -(-len(scene.heads) // 2)]:
             with suppress(AssayError):  # it may give the rival already, or never
@@ -503,14 +517,16 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
             _Made(
                 name=GREEDY if target is None else f"{GREEDY}, not {rival}",
                 says=f"what must hold for {answer}" + ("" if target is None else f" and not {rival}"),
-                shown=_as_shown(found.map[None], scene.kind, mean=True),
+                shown=_as_shown(
+                    found.map.view(1, k, -1) if scene.kind == "text" else found.map[None], scene.kind, mean=True
+                ),
                 signed=False,
-                ranking=_ranking(found),
+                ranking=found.ranking(),
                 likeness=_alike(found.scores, others),
                 target=target,
                 picks=tuple(found.order.tolist()),
                 decided=f"With all {k} features free, a change of length {found.whole:.3g} makes it {whole}. These "
-                f"{len(found.order)}, held fast, make that hardest; the first matters most.",
+                f"{len(found.order)}, {HOLD[found.criterion]}; the first matters most. {found.doubts()}",
             )
         )
     return made
@@ -525,12 +541,6 @@ def _alike(shown: Tensor, others: Sequence[Tensor]) -> Tensor:  # *d, h *d -> h
     if not others:
         return torch.zeros(0)
     return likeness(shown.flatten().expand(len(others), -1), torch.stack([o.flatten() for o in others])).signed
-
-
-def _ranking(found: Decided) -> Tensor:  # -> k
-    """The picks in their order, the others below them by their score in the first round."""
-    span = (found.scores.max() - found.scores.min()).clamp_min(1e-300)
-    return found.weight + 1e-3 * (found.scores - found.scores.min()) / span
 
 
 def _as_shown(values: Tensor, kind: Kind, *, mean: bool = False) -> NDArray[np.float64]:
