@@ -79,7 +79,9 @@ class _Tally:
         return Bench({k: np.array(v) for k, v in self.scores.items()}, mean(self.capped), mean(self.stable), accuracy)
 
 
-def _learnt(kind: str, x: Array, y: NDArray[np.int64], net: Callable[[], nn.Module], seed: int) -> nn.Module:
+def _learnt(
+    kind: str, x: NDArray[np.float32], y: NDArray[np.int64], net: Callable[[], nn.Module], seed: int
+) -> nn.Module:
     from assay.methods.train.fit import fit
 
     with torch.random.fork_rng(devices=[]):
@@ -155,7 +157,7 @@ class _Versus(nn.Module):
         self.model, self.one, self.other = model, one, other
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.model(x)
+        z: Tensor = self.model(x)
         return (z[:, self.one] - z[:, self.other])[:, None] * z.new_tensor([0.5, -0.5])
 
 
@@ -264,10 +266,9 @@ def _evidence(run: Run, made: Callable[[int], Bench], pairs: tuple[tuple[str, st
         for a, b in pairs
     ]
     picks = [
-        Measure(name=f"{what}, {m}", value=value, n=n, better=better)
-        for what, better, of in (("capped", "lower", bench.capped), ("stable", "higher", bench.stable))
-        for m, value in of.items()
-    ]  # fmt: skip
+        *(Measure(name=f"capped, {m}", value=v, n=n, better="lower") for m, v in bench.capped.items()),
+        *(Measure(name=f"stable, {m}", value=v, n=n, better="higher") for m, v in bench.stable.items()),
+    ]
     least = min(gaps, key=lambda gap: gap.low or 0)
     told = ", ".join(f"{m.name.removeprefix('precision, ')} {m.value:.2f} ({m.low:.2f} to {m.high:.2f})" for m in table)
     doubts = "; ".join(
