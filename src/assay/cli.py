@@ -451,13 +451,14 @@ def explain(
         ),
     ] = None,
     criterion: Annotated[
-        str,
+        str | None,
         typer.Option(
+            "--criterion",
             metavar="held|moved",
             help="What greedy-as picks: features that, held fast, make the answer hardest to change (held), or that "
-            "change it by the smallest changes of their own (moved).",
+            "change it by the smallest changes of their own (moved). [default: moved for words, else held]",
         ),
-    ] = "held",
+    ] = None,
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(

@@ -12,8 +12,8 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from assay.methods.explain.sanity import Likeness
     from assay.methods.explain.subset_robustness import Search
     from assay.methods.explain.trial import Check, Scored, Verdict
+    from assay.methods.explain.words import Change
     from assay.run import Run
     from assay.subject import Subject
 
@@ -56,6 +57,7 @@ BACKGROUND = 32  # inputs that expected gradients start from
 MOST_PICKS = 5
 MANY = 32  # features from which on they are picked by the score: SHARE of them in all, a quarter of those at once
 SHARE = 0.2
+SEEDS = 2  # with which features are picked, to see how far the draw decides
 RIVALS = 3  # classes that a search tries; for images, where each takes seconds, the budget says how many
 CELLS = 4  # of an image on either side: the patches that are ranked and picked
 DRAWS: dict[Kind, int] = {"image": 19, "table": 39, "text": 39}  # random rankings; those of images take seconds
@@ -153,7 +155,7 @@ def explain_input(
     methods: Sequence[str] = ("all",),
     why_not: int | str | None = None,
     units: str | None = None,
-    criterion: str = "held",
+    criterion: str | None = None,
     run: Run,
     out: str | Path = "runs",
     source: tuple[str, ...] = (),
@@ -163,7 +165,7 @@ def explain_input(
     `given` is the number of a test input, an image file, a sentence, or a row as "13.2,1.8,...". `methods` are names
     of `assay.methods.explain.maps.METHODS`, "greedy-as", or "all". `why_not` is another class, by number or name; by
     default the second likeliest. `units` is what is ranked and picked (UNITS), `criterion` what Greedy-AS is after
-    (CRITERIA).
+    (CRITERIA), by default what finds known words best: "moved" for a text, else "held".
     """
     from assay.probe import undisturbed
     from assay.report.explanation import render
@@ -173,9 +175,9 @@ def explain_input(
             f"{subject.name!r} answers at random (draws={subject.draws}), so that no two maps of it are alike; "
             f"explain takes a model that answers the same twice."
         )
-    asked, after, start = chosen(methods), aimed(criterion), time.perf_counter()
+    asked, aim, start = chosen(methods), aimed(criterion), time.perf_counter()
     x, told = read_input(subject, given)
-    cut = units_of(told.kind, units)
+    cut, after = units_of(told.kind, units), aim or ("moved" if told.kind == "text" else "held")
     with undisturbed(subject.model, run):
         scene = _Scene.of(subject, x.to(run.device), told, why_not, cut, after, run)
         maps, left_out = _maps(scene, asked, run)
@@ -222,11 +224,11 @@ def chosen(methods: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(methods))
 
 
-def aimed(criterion: str) -> Criterion:
-    """What Greedy-AS is after, by its name."""
-    if criterion not in get_args(Criterion):
+def aimed(criterion: str | None) -> Criterion | None:
+    """What Greedy-AS is after, by its name; None where the kind of input decides."""
+    if criterion is not None and criterion not in get_args(Criterion):
         raise AssayError(f"There is no criterion {criterion!r}; choose held or moved.")
-    return cast(Criterion, criterion)
+    return cast("Criterion | None", criterion)
 
 
 def units_of(kind: Kind, units: str | None) -> Units:
@@ -578,38 +580,58 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
     """
     from assay.methods.explain import groups as grouping
     from assay.methods.explain.greedy import robust_features
+    from assay.methods.explain.words import keywords
 
     k = grouping.count(scene.groups)
     many = k > MANY
     size = math.ceil(SHARE * k) if many else min(MOST_PICKS, -(-k // 2))
     some = scene.heads[: 3 if many else -(-len(scene.heads) // 2)]
 
-    def of(model: nn.Module, target: int | None, size: int, samples: int | None, rng: torch.Generator) -> Decided:
-        return robust_features(
-            model,
-            scene.x[0],
-            criterion=CRITERIA[scene.criterion],
-            groups=scene.groups,
-            size=size,
-            target=target,
-            samples=samples,
-            at_once=-(-size // 4) if many else 1,
-            search=scene.search,
-            rng=rng,
-        )
+    def of(model: nn.Module, target: int | None, size: int, samples: int | None = None, seeds: int = 1) -> Decided:
+        criterion = CRITERIA[scene.criterion]
+        if scene.kind != "text":
+            return robust_features(
+                model,
+                scene.x[0],
+                criterion=criterion,
+                groups=scene.groups,
+                size=size,
+                target=target,
+                samples=samples,
+                at_once=-(-size // 4) if many else 1,
+                search=scene.search,
+                rng=run.rng(),
+                seeds=seeds,
+            )
+        assert scene.search is not None  # a model without gradients was turned away
+        ways: tuple[Change, ...] = ("fade",) if target is None else ("fade", "embedding")
+        for change in ways:  # no text becomes any class by losing words; by moving them, it may
+            with suppress(AssayError) if change != ways[-1] else nullcontext():
+                return keywords(
+                    model,
+                    scene.x[0],
+                    size=size,
+                    criterion=criterion,
+                    target=target,
+                    samples=samples,
+                    change=change,
+                    search=scene.search,
+                    rng=run.rng(),
+                    seeds=seeds,
+                ).explained
+        raise AssertionError  # the last way raises or returns
 
     def again(models: Sequence[nn.Module], target: int | None) -> list[Tensor]:
         scores = []
         for model in models:
             with suppress(AssayError):  # it may give the rival already, or never
-                scores.append(of(model, target, 1, (2 if many else 3) * k, run.rng()).scores[None])
+                scores.append(of(model, target, 1, (2 if many else 3) * k).scores[None])
         return scores
 
     answer, rival = scene.classes[scene.answer], scene.classes[scene.rival]
     made = []
     for target in (None, scene.rival):
-        found = of(scene.model, target, size, 2 * k if many else None, run.rng())
-        other = None if many else of(scene.model, target, size, None, replace(run, seed=run.seed + 1).rng())
+        found = of(scene.model, target, size, 2 * k if many else None, seeds=1 if many else SEEDS)
         others, under = again([h.whole for h in some], target), WEIGHTS
         if len(others) < 2:
             others, under = again([h.last for h in some], target), LAST
@@ -619,20 +641,22 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
                 says=f"what must hold for {answer}{'' if target is None else f' and not {rival}'}"
                 if scene.criterion == "held"
                 else f"what turns {answer} into {'anything else' if target is None else rival} by the least change",
-                shown=_as_shown(found.map[None], scene.kind, mean=True),
+                shown=_as_shown(
+                    found.map.view(1, k, -1) if scene.kind == "text" else found.map[None], scene.kind, mean=True
+                ),
                 signed=False,
-                ranking=_ranking(found),
+                ranking=found.ranking(),
                 likeness=_alike(found.scores[None], others),
                 under=under,
                 target=target,
                 picks=tuple(found.order.tolist()),
-                decided=_told(found, other, k, "anything else" if target is None else rival),
+                decided=_told(found, k, "anything else" if target is None else rival),
             )
         )
     return made
 
 
-def _told(found: Decided, other: Decided | None, k: int, goal: str) -> str:
+def _told(found: Decided, k: int, goal: str) -> str:
     """What Greedy-AS found in words: how far it is, what the picks do, how much was capped, and what chance changes."""
     from assay.methods.explain.subset_robustness import CAP
 
@@ -644,9 +668,8 @@ def _told(found: Decided, other: Decided | None, k: int, goal: str) -> str:
         f"Of {found.asked:,} sets tried, {found.capped:,} led nowhere within {CAP:g} times that length, or the far "
         f"corner of what inputs may be, and count as that far (the cap).",
     ]
-    if other is not None:
-        same = len(set(found.order.tolist()) & set(other.order.tolist()))
-        told.append(f"With another seed, {same} of {n} picks are the same.")
+    if found.stable is not None:
+        told.append(f"Picks of two seeds share {100 * found.stable:.0f} % (Jaccard).")
     return " ".join(told)
 
 
@@ -659,13 +682,6 @@ def _alike(own: Tensor, others: Sequence[Tensor]) -> Likeness | None:  # 1 *d, h
     if not others:
         return None
     return likeness(by_word(own).expand(len(others), *by_word(own).shape[1:]), by_word(torch.cat(list(others))))
-
-
-def _ranking(found: Decided) -> Tensor:  # -> k
-    """The picks in their order, the others below them by their score in the first round."""
-    scores = found.scores if found.criterion == "s_r_bar" else -found.scores  # the lowest is the best where it is moved
-    span = (scores.max() - scores.min()).clamp_min(1e-300)
-    return found.weight + 1e-3 / len(scores) * (scores - scores.min()) / span
 
 
 def _as_shown(values: Tensor, kind: Kind, *, mean: bool = False) -> NDArray[np.float64]:

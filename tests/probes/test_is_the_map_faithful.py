@@ -144,3 +144,22 @@ def test_bad_settings_are_refused() -> None:
         IsTheMapFaithful(methods=("random",))
     with pytest.raises(AssayError, match="inputs=1 .* at least 2"):
         IsTheMapFaithful(inputs=1)
+
+
+@pytest.mark.parametrize(("parts", "criterion"), [("superpixels", "s_r"), (None, "s_r_bar")])
+def test_greedy_as_is_tried_by_either_criterion_and_any_cut(
+    digits: Subject, run: Run, parts: Any, criterion: Any
+) -> None:
+    probe = IsTheMapFaithful(methods=("gradient", "greedy-as"), inputs=2, steps=2, parts=parts, criterion=criterion)
+    answer = put(probe, digits, run)
+    assert answer.finding is not None, answer.why
+    rows = answer.finding.samples.columns  # type: ignore[union-attr]
+    assert {"greedy-as, values capped", "greedy-as, seeds agree"} <= set(rows)
+    assert ((rows["greedy-as, seeds agree"] >= 0) & (rows["greedy-as, seeds agree"] <= 1)).all()
+    assert np.isfinite(rows["greedy-as, the top attacked"]).all()
+
+
+def test_cuts_and_criteria_that_do_not_exist_are_refused(digits: Subject) -> None:
+    assert "has no columns; it has patches or pixels" in str(IsTheMapFaithful(parts="columns").why_not(digits))
+    with pytest.raises(AssayError, match="criterion=best of 'is-the-map-faithful' must be one of s_r_bar, s_r"):
+        IsTheMapFaithful(criterion="best")  # type: ignore[arg-type]

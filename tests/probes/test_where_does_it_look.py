@@ -178,3 +178,12 @@ def test_the_same_seed_gives_the_same_numbers(digits: Subject, run: Run) -> None
 def test_bad_settings_are_refused(methods: tuple[str, ...]) -> None:
     with pytest.raises(AssayError, match="two or more of gradient"):
         WhereDoesItLook(methods=methods)
+
+
+@pytest.mark.parametrize("parts", ["superpixels", "patches"])
+def test_greedy_as_stands_beside_the_maps_with_any_cut(digits: Subject, run: Run, parts: Any) -> None:
+    answer = put(WhereDoesItLook(methods=("gradient", "greedy-as"), inputs=1, parts=parts), digits, run)
+    assert answer.finding is not None, answer.why
+    rows = answer.finding.samples.columns  # type: ignore[union-attr]
+    assert {"greedy-as", "greedy-as, values capped", "greedy-as, seeds agree"} <= set(rows)
+    assert np.isfinite(rows["agreement"]).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,7 +17,8 @@ from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Alarm, Bars, Beside, Curve, Finding, Line, Matrix, Measure, Table, share
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.faithfulness import BETTER, Removal, area, importance, removal_curve, top
-from assay.methods.explain.greedy import Criterion
+from assay.methods.explain.greedy import PICKING, Criterion, greedy_maps, refuse_strange
+from assay.methods.explain.groups import Parts, misfit
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
 from assay.methods.explain.subset_robustness import CAP, Search, capped, subset_robustness, usual_cap
 from assay.nn.members import averaged
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 MAPS = ("gradient", "integrated-gradients", "smoothgrad", "gradcam", "occlusion", "kernel-shap")
+GREEDY = "greedy-as"
 FEWEST = 4  # parts, for a ranking to mean something
 CELLS = 4  # patches on either side of an image
 SHARES = (0.125, 0.25, 0.5)  # of the parts, where the attack is run
@@ -64,12 +66,18 @@ class IsTheMapFaithful(Probe):
     A map ranks the parts of an input (patches, words, columns). If its top parts matter, an attacker who may change
     only them needs little, and one who may change only the others needs much. Areas under both curves, over the share
     of the parts that counts as top, stand beside what random rankings get from the same inputs.
+
+    `methods` may name "greedy-as" too, which picks parts by the criterion (s_r or s_r_bar) itself. `parts` cuts inputs
+    otherwise than into patches, words or columns: into pixels, or into each image's own superpixels.
     """
 
     methods: tuple[str, ...] = MAPS
     inputs: int | None = None
     steps: int | None = None
+    criterion: Criterion = "s_r"
+    parts: Parts | None = None
 
+    version: ClassVar[int] = 2
     in_quick: ClassVar[bool] = False
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -81,7 +89,8 @@ class IsTheMapFaithful(Probe):
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps")
         self.refuse_below(2, "inputs")
-        known = [m for m in METHODS if m != "random"]
+        known = [*(m for m in METHODS if m != "random"), GREEDY]
+        refuse_strange(self.name(), self.criterion, self.parts)
         if len(set(self.methods) & set(known)) < max(1, len(self.methods)):
             raise AssayError(
                 f"The setting methods={','.join(self.methods)} of {self.name()!r} must name some of "
@@ -90,7 +99,9 @@ class IsTheMapFaithful(Probe):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is None and (count := grouping.count(usual_groups(subject.inputs.shape, CELLS))) < FEWEST:
+        if reason is None and self.parts is not None and (why := misfit(self.parts, subject.inputs.shape)):
+            return why
+        if reason is None and self.parts is None and (count := _count(subject)) < FEWEST:
             return f"it ranks the parts of an input, at least {FEWEST}, and an input here has {count}"
         return reason
 
@@ -104,10 +115,16 @@ class IsTheMapFaithful(Probe):
         maps = [
             m
             for m in self.methods
-            if m in methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+            if m == GREEDY
+            or m in methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
         ]
         chances = [f"random {k}" for k in range(1 + budget.restarts)]
-        work = partial(_try, subject, [*maps, *chances], start, budget.steps, search)
+        names = [*maps, *chances]
+        if self.parts == "superpixels":  # each input has its own
+            work = partial(_try_each, subject, names, start, budget.steps, search, self.criterion)
+        else:
+            groups = _groups(subject, self.parts)
+            work = partial(_try, subject, names, start, budget.steps, search, self.criterion, groups)
         trial = _Trial(maps, chances, run.map(work, subject, "test", index, "is the map faithful"), run.seed)
         verdicts = {m: _both(trial.verdict(m, "s_r_bar"), trial.verdict(m, "s_r")) for m in maps}
         measures = (
@@ -126,6 +143,7 @@ class IsTheMapFaithful(Probe):
                     "index": index,
                     "label": np.asarray(trial.rows["label"], dtype=np.int64),
                     **{f"{m}, {CALLED[c]}": trial.area(m, c) for c in CRITERIA for m in (*maps, "random")},
+                    **{name: rows for name, rows in trial.rows.items() if name.startswith(f"{GREEDY}, ")},
                 },
             ),
             views=(
@@ -137,18 +155,60 @@ class IsTheMapFaithful(Probe):
         )
 
 
+def _count(subject: Subject) -> int:
+    return grouping.count(usual_groups(subject.inputs.shape, CELLS))
+
+
+def _groups(subject: Subject, parts: Parts | None) -> Tensor:
+    blank = torch.empty(subject.inputs.shape)
+    return usual_groups(subject.inputs.shape, CELLS) if parts is None else grouping.cut(blank, parts)
+
+
+def _try_each(
+    subject: Subject,
+    names: list[str],
+    start: Tensor,
+    steps: int,
+    search: Search,
+    criterion: Criterion,
+    shard: Shard,
+) -> Mapping[str, Tensor]:
+    """The same with each image cut into its own superpixels, one after the other."""
+    told: list[Mapping[str, Tensor]] = []
+    for i, x in enumerate(shard.x):
+        cut = grouping.cut(x, "superpixels", low=subject.inputs.low, high=subject.inputs.high)
+        if grouping.count(cut) < 2 * FEWEST:
+            raise AssayError(f"Image {int(shard.index[i])} has only {grouping.count(cut)} superpixels; take patches.")
+        one = replace(shard, x=shard.x[i : i + 1], y=shard.y[i : i + 1], index=shard.index[i : i + 1])
+        told.append(_try(subject, names, start, steps, search, criterion, cut, one))
+    return {name: torch.cat([each[name] for each in told]) for name in told[0]}
+
+
 def _try(
-    subject: Subject, names: list[str], start: Tensor, steps: int, search: Search, shard: Shard
+    subject: Subject,
+    names: list[str],
+    start: Tensor,
+    steps: int,
+    search: Search,
+    criterion: Criterion,
+    parts: Tensor,
+    shard: Shard,
 ) -> Mapping[str, Tensor]:
     """The four curves of every ranking, maps and chance, for the inputs of a shard."""
-    model, parts = averaged(subject.model, subject.draws), usual_groups(subject.inputs.shape, CELLS)
+    model = averaged(subject.model, subject.draws)
     blank = min(max(0.0, subject.inputs.low), subject.inputs.high)
     k = grouping.count(parts)
     counts = sorted({max(1, round(s * k)) for s in SHARES})
     scores, sets = {}, []
+    behind: dict[str, Tensor] = {}
     for name in names:
         if name.startswith("random"):
             scores[name] = torch.rand(len(shard.x), k, generator=shard.rng, device=shard.rng.device)
+        elif name == GREEDY:
+            picking = replace(search, steps=min(search.steps, PICKING.steps), halvings=PICKING.halvings)
+            ranked = greedy_maps(model, shard.x, parts, criterion=criterion, search=picking, rng=shard.rng)
+            scores[name] = ranked.scores
+            behind = {f"{GREEDY}, values capped": ranked.capped, f"{GREEDY}, seeds agree": ranked.stable}
         else:
             found = explain(
                 model,
@@ -171,6 +231,7 @@ def _try(
     size, hit = capped(value[:, :-1], usual_cap(shard.x, value[:, -1], search))
     n, r = len(shard.x), len(names)
     told = {"label": shard.y, "capped": hit, "percent": torch.tensor([[100 * c / k for c in counts]]).expand(n, -1)}
+    told |= behind
     for c, half in zip(ROBUST, size.view(n, 2, r, -1).unbind(1), strict=True):
         for name, curve in zip(names, half.unbind(1), strict=True):
             told[f"curve {name} {c}"] = curve
@@ -231,7 +292,7 @@ class _Trial:
         )
 
     def curve(self, criterion: Criterion) -> Curve:
-        x = tuple(map(float, self.rows["percent"][0]))
+        x = tuple(map(float, self.rows["percent"].mean(0)))  # superpixels are not equally many in all images
         lines = []
         for name in (*self.maps, "random"):
             bands = [_student(column) for column in self.of("curve", name, criterion).T]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import norm
@@ -17,7 +18,10 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Exhibit, Finding, Gallery, Matrix, Measure, Panel, Table, share
 from assay.methods.explain.faithfulness import importance
+from assay.methods.explain.greedy import PICKING, Criterion, greedy_maps, refuse_strange
+from assay.methods.explain.groups import Parts, cut, misfit, spread
 from assay.methods.explain.maps import METHODS, explain, methods_for, missed, usual_groups
+from assay.methods.explain.subset_robustness import Search
 from assay.methods.explain.twins import map_distance
 from assay.nn.members import averaged
 from assay.probe import Probe
@@ -35,6 +39,8 @@ EACH = {
     "integrated-gradients": 2, "expected-gradients": 5, "smoothgrad": 1, "lime": 10, "kernel-shap": 10, "rise": 10
 }  # fmt: skip
 """Points or sets of features that a map of one input takes, for each step of the budget."""
+GREEDY = "greedy-as"
+ABOUT = {**METHODS, GREEDY: "the parts whose change, together with others, changes the answer"}
 BACKGROUND = 32  # examples that expected gradients start from
 MISS = 0.1  # of the score's change (of its values, where that is near 0): what a map that should add up may miss
 MOST = 24  # parts of an input that is no image, for its maps to be shown
@@ -51,11 +57,15 @@ class WhereDoesItLook(Probe):
 
     Each map says how much every part of an input (a patch, a word, a column) speaks for the class that is answered.
     Agreement is Spearman's rank correlation between two maps of one input, over its parts, the sign left out. Maps that
-    agree may be wrong together; of maps that do not agree, at most one is right.
+    agree may be wrong together; of maps that do not agree, at most one is right. `methods` may name "greedy-as" too,
+    which picks parts by the criterion (s_r or s_r_bar); `parts` cuts images into pixels or, each image for itself, into
+    superpixels.
     """
 
     methods: tuple[str, ...] = MAPS
     inputs: int | None = None
+    criterion: Criterion = "s_r"
+    parts: Parts | None = None
 
     version: ClassVar[int] = 2
     in_quick: ClassVar[bool] = False
@@ -66,7 +76,8 @@ class WhereDoesItLook(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "inputs")
-        known = [m for m in METHODS if m not in BLIND]
+        known = [*(m for m in METHODS if m not in BLIND), GREEDY]
+        refuse_strange(self.name(), self.criterion, self.parts)
         if len(set(self.methods) & set(known)) < max(2, len(self.methods)):
             raise AssayError(
                 f"The setting methods={','.join(self.methods)} of {self.name()!r} must name two or more of "
@@ -75,6 +86,8 @@ class WhereDoesItLook(Probe):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
+        if reason is None and self.parts is not None and (why := misfit(self.parts, subject.inputs.shape)):
+            return why
         if reason is None and len(self._maps(subject)) < 2:
             return f"two maps are needed to compare, and of {', '.join(self.methods)} this model admits fewer"
         return reason
@@ -112,7 +125,7 @@ class WhereDoesItLook(Probe):
                     better="higher",
                     seed=run.seed,
                     column=m,
-                    about=METHODS[m],
+                    about=ABOUT[m],
                     beside=beside,
                 )
                 for m in seen.maps
@@ -131,6 +144,7 @@ class WhereDoesItLook(Probe):
                     "agreement": headline,
                     **agree,
                     **{f"{m} misses": miss[few] for m, miss in seen.miss.items()},
+                    **{k: v[few] for k, v in rows.items() if k.startswith(f"{GREEDY}, ")},
                     **{f"{m} misses, in units of the score": rows[f"gap {m}"][few] for m in seen.miss},
                 },
             ),
@@ -141,6 +155,7 @@ class WhereDoesItLook(Probe):
     def _maps(self, subject: Subject) -> tuple[str, ...]:
         """Those of the methods that this model and its inputs admit."""
         admitted = methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+        admitted = (*admitted, GREEDY)
         return tuple(m for m in self.methods if m in admitted and (subject.differentiable or m in ASKS_ONLY))
 
     def _look(
@@ -148,10 +163,32 @@ class WhereDoesItLook(Probe):
     ) -> Mapping[str, Tensor]:
         """The maps of a shard, and for those that promise to add up, how much of the promise they miss."""
         low, high = subject.inputs.low, subject.inputs.high
-        groups = usual_groups(subject.inputs.shape)
+        if self.parts == "superpixels" and len(shard.x) > 1:  # each image has its own
+            each = [replace(shard, x=shard.x[i : i + 1], y=shard.y[i : i + 1]) for i in range(len(shard.x))]
+            told_each = [self._look(subject, names, start, steps, one) for one in each]
+            return {k: _joined([one[k] for one in told_each]) for k in told_each[0]}
+        groups = (
+            usual_groups(subject.inputs.shape)
+            if self.parts is None
+            else cut(shard.x[0], self.parts, low=low, high=high)
+        )
         said = subject.predict(shard.x)
         told = {"label": shard.y, "chance": said.double().softmax(1), "x": shard.x}
         for m in names:
+            if m == GREEDY:
+                search = Search(
+                    steps=min(PICKING.steps, max(1, steps // 2)), halvings=PICKING.halvings, bounds=(low, high)
+                )
+                ranked = greedy_maps(
+                    averaged(subject.model, subject.draws), shard.x, groups, criterion=self.criterion, search=search,
+                    rng=shard.rng,
+                )  # fmt: skip
+                told[f"parts {m}"] = ranked.scores.to(shard.x.dtype)
+                told[f"map {m}"] = torch.stack(
+                    [spread(told[f"parts {m}"][i : i + 1], groups)[0] for i in range(len(shard.x))]
+                )
+                told[f"{m}, values capped"], told[f"{m}, seeds agree"] = ranked.capped, ranked.stable
+                continue
             found = explain(
                 averaged(subject.model, subject.draws),
                 shard.x,
@@ -189,6 +226,12 @@ class WhereDoesItLook(Probe):
         if left_out:
             parts.append(f"Left out, as this model or its inputs do not admit them: {', '.join(left_out)}")
         return ". ".join(parts) + "."
+
+
+def _joined(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of images that have not equally many parts: those that an image lacks count 0: 1 k each -> n most."""
+    most = max(row.shape[1] for row in rows) if rows[0].ndim == 2 else 0
+    return torch.cat([F.pad(row, (0, most - row.shape[1])) if most else row for row in rows])
 
 
 def _chosen(subject: Subject, run: Run) -> dict[str, NDArray[np.int64]]:

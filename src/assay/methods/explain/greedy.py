@@ -39,6 +39,7 @@ Criterion = Literal["s_r_bar", "s_r"]
 Method = Literal["greedy-as", "greedy"]
 MOST_PLAYERS = 30  # whose subsets may be counted at all
 SAMPLES_EACH, LEAST_SAMPLES = 8, 128
+ROUNDS = 4  # of picks, where many inputs are ranked
 PICKING = Search(steps=10, halvings=2)
 """To tell sets of one input apart takes less than to judge them. On 16 pairs of the bundled network its values lie a
 tenth above those of 60 steps towards three rivals, and those of Search() 3 %."""
@@ -68,6 +69,14 @@ class Explained(NamedTuple):
         """The part of the values that is the cap: those tell sets of features apart no more."""
         return self.capped / self.asked if self.asked else 0.0
 
+    def ranking(self) -> Tensor:
+        """All features: the picks in their order, the others below them by their score in the first round: -> k."""
+        best = self.scores if self.criterion == "s_r_bar" else -self.scores
+        span = (best.max() - best.min()).clamp_min(1e-300)
+        return self.weight + (best - best.min()) / span / (
+            2 * max(1, len(self.order))
+        )  # a pick weighs 1 / size or more
+
     def doubts(self) -> str:
         """One sentence: how many values are capped, and how far the picks hang on the draw."""
         if self.stable is None:
@@ -75,6 +84,14 @@ class Explained(NamedTuple):
         else:
             told = f"picks of two seeds share {100 * self.stable:.0f} % (Jaccard)"
         return f"{100 * self.capped_share:.0f} % of the values behind the picks are capped; {told}."
+
+
+class Ranked(NamedTuple):
+    """One row per input."""
+
+    scores: Tensor  # n k float64, larger is more important
+    capped: Tensor  # n float64: the part of the values behind it that is the cap
+    stable: Tensor  # n float64: the mean Jaccard index of the picks of two seeds
 
 
 def banzhaf(sets: Tensor, values: Tensor) -> Tensor:
@@ -168,7 +185,7 @@ def robust_features(
     model: Model,
     x: Tensor,
     *,
-    criterion: Criterion = "s_r_bar",
+    criterion: Criterion = "s_r",
     groups: Tensor | None = None,
     size: int | None = None,
     method: Method = "greedy-as",
@@ -183,9 +200,11 @@ def robust_features(
 ) -> Explained:
     """Which features make the model say y = f(x), or with a target t, y and not t: *d -> Explained.
 
-    `groups` says what a feature is (groups.py), `size` how many are picked (half of them where it is None). With a
-    target g_t takes the place of g: the features whose change would bring x towards t. `samples=None` draws 8 sets a
-    round for each feature and at least 128; `rng=None` is a generator on the device of `x`, seeded with 0. With more
+    The default criterion is the one that names what is known to decide more often (claims/known_truth.py: words,
+    patches, bars of digits). `groups` says what a feature is (groups.py), `size` how many are picked (half of them
+    where it is None). With a target g_t takes the place of g: the features whose change would bring x towards t.
+    `samples=None` draws 8 sets a round for each feature and at least 128; `rng=None` is a generator on the device of
+    `x`, seeded with 0. With more
     than one of `seeds` the picks are made so often, the first are returned, and `stable` says how far they agree.
     """
     if seeds < 1:
@@ -235,6 +254,48 @@ def robust_features(
     return Explained(criterion, picked.order, weight, picked.scores, spread, float(whole), too_far, asked, stable)
 
 
+def greedy_maps(
+    model: Model,
+    x: Tensor,
+    groups: Tensor,
+    *,
+    criterion: Criterion = "s_r",
+    search: Search | None = None,
+    rng: torch.Generator,
+    seeds: int = 2,
+) -> Ranked:
+    """How Greedy-AS ranks the features of each input, and what that is worth: n *d, *d -> Ranked.
+
+    Half of the features are picked in ROUNDS rounds, several at once as in the public code, for the sake of time.
+    Where no change of all features leads to another class nothing is picked: all features rank alike, every value is
+    capped, and all seeds agree.
+    """
+    found: list[Explained | None] = []
+    at_once = -(-grouping.count(groups) // (2 * ROUNDS))
+    for each in x:
+        try:
+            found.append(
+                robust_features(
+                    model,
+                    each,
+                    criterion=criterion,
+                    groups=groups,
+                    at_once=at_once,
+                    search=search,
+                    rng=rng,
+                    seeds=seeds,
+                )
+            )
+        except AssayError:
+            found.append(None)
+    blank = torch.zeros(grouping.count(groups), dtype=torch.float64)
+    return Ranked(
+        torch.stack([blank if f is None else f.ranking() for f in found]).to(x.device),
+        torch.tensor([1.0 if f is None else f.capped_share for f in found], dtype=torch.float64, device=x.device),
+        torch.tensor([1.0 if f is None or f.stable is None else f.stable for f in found], device=x.device).double(),
+    )
+
+
 def agreement(picks: Sequence[Tensor]) -> float:
     """The mean Jaccard index |A and B| / |A or B| of two of the picks; 1 where nothing is picked."""
     sets = [set(each.tolist()) for each in picks]
@@ -242,6 +303,14 @@ def agreement(picks: Sequence[Tensor]) -> float:
     if not pairs:
         raise AssayError("Agreement is between two or more picks; make them with two seeds.")
     return sum(len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs) / len(pairs)
+
+
+def refuse_strange(who: str, criterion: str, parts: str | None) -> None:
+    """Settings of a question that name no criterion or no cut."""
+    known = {"criterion": get_args(Criterion), "parts": get_args(grouping.Parts)}
+    for name, given in (("criterion", criterion), ("parts", parts)):
+        if given is not None and given not in known[name]:
+            raise AssayError(f"The setting {name}={given} of {who!r} must be one of {', '.join(known[name])}.")
 
 
 def _together(chosen: Tensor, rest: Tensor, drawn: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from 0 to k - 1, and NEVER marks what belongs to no feature (padding): it never 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch import Tensor
 from assay.errors import AssayError, MissingExtra, ShapeError
 
 NEVER = -1
+Parts = Literal["patches", "pixels", "superpixels", "columns", "words"]
+SUPERPIXELS = 16
 
 
 def pixels(shape: Sequence[int]) -> Tensor:
@@ -62,6 +65,33 @@ def superpixels(image: Tensor, count: int, *, compactness: float = 0.1) -> Tenso
     found = slic(plain, n_segments=count, compactness=compactness, start_label=0, convert2lab=len(image) == 3)
     label: Tensor = torch.unique(torch.from_numpy(found), return_inverse=True)[1]  # no label is left empty
     return label.expand(len(image), -1, -1).clone()
+
+
+def misfit(parts: Parts, shape: Sequence[int]) -> str | None:
+    """Why inputs of this shape have no such parts; None where they do."""
+    fits = {3: ("patches", "pixels", "superpixels"), 2: ("words",), 1: ("columns",)}.get(len(shape), ())
+    if parts in fits:
+        return None
+    return f"an input of shape {tuple(shape)} has no {parts}; it has {' or '.join(fits) or 'none'}"
+
+
+def cut(x: Tensor, parts: Parts, *, count: int = SUPERPIXELS, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """One input cut into such parts, about `count` of them where that can be chosen: *d -> *d.
+
+    Superpixels are the input's own; every other cut is the same for all inputs of a shape. `low` and `high` are the
+    bounds of the input.
+    """
+    if parts not in get_args(Parts):
+        raise AssayError(f"An input is cut into {', '.join(get_args(Parts))}, got {parts!r}.")
+    if why := misfit(parts, x.shape):
+        raise AssayError(f"{why[0].upper()}{why[1:]}.")
+    if parts == "superpixels":
+        return superpixels((x - low) / (high - low), count)
+    if parts == "patches":
+        return patches(x.shape, max(1, round(max(x.shape[1:]) / count**0.5)))
+    if parts == "pixels":
+        return pixels(x.shape)
+    return checked(None, x.shape) if parts == "columns" else words(torch.ones(len(x)), x.shape[1])
 
 
 def checked(groups: Tensor | None, shape: Sequence[int]) -> Tensor:
