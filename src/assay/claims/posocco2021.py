@@ -252,7 +252,7 @@ SHELVED = (
         published=(),
         here=f"as many laws as in print: {HERE.replace(f'{REPEATS} of each', f'{ALL_REPEATS} of each')}, "
         f"{ALL_TRAININGS} times; sizes {', '.join(map(str, ALL_SIZES))}, {SETS['confidence']} sets a size, {SCORED}",
-        minutes=25,
+        minutes=20,
         test=density_is_best_of_540,
     ),
     _claim(
