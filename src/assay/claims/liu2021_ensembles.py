@@ -440,8 +440,8 @@ def _at_severities(device: str) -> Iterator[tuple[str, Tensor, NDArray[np.int64]
     data = _data(device)
     yield "clean", data.clean.x, data.clean.y.cpu().numpy()
     images = min(CORRUPTED, len(data.clean))
-    x = data.corrupted.x.unflatten(0, (-1, 5, images))  # kinds severities images
-    y = data.corrupted.y.unflatten(0, (-1, 5, images))
+    x = data.corrupted.x.view(-1, 5, images, *data.corrupted.x.shape[1:])  # kinds severities images
+    y = data.corrupted.y.view(-1, 5, images)
     for s in range(5):
         yield f"severity {s + 1}", x[:, s].flatten(0, 1), y[:, s].flatten().cpu().numpy()
 
