@@ -189,3 +189,17 @@ def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, ru
         each.cache_clear()
     with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
         claim("closest-to-naive").test(run)
+
+
+def test_the_table_of_severities_holds_every_method_and_joins_to_the_whole(tiny: None, run: Run) -> None:
+    table = {m.name: m.value or 0.0 for m in claim("gain-at-every-severity").test(run).measures}
+    assert len(table) == 6 + 3 * 6 * (len(study.METHODS) + 1)
+    whole = {m.name: m.value or 0.0 for m in claim("closest-to-naive").test(run).measures}
+    for method in ("single", "naive", "batch"):
+        for quantity in ("accuracy", "NLL"):
+            each = [table[f"{quantity}, {method}, severity {s}"] for s in range(1, 6)]
+            assert np.mean(each) == pytest.approx(whole[f"{quantity}, corrupted, {method}"], abs=1e-6)
+        assert table[f"ECE, {method}, clean"] == pytest.approx(whole[f"ECE, clean, {method}"], abs=1e-6)
+    gain = table["NLL, single, severity 3"] - table["NLL, naive, severity 3"]
+    assert table["NLL gain, naive, severity 3"] == pytest.approx(gain)
+    assert table["NLL, naive by logits, clean"] != table["NLL, naive, clean"]

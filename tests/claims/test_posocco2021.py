@@ -19,6 +19,9 @@ def tiny(monkeypatch):
         "POINTS": 50_000,
         "BINS": 200,
         "CALIBRATED": 2000,
+        "ALL_REPEATS": 1,
+        "ALL_TRAININGS": 2,
+        "ALL_SIZES": (30, 60),
     }.items():
         monkeypatch.setattr(posocco2021, name, value)
     posocco2021._laws.cache_clear()
@@ -85,3 +88,13 @@ def test_rules_have_names_that_tell_them_apart():
     reverse = Rule("convex", "sqrt", as_published=True)
     assert len({called(r) for r in (*RULES, reverse)}) == 16
     assert called(Rule()) == "legacy, 15 bins"
+
+
+def test_laws_asked_one_at_a_time_are_all_there(tiny, run):
+    found = posocco2021._benched_by_law(run)
+    for n in (30, 60):
+        assert {t.rule for t in found[n]} == set(RULES)
+        assert all(
+            t.absolute.shape == t.truth.shape == (8,) for t in found[n]
+        )  # one mixture, two trainings, four models
+        assert [np.median(t.absolute) for t in found[n]] == sorted(np.median(t.absolute) for t in found[n])

@@ -119,3 +119,11 @@ def test_bad_settings_are_named():
         bench([], 10)
     with pytest.raises(AssayError, match=r"shape \(3,\); it wants n x k"):
         around([0.1, 0.2, 0.3])
+
+
+def test_more_trainings_are_more_laws_and_the_first_stay():
+    size = {"classes": (2,), "dims": (2,), "models": ("naive bayes",), "inputs": 50}
+    one, three = (list(mixtures(**size, repeats=2, trainings=t)) for t in (1, 3))
+    assert (len(one), len(three)) == (2, 6)
+    np.testing.assert_array_equal(one[0].probabilities, three[0].probabilities)
+    assert not np.array_equal(three[0].probabilities, three[1].probabilities)

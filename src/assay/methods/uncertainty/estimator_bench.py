@@ -147,24 +147,29 @@ def mixtures(
     dims: Sequence[int] = (2, 5, 7),
     models: Sequence[Model] = MODELS,
     repeats: int = 1,
+    trainings: int = 1,
     inputs: int = 30_000,
     means: tuple[float, float] = (0.0, 1.0),
     seed: int = 0,
 ) -> Iterator[Law]:
-    """The paper's laws: a mixture for each number of classes and dimensions and each repeat, and all models on it."""
+    """The paper's laws: a mixture for each number of classes and dimensions and each repeat, and all models on it.
+
+    Each model is trained anew on so many sets of 300 points; the paper has 5 repeats and 3 trainings, 540 laws.
+    """
     for k in classes:
         for d in dims:
             for repeat in range(repeats):
                 rng = np.random.default_rng([seed, k, d, repeat])
                 modes = rng.uniform(*means, size=(k, MODES, d))
                 shape = rng.uniform(-0.3, 0.3, size=(k, MODES, d, d))
-                x, y = _sampled(modes, shape, TRAINED_ON, rng)
-                while len(np.unique(y)) < k:  # a model of fewer classes has no score for the others
+                for training in range(trainings):
                     x, y = _sampled(modes, shape, TRAINED_ON, rng)
-                asked, _ = _sampled(modes, shape, inputs, rng)
-                chances = _posterior(modes, shape, asked)
-                for model in models:
-                    yield Law(_answers(model, x, y, asked, repeat), chances)
+                    while len(np.unique(y)) < k:  # a model of fewer classes has no score for the others
+                        x, y = _sampled(modes, shape, TRAINED_ON, rng)
+                    asked, _ = _sampled(modes, shape, inputs, rng)
+                    chances = _posterior(modes, shape, asked)
+                    for model in models:
+                        yield Law(_answers(model, x, y, asked, repeat + repeats * training), chances)
 
 
 def around(probabilities: ArrayLike, *, temperatures: Sequence[float] = (0.5, 0.7, 1.0, 1.4, 2.0)) -> list[Law]:
