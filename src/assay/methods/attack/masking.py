@@ -281,7 +281,7 @@ def read(
         """Whether one number lies above another by more than GAP and, of a random model, than its draws vary."""
         chances = [columns[f"held {name}"].astype(np.float64) for name in (high, low)]
         spread = sum(float((c * (1 - c)).sum()) / answers(draws) for c in chances) ** 0.5 / len(by)
-        return held(high) - held(low) > GAP + NOISE * spread
+        return bool(held(high) - held(low) > GAP + NOISE * spread)
 
     def gain(name: str) -> float:
         """What an attack broke of what all before it had left standing."""
