@@ -104,3 +104,19 @@ def test_what_cannot_be_broken_is_not_measured_and_says_so(digits, run):
 def test_bad_settings_are_refused():
     with pytest.raises(AssayError, match="steps=0 .* at least 1"):
         DistanceToFailure(steps=0)
+
+
+def test_carlini_and_wagner_have_a_door_with_curves_over_c(digits, run):
+    probe = DistanceToFailure(steps=10, inputs=8, attack="carlini-wagner", c=(0.0, 0.1, 10.0))
+    answer = put(probe, digits, run)
+    assert answer.finding is not None, answer.why
+    views = {v.name: v for v in answer.finding.views}
+    accuracy, distortion = views["c"].lines[0].y, views["c-distortion"].lines[0].y
+    assert distortion[0] == pytest.approx(0, abs=1e-5)  # c = 0 leaves the input
+    assert distortion[0] < distortion[1] < distortion[2]
+    assert accuracy[0] > accuracy[2]
+    ratio = answer.finding.samples.columns["ratio"]
+    assert sum(views["ratio"].counts[0][1]) <= np.isfinite(ratio).sum()
+    assert answer.finding.measure("median magnitude-margin ratio").value > 0
+    with pytest.raises(AssayError, match="holds trade-offs"):
+        DistanceToFailure(c=(-1.0,))

@@ -29,6 +29,7 @@ several = st.none() | st.lists(number, min_size=1, max_size=3).map(tuple)
         std=several,
         size=st.none() | st.integers(1, 4096),
         allow_pickle=st.booleans(),
+        draws=st.none() | st.integers(1, 50),
     )
 )
 def test_words_name_the_source_again(source):
@@ -156,3 +157,10 @@ def test_the_bundled_subject_takes_other_data_but_no_other_scale(tmp_path):
     assert set(subject.data) == {"test"}
     subject = open_subject(Source("fashion-cnn", str(folder), size=28))
     assert subject.data["test"].take(np.arange(1))[0].shape == (1, 1, 28, 28)
+
+
+def test_draws_are_declared_with_an_option():
+    assert open_subject(Source("digits-mlp", draws=5)).draws == 5
+    assert open_subject(Source("digits-mlp")).draws == 1
+    with pytest.raises(AssayError, match="--draws 0 is no number of passes"):
+        open_subject(Source("digits-mlp", draws=0))

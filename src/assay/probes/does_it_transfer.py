@@ -29,6 +29,7 @@ from assay.finding import (
 )
 from assay.methods.attack.affinity import Cell, affinity, cross
 from assay.methods.attack.attacked import Attacked, Model
+from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
 from assay.probe import Probe
@@ -61,6 +62,7 @@ class DoesItTransfer(Probe):
         "(affinity)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
@@ -137,7 +139,7 @@ class DoesItTransfer(Probe):
                 f"labels, half of them of inputs from {split!r} and half of inputs of its own making",
             ),
         ]
-        witnesses = self._witnesses(rows, index, label, clean[0] & ~kept, list(others))
+        witnesses = self._witnesses(rows, index, label, clean[0] & ~kept & rows["broke"], list(others))
         return Finding(
             says=f"Examples made on models that know only its answers leave {share(int(kept.sum()), len(kept))} right, "
             f"of {100 * clean[0].mean():.0f} % on clean inputs"
@@ -190,6 +192,7 @@ class DoesItTransfer(Probe):
         fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
         how = fell.int().argmax(0)  # n: the first that broke it
         changed = found.x[-len(others) :][how, torch.arange(len(x), device=x.device)]
+        fresh = chance(subject.single, changed, y, draws=subject.draws)
         signs = torch.randn(x.shape, generator=shard.rng, device=x.device).sign()
         answer = subject.predict(x).argmax(1)
         with torch.no_grad():
@@ -202,7 +205,8 @@ class DoesItTransfer(Probe):
             "agreed": agreed,
             "x": x,
             "changed": changed,
-            "said": subject.predict(changed).argmax(1),
+            "said": fresh.said,
+            "broke": 2 * fresh.wrong > answers(subject.draws),  # of a random model, in most fresh answers
             "how": how,
         }
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.finding import Alarm, Bars, Beside, Finding, Measure, Table, Witnesses, share, wilson
+from assay.errors import AssayError
+from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
 from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, examine, read
 from assay.methods.attack.transfer import learn_substitute, small_substitute
@@ -32,12 +33,15 @@ class IsTheNumberReal(Probe):
     """Is its robustness real, or do attacks fail on it for bad reasons?
 
     `radius` is the l_inf budget in the input's own units. The attack that libraries run meets others that ought to
-    agree with it; where one breaks more, the lower accuracy counts and an alarm says why.
+    agree with it; where one breaks more, the lower accuracy counts and an alarm says why. `ladder` are numbers of steps
+    and `eot` numbers of draws in a gradient for curves that should level off, as ladder=3,10,30,100,300,1000.
     """
 
     radius: float = 8 / 255
     steps: int | None = None
     inputs: int | None = None
+    ladder: tuple[int, ...] = ()
+    eot: tuple[int, ...] = ()
 
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -46,10 +50,13 @@ class IsTheNumberReal(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
         self.refuse_below(1, "steps", "inputs")
+        if any(k < 1 for k in (*self.ladder, *self.eot)):
+            raise AssayError(f"The settings ladder and eot of {self.name()!r} hold numbers of at least 1.")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         steps = self.steps or run.budget.steps
@@ -60,10 +67,11 @@ class IsTheNumberReal(Probe):
         )
         by = np.asarray(rows["by"], dtype=np.int64)
         label = np.asarray(rows["label"], dtype=np.int64)
-        columns = {name: column for name, column in rows.items() if column.dtype == bool}
-        usual, held = columns["held usual"], by == -1
-        signs = read(by, columns["any size"], columns, steps=steps) if self.radius > 0 else ()
-        fell = np.flatnonzero(by > 0)
+        columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
+        usual, held = columns["held usual"], columns.pop("held all")
+        signs = read(by, columns["any size"], columns, steps=steps, draws=subject.draws) if self.radius > 0 else ()
+        fell = np.flatnonzero((held < 0.5) & (columns["held none"] >= 0.5))  # of a random model, in most answers
+        lost = usual.astype(np.float64) - held
         witnesses = Witnesses(
             split="test",
             index=index[fell],
@@ -73,28 +81,39 @@ class IsTheNumberReal(Probe):
             said=np.asarray(rows["said"], dtype=np.int64)[fell],
             norm=("linf",) * len(fell),
             radius=np.full(len(fell), self.radius),
-            how=tuple(ATTACKS[k] for k in by[fell]),
+            how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
         )
-        lost = int((usual & ~held).sum())
+        n = len(index)
         return Finding(
-            says=f"Of the inputs, {share(int(usual.sum()), len(index))} hold against the attack that libraries run; "
-            f"{share(lost, len(index))} of all fall to another one of the same size"
+            says=f"Of the inputs, {_part(usual, n)} hold against the attack that libraries run; "
+            f"{_part(lost, n)} of all fall to another one of the same size"
             + (f". Signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
             measures=(
-                Measure.proportion(
+                Measure.chance(
                     HEADLINE,
-                    usual & ~held,
+                    lost,
                     better="lower",
+                    seed=run.seed,
                     column="not real",
                     about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
                     f"{self.radius:.4g}, but broken by another attack of that size",
                     beside=(Beside("attacks that agree", 0.0),),
                 ),
-                Measure.proportion(
-                    "accuracy, the usual attack", usual, better="higher", column="held usual", about="as libraries do"
+                Measure.chance(
+                    "accuracy, the usual attack",
+                    usual,
+                    better="higher",
+                    seed=run.seed,
+                    column="held usual",
+                    about="as libraries do",
                 ),
-                Measure.proportion(
-                    "accuracy, all attacks", held, better="higher", column="held all", about="the number to believe"
+                Measure.chance(
+                    "accuracy, all attacks",
+                    held,
+                    better="higher",
+                    seed=run.seed,
+                    column="held all",
+                    about="the number to believe",
                 ),
             ),
             samples=Table(
@@ -102,15 +121,44 @@ class IsTheNumberReal(Probe):
                 {
                     "index": index,
                     "label": label,
-                    "not real": usual & ~held,
+                    "not real": lost if held.dtype != bool else lost > 0,
                     "held all": held,
                     "broken by": np.array([ATTACKS[k] if k >= 0 else "" for k in by]),
                     **columns,
                 },
             ),
-            views=(_side_by_side(columns, by),),
-            alarms=tuple(Alarm(s.says, doubts=(HEADLINE, "accuracy, all attacks") if s.open else ()) for s in signs),
+            views=(_side_by_side(columns, held, by), *self._levels(columns, steps, subject.draws)),
+            alarms=(
+                *(Alarm(s.says, doubts=(HEADLINE, "accuracy, all attacks") if s.open else ()) for s in signs),
+                *_not_a_number(columns["sick"]),
+            ),
             witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _levels(self, columns: Mapping[str, np.ndarray], steps: int, draws: int) -> tuple[Curve, ...]:
+        """The margin attack over its steps, and over the draws in its gradient: flat tails are wanted."""
+        known = {1: "1 step", max(2, steps // 4): "few steps", steps: "margin"}
+        known |= {k: f"{k} steps" for k in self.ladder}
+        levels = [("steps", "steps of the attack", known)]
+        if self.eot:
+            levels.append(("eot", "draws in a gradient", {draws: "margin"} | {k: f"{k} draws" for k in self.eot}))
+        return tuple(
+            Curve(
+                name=name,
+                title=f"Accuracy against the {what}",
+                x_label=what,
+                y_label="accuracy",
+                unit_y=True,
+                lines=(
+                    Line(
+                        label="accuracy",
+                        x=tuple(float(k) for k in sorted(at)),
+                        y=tuple(float(columns[f"held {at[k]}"].mean()) for k in sorted(at)),
+                    ),
+                ),
+                says="PGD on the margin, on all inputs. A number is worth quoting where the tail is flat.",
+            )
+            for name, what, at in levels
         )
 
     def _taught(self, subject: Subject, run: Run, count: int) -> tuple[Tensor | None, nn.Module]:
@@ -142,35 +190,54 @@ class IsTheNumberReal(Probe):
             means=means,
             substitute=substitute,
             draws=subject.draws,
+            ladder=self.ladder,
+            eots=self.eot,
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=shard.rng,
         )
-        said = subject.predict(found.worst).argmax(1)
         return {
             "x": shard.x,
             "label": shard.y,
             "worst": found.worst,
-            "said": said,
+            "said": found.said,
             "by": found.by,
+            "via": found.via,
+            "sick": found.sick,
+            "held all": found.held,
             "any size": found.any_size,
             **found.columns,
         }
 
 
-def _side_by_side(columns: Mapping[str, np.ndarray], by: np.ndarray) -> Bars:
+def _part(chances: np.ndarray, n: int) -> str:
+    """How many of n; of a random model, their mean chance."""
+    return share(int(chances.sum()), n) if np.isin(chances, (0, 1)).all() else f"{100 * chances.mean():.0f} %"
+
+
+def _not_a_number(sick: np.ndarray) -> tuple[Alarm, ...]:
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the model's output or gradient is NaN, at the input or "
+        "near it: NaN is no right answer; where only the gradient is NaN, no attack that needs it was run."
+    )
+    return (Alarm(says, doubts=(HEADLINE, "accuracy, all attacks")),)
+
+
+def _side_by_side(columns: Mapping[str, np.ndarray], held: np.ndarray, by: np.ndarray) -> Bars:
     """The accuracy under each attack alone where it met all inputs, else after it and all before it."""
     names, hits = [], []
     for k, name in enumerate(ATTACKS):
         alone = columns.get(f"held {name}")
         if alone is not None:
             names.append("clean" if name == "none" else name)
-            hits.append(int(alone.sum()))
+            hits.append(float(alone.sum()))
         elif name in ("more steps", "restarts", "square"):
             names.append(f"+ {name}")
-            hits.append(int(((by == -1) | (by > k)).sum()))
+            hits.append(float(((by == -1) | (by > k)).sum()))
     names.append("all")
-    hits.append(int((by == -1).sum()))
-    bands = [wilson(h, len(by)) for h in hits]
+    hits.append(float(held.sum()))
+    bands = [wilson(round(h), len(by)) for h in hits]
     return Bars(
         name="side-by-side",
         title="The same budget, by each attack",

@@ -30,6 +30,7 @@ from assay.finding import (
     share,
     wilson,
 )
+from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.universal import random_signs, under, universal
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -65,6 +66,7 @@ class OneChangeForAll(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
@@ -141,6 +143,8 @@ class OneChangeForAll(Probe):
         noisy = torch.stack([says(change) for change in noise], 1)  # n r
         sent = [says(change) == c for c, change in enumerate(aimed)]
         first = (said != shard.y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
+        changed = under(shard.x, torch.stack(changes)[first], bounds=bounds)
+        fresh = chance(subject.single, changed, shard.y, draws=subject.draws) if subject.draws > 1 else None
         return {
             "label": shard.y,
             "clean": clean,
@@ -149,7 +153,9 @@ class OneChangeForAll(Probe):
             "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
             "first": first,
             "x": shard.x,
-            "changed": under(shard.x, torch.stack(changes)[first], bounds=bounds),
+            "changed": changed,
+            # a witness of a random model breaks it in most fresh answers
+            "often": torch.ones_like(first) > 0 if fresh is None else 2 * fresh.wrong > answers(subject.draws),
         }
 
     def _tell(
@@ -170,7 +176,9 @@ class OneChangeForAll(Probe):
             Beside("random noise of the same size", float(noise[:, 0].mean())),
             Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label))),
         )
-        broke = np.where(wrong.any(1) & ~clean_wrong, np.array(self._radii())[rows["first"]], np.nan)  # n
+        broke = np.where(
+            wrong.any(1) & ~clean_wrong & rows["often"], np.array(self._radii())[rows["first"]], np.nan
+        )  # n
         witnesses = _witnesses(rows, index, label, broke)
         others = label[:, None] != np.arange(
             rows["sent"].shape[1]

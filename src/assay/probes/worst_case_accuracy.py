@@ -88,8 +88,10 @@ class WorstCaseAccuracy(Probe):
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
         count = answers(subject.draws)
-        held = {norm: self._held(found[norm], norm, count, self._budget(norm)) for norm in NORMS}
-        clean = 1 - found["linf"]["clean wrong"] / count
+        held: dict[Norm, NDArray[Any]] = {
+            norm: self._held(found[norm], norm, count, self._budget(norm)) for norm in NORMS
+        }
+        clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
         if count == 1:
             clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
         witnesses = _witnesses(found, index, label)

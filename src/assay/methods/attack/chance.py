@@ -118,7 +118,7 @@ def right_every_time(wrong: Counts, count: int, asked: int) -> NDArray[np.float6
         raise AssayError(f"{asked} questions cannot be judged on {count} answers; ask between 1 and {count} times.")
     right = count - np.asarray(wrong, dtype=np.float64)
     k = np.arange(asked)
-    return np.prod(np.clip(right[:, None] - k, 0, None) / (count - k), axis=1)
+    return np.asarray(np.prod(np.clip(right[:, None] - k, 0, None) / (count - k), axis=1))
 
 
 def confirmed(wrong: Tensor, count: int) -> Tensor:

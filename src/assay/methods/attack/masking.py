@@ -14,16 +14,20 @@ model that rolls dice. Each of these leaves a sign, a pair of numbers in the wro
 
 Sources: Wang, TU Delft 2024 (dissertation), sec. 5.4.2 and Table 5.2 (steps, white, black and average-sample side by
     side); Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420, sec. 3 (the signs); Carlini et al., arXiv:1902.06705.
+Of a random model each number is the mean chance of a right answer on fresh draws (chance.py). Two of them differ only
+beyond the noise of these draws, and an input falls to an attack only if it breaks most answers and so many more than
+any before that luck does not explain it: an honest noisy model has nothing to hide.
+
 Departs from print: an attack that is free to do more is run on what another one left, so that "beats" is counted input
     by input; the margin attack is added, because it removes most of what the others would call robustness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,15 +35,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.methods.attack.apgd import apgd
-from assay.methods.attack.attacked import Model, Slope
+from assay.methods.attack.attacked import Model, Slope, sparing
 from assay.methods.attack.average_sample import average_sample
+from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import square
-from assay.methods.attack.transfer import broken
 
 GAP = 0.02  # two accuracies closer than this are taken as equal
-MORE, RESTARTS, DRAWS = 5, 3, 8  # times the steps; starts; passes of a model that turns out to be random
+MORE, RESTARTS, DRAWS = 5, 3, 16  # times the steps; starts; passes of a model that turns out to be random
+NOISE = 3.0  # standard errors of fresh draws that two numbers of a random model may differ by
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
 
@@ -54,8 +59,8 @@ BLIND = {
 }
 VITAL = {
     "dice": (
-        "Two passes over the same input differ for {}: the model is random although draws=1 says otherwise; the "
-        "attacks averaged over passes. Give draws=, or find the layer that ignores eval mode.",
+        "Two passes over the same input differ for {}: the model is random although draws=1 says otherwise; its "
+        f"answers here are means of {DRAWS} passes. Give draws=, or find the layer that ignores eval mode.",
         True,
     ),
     "company": (
@@ -141,11 +146,15 @@ def _still(model: Model, x: Tensor, goal: Goal) -> Tensor:
 class Examined(NamedTuple):
     """What came of each input. `columns`: the vital signs, and `held <attack>` for each attack that met all inputs."""
 
-    right: Tensor  # n bool, before anyone touched it
+    right: Tensor  # n bool, before anyone touched it; of a random model, in most answers
     by: Tensor  # n: the attack that broke it first, an index into ATTACKS; 0 was wrong before, -1 holds
-    worst: Tensor  # n *d, the point that broke it
+    worst: Tensor  # n *d, the point that broke it; of a random model, the worst one
     any_size: Tensor  # n bool: holds although the whole box is open
-    columns: dict[str, Tensor]  # n bool each
+    columns: dict[str, Tensor]  # n bool each; `held` ones of a random model are chances
+    held: Tensor  # n: right at the worst point; of a random model, the chance of it on answers drawn afterwards
+    via: Tensor  # n: the attack that made the worst point, an index into ATTACKS; 0 where it is the input itself
+    sick: Tensor  # n bool: NaN stopped an attack on it
+    said: Tensor  # n: the answer at the worst point
 
 
 def examine(
@@ -159,6 +168,8 @@ def examine(
     means: Tensor | None = None,
     substitute: Model | None = None,
     draws: int = 1,
+    ladder: Sequence[int] = (),
+    eots: Sequence[int] = (),
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator,
 ) -> Examined:
@@ -166,18 +177,27 @@ def examine(
 
     "usual" is what libraries run: PGD on the model's own cross-entropy, last point. `means` are the class means for the
     average-sample attack, `substitute` a network that was taught the model's answers; without them those two are left
-    out. A model that is found to roll dice is attacked with an average over passes from there on.
+    out. A model that is found to roll dice is one of DRAWS draws from there on. `ladder` are more numbers of steps, and
+    `eots` numbers of draws in a gradient, for which the margin attack is run on all inputs: does it level off?
     """
     x = x.detach()
     vitals = vital_signs(model, x, y, random=draws > 1, bounds=bounds)
     eot = DRAWS if bool(vitals["dice"].any()) else draws
-    right = ~broken(model, x, y, draws=eot)
-    by, worst = torch.where(right, -1, 0), x.clone()
-    columns = {**vitals, "held none": right}
+    count = answers(eot)
+    clean = chance(model, x, y, draws=eot)
+    right, best, sick = 2 * clean.wrong <= count, clean.wrong.clone(), clean.sick
+    by, via, worst = torch.where(right, -1, 0), torch.zeros_like(y), x.clone()
+    columns = {**vitals, "held none": _held(clean.wrong, count)}
+    slack = 0.0 if count == 1 else NOISE * (count / 2) ** 0.5  # wrong answers of `count` that luck may add
     span = bounds[1] - bounds[0]
 
     def climb(
-        rows: Tensor, loss: LossName = "margin", steps: int = steps, reach: float = radius, restarts: int = 1
+        rows: Tensor,
+        loss: LossName = "margin",
+        steps: int = steps,
+        reach: float = radius,
+        restarts: int = 1,
+        eot: int = eot,
     ) -> Tensor:
         return pgd(
             model, x[rows], y[rows], radius=reach, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
@@ -198,26 +218,32 @@ def examine(
         assert substitute is not None
         return pgd(substitute, x[rows], y[rows], radius=radius, steps=steps, bounds=bounds, leave=False, rng=rng).x
 
-    def judge(attack: Callable[[Tensor], Tensor], held: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs that fall to an attack on those that `held`, and their points: n bool -> k, k *d."""
-        rows = held.nonzero()[:, 0]
-        if len(rows) == 0:
-            return rows, x[rows]
-        found = attack(rows)
-        fell = broken(model, found, y[rows], draws=eot)
-        return rows[fell], found[fell]
+    def judge(attack: Callable[[Tensor], Tensor], held: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """An attack on those that `held`: whom it met, its points, the wrong answers there: n -> k, k *d, k."""
+        parts = list(sparing(attack, held.nonzero()[:, 0], sick))
+        rows = torch.cat([part for part, _ in parts]) if parts else by[:0]
+        found = torch.cat([at for _, at in parts]) if parts else x[:0]
+        return rows, found, chance(model, found, y[rows], draws=eot).wrong if parts else rows
 
     def trial(name: str, attack: Callable[[Tensor], Tensor], *, all_inputs: bool = False) -> None:
-        rows, found = judge(attack, right if all_inputs else by == -1)
+        rows, found, wrong = judge(attack, right if all_inputs else by == -1)
         if all_inputs:
-            columns[f"held {name}"] = right.index_fill(0, rows, False)
-        new = by[rows] == -1
-        by[rows[new]], worst[rows[new]] = ATTACKS.index(name), found[new]
+            columns[f"held {name}"] = _held(clean.wrong.index_copy(0, rows, wrong), count)
+        if name not in ATTACKS:
+            return
+        fell = (2 * wrong > count) & (wrong - best[rows] > slack) & (by[rows] == -1)
+        by[rows[fell]] = ATTACKS.index(name)
+        more = wrong > best[rows]
+        worst[rows[more]], best[rows[more]], via[rows[more]] = found[more], wrong[more], ATTACKS.index(name)
 
     trial("usual", partial(climb, loss="ce"), all_inputs=True)
     trial("1 step", partial(climb, steps=1), all_inputs=True)
     trial("few steps", partial(climb, steps=max(2, steps // 4)), all_inputs=True)
     trial("margin", climb, all_inputs=True)
+    for k in ladder:
+        trial(f"{k} steps", partial(climb, steps=k), all_inputs=True)
+    for k in eots:
+        trial(f"{k} draws", partial(climb, eot=k), all_inputs=True)
     trial("more steps", longer)
     trial("restarts", partial(climb, restarts=RESTARTS))
     trial("square", blind)
@@ -227,17 +253,35 @@ def examine(
         trial("transfer", transferred, all_inputs=True)
     any_size = by == -1
     for attack in (partial(climb, steps=max(2, steps // 2), reach=span), partial(blind, reach=span)):
-        any_size = any_size.index_fill(0, judge(attack, any_size)[0], False)
-    return Examined(right, by, worst, any_size, columns)
+        rows, _, wrong = judge(attack, any_size)
+        any_size = any_size.index_fill(0, rows[2 * wrong > count], False)
+    last = chance(model, worst, y, draws=eot)
+    return Examined(right, by, worst, any_size & ~sick, columns, _held(last.wrong, count), via, sick, last.said)
+
+
+def _held(wrong: Tensor, count: int) -> Tensor:
+    """The chance of a right answer; of one answer, whether it is: n -> n."""
+    return wrong == 0 if count == 1 else 1 - wrong.double() / count
 
 
 def read(
-    by: NDArray[np.int64], any_size: NDArray[np.bool_], columns: Mapping[str, NDArray[np.bool_]], *, steps: int
+    by: NDArray[np.int64],
+    any_size: NDArray[np.bool_],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    steps: int,
+    draws: int = 1,
 ) -> tuple[Sign, ...]:
     """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees."""
 
     def held(name: str) -> float:
         return float(columns[f"held {name}"].mean())
+
+    def differ(high: str, low: str) -> bool:
+        """Whether one number lies above another by more than GAP and, of a random model, than its draws vary."""
+        chances = [columns[f"held {name}"].astype(np.float64) for name in (high, low)]
+        spread = sum(float((c * (1 - c)).sum()) / answers(draws) for c in chances) ** 0.5 / len(by)
+        return bool(held(high) - held(low) > GAP + NOISE * spread)
 
     def gain(name: str) -> float:
         """What an attack broke of what all before it had left standing."""
@@ -256,7 +300,7 @@ def read(
         signs.append(Sign(name, says, expected, seen, open_))
 
     usual, margin = held("usual"), held("margin")
-    if usual - margin > GAP:
+    if differ("usual", "margin"):
         says = (
             f"PGD on the model's own cross-entropy, as libraries run it, leaves {percent(usual)} right; on the margin "
             f"of the logits {percent(margin)}. The lower one is kept."
@@ -264,7 +308,7 @@ def read(
         sign("loss", says, expected=margin, seen=usual, open_=False)
     ladder = [("1 step", 1), ("few steps", max(2, steps // 4)), ("margin", steps)]
     for (short, a), (long, b) in pairwise(ladder):
-        if held(long) - held(short) > GAP:
+        if differ(long, short):
             says = (
                 f"More steps make the attack weaker: {percent(held(short))} right after {a}, {percent(held(long))} "
                 f"after {b}."
@@ -279,7 +323,7 @@ def read(
             )
             sign(name, says, expected=left(name), seen=before, open_=not level)
     for name, who in BLIND.items():
-        if f"held {name}" in columns and usual - held(name) > GAP:
+        if f"held {name}" in columns and differ("usual", name):
             says = (
                 f"{who} leaves {percent(held(name))} right, the usual attack, which sees gradients, {percent(usual)}: "
                 "the loss leads that one astray."
@@ -301,7 +345,7 @@ def read(
     return tuple(signs)
 
 
-def read_vitals(columns: Mapping[str, NDArray[np.bool_]]) -> list[Sign]:
+def read_vitals(columns: Mapping[str, NDArray[Any]]) -> list[Sign]:
     """The signs among the vital ones: n each -> signs."""
     found = []
     for name, (says, open_) in VITAL.items():
