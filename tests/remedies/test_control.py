@@ -75,7 +75,7 @@ def test_a_control_has_the_very_schedule_of_its_remedy(
 
 def test_a_remedy_that_does_nothing_is_its_control(few: Subject, run: Run) -> None:
     for remedy in (
-        WeightGradientCentralization(weights=False, gradients=False, epochs=2),
+        WeightGradientCentralization(weights="leave", gradients=False, epochs=2),
         JacobianRegularization(lam=0, epochs=2),
     ):
         control = remedy.control()
