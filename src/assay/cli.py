@@ -388,12 +388,17 @@ def cure(
     budget: BudgetName = "quick",
     standards: StandardsFile = None,
     probe: ProbeNames = None,
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Train plainly too, to compare with, where it trains anew.")
+    ] = True,
     seed: Seed = 0,
     device: Device = "cpu",
     out: Out = Path("runs"),
     debug: Debug = False,
 ) -> None:
     """Audit, apply a remedy, audit again, and compare. The cured weights are kept beside the page.
+
+    A remedy that trains anew is compared with a plain training of the same schedule, data and seed, shown beside.
 
     Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
     """
@@ -409,6 +414,7 @@ def cure(
             probes=probe or None,
             budget=budget,
             standards=standards,
+            control=control,
             seed=seed,
             device=place,
             out=out,
@@ -417,11 +423,13 @@ def cure(
             source=source.words(),
             debug=debug,
         )
-    _show_changes(done.before, done.after, done.changes)
+    _show_changes(done.before, done.after, done.changes, done.since_before if done.control else ())
+    for note in done.notes:
+        _say(_console(), note)
     typer.echo(done.price)
     typer.echo(done.weights)
     typer.echo(done.page)
-    raise typer.Exit(2 if 2 in (done.before.status, done.after.status) else 0)
+    raise typer.Exit(done.status)
 
 
 @app.command()
@@ -930,11 +938,11 @@ def _show(audit: Audit) -> None:
     typer.echo(audit.folder / "report.html")
 
 
-def _show_changes(before: Audit, after: Audit, changes: Sequence[Change]) -> None:
-    from assay.report.diff import DIFF_COLUMNS, cautions, diff_text
+def _show_changes(before: Audit, after: Audit, changes: Sequence[Change], since: Sequence[Change] = ()) -> None:
+    from assay.report.diff import CONTROL_COLUMNS, DIFF_COLUMNS, cautions, diff_text
 
-    console, table = _console(), _table(*DIFF_COLUMNS)
-    for row in diff_text(changes):
+    console, table = _console(), _table(*(CONTROL_COLUMNS if since else DIFF_COLUMNS))
+    for row in diff_text(changes, since):
         table.add_row(*map(_plain, row))
     console.print(table)
     for caution in cautions(before, after):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -37,8 +37,23 @@ class Remedy(ABC):
         """By its settings; None where there is no plain training to compare with."""
         return None
 
+    def settled(self, subject: Subject) -> Self:
+        """The same remedy with the settings filled in that were left to the subject (how long to train)."""
+        return self
+
+    def control(self) -> Remedy | None:
+        """What a remedy that trains anew is compared with: the same training without it. None: the subject itself."""
+        return None
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        """What a reader of the comparison should know about the cured subject, a sentence each."""
+        return ()
+
     def frame(self, subject: Subject) -> Subject:
-        """The cured subject before its weights are known: kept ones are loaded into it instead of training again."""
+        """The cured subject before its weights are known, with the data that it will be asked about.
+
+        Kept weights are loaded into it instead of training again.
+        """
         return subject.cured(copy.deepcopy(subject.model), self.name())
 
     @classmethod

@@ -28,7 +28,6 @@ def test_it_keeps_the_ends_of_the_cycles_and_leaves_the_old(digits: Subject, run
 
 def test_its_cost_is_one_training() -> None:
     assert SnapshotEnsemble(members=4).cost() == Cost(1, 4)
-    assert SnapshotEnsemble().epochs % SnapshotEnsemble().members == 0
 
 
 def test_too_many_cycles_are_refused(digits: Subject, run: Run) -> None:

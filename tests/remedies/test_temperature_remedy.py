@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from assay.cure import cure
 from assay.data.arrays import Arrays
 from assay.data.held_out import held_out
 from assay.methods.uncertainty import calibration_error
@@ -132,3 +134,18 @@ def test_logits_ten_times_too_sharp_get_a_temperature_of_ten_and_confidence_that
         errors.append(calibration_error(p.amax(1), p.argmax(1) == y))
     assert errors[0].value > 0.3
     assert errors[1].value < 2 * errors[1].floor < 0.2 * errors[0].value  # about what a calibrated model shows
+
+
+def test_a_cure_asks_before_and_after_about_the_same_inputs(sharp: Subject, tmp_path: Path) -> None:
+    part = held_out(sharp.data)
+    done = cure("temperature", sharp, probes=["accuracy"], out=tmp_path)
+    assert done.control is None
+    assert done.before.subject.data == done.after.subject.data
+    assert done.before.subject.splits["test"] == len(part.ask) < len(sharp.data["test"])
+    change = next(c for c in done.changes if c.measure == "accuracy")
+    assert change.paired
+    assert change.difference == 0
+    assert change.why.startswith("paired on")
+    note = f"keeps {len(part.fit):,} of the {len(sharp.data['test']):,} test inputs for itself"
+    assert any(note in told for told in done.notes)
+    assert note in done.page.read_text(encoding="utf-8")

@@ -1,34 +1,67 @@
-"""What the remedies that train share: the subject's own data, the settings of a training, and its progress."""
+"""What the remedies that train share: the subject's own data, the settings of a training, its progress, its control."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, nn
 
-from assay.methods.train.fit import Augment, Loss, fit
+from assay.methods.train.fit import Augment, Loss, Optimiser, fit, reset
+from assay.methods.uncertainty.alike import alike
+from assay.nn.members import Members
+from assay.probe import undisturbed
 from assay.remedy import Cost, Remedy
 
 if TYPE_CHECKING:
     from assay.run import Run
-    from assay.subject import Subject
+    from assay.subject import Data, Subject
+
+BATCH = 128  # fit's own
+EPOCHS, STEPS = 10, 1000  # of a training whose length was left open: at least so many epochs, about so many steps
+RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3}
+
+
+def epochs_on(data: Data, chosen: int | None) -> int:
+    """The epochs that were chosen, or as many as a plain training takes on these data."""
+    return max(EPOCHS, math.ceil(STEPS / max(1, math.ceil(len(data) / BATCH)))) if chosen is None else chosen
 
 
 @dataclass(frozen=True)
 class Retraining(Remedy):
-    """A remedy with a training in it; the defaults are those with which the bundled subject was trained."""
+    """A remedy with a training in it.
 
-    epochs: int = 10
-    lr: float = 0.1
+    `epochs` left out are ten, or as many as make 1,000 steps: ten epochs of 1,300 inputs are 110 steps, which
+    undertrain. `lr` left out is 0.1 for SGD and 0.003 for
+    Adam.
+    """
+
+    epochs: int | None = None
+    lr: float | None = None
     weight_decay: float = 5e-4
+    optimiser: Optimiser = "sgd"
 
     needs_train: ClassVar[bool] = True
 
     def cost(self) -> Cost | None:
         return Cost(1, 1)
+
+    def settled(self, subject: Subject) -> Self:
+        return replace(self, epochs=self.epochs_on(subject), lr=self.learning_rate)
+
+    def control(self) -> Remedy | None:
+        return PlainRetraining(self.epochs, self.lr, self.weight_decay, self.optimiser)
+
+    def epochs_on(self, subject: Subject) -> int:
+        return epochs_on(subject.data["train"], self.epochs)
+
+    @property
+    def learning_rate(self) -> float:
+        return RATES[self.optimiser] if self.lr is None else self.lr
 
     def train(
         self,
@@ -37,8 +70,6 @@ class Retraining(Remedy):
         run: Run,
         rng: Generator,
         *,
-        epochs: int | None = None,
-        lr: float | None = None,
         about: str = "training",
         loss: Loss = F.cross_entropy,
         augment: Augment | None = None,
@@ -46,14 +77,16 @@ class Retraining(Remedy):
         after_step: Callable[[], None] | None = None,
     ) -> nn.Module:
         """Train `model` in place on the subject's training data; return it in eval mode."""
-        epochs = self.epochs if epochs is None else epochs
+        epochs = self.epochs_on(subject)
         with run.progress(f"{about} for {epochs} epochs", epochs) as tick:
             fit(
                 model,
                 subject.data["train"],
                 epochs=epochs,
-                lr=self.lr if lr is None else lr,
+                lr=self.learning_rate,
+                batch=BATCH,
                 weight_decay=self.weight_decay,
+                optimiser=self.optimiser,
                 rng=rng,
                 loss=loss,
                 augment=augment,
@@ -63,3 +96,46 @@ class Retraining(Remedy):
                 device=run.device,
             )
         return model.eval()
+
+
+@dataclass(frozen=True)
+class PlainRetraining(Retraining):
+    """Trains it again from scratch and does nothing else: what the other retrainings are compared with."""
+
+    source: ClassVar[str] = "the control of an experiment; the training is that of methods/train/fit.py"
+
+    @classmethod
+    def name(cls) -> str:
+        return "plain-retraining"
+
+    def control(self) -> Remedy | None:
+        return None
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.train(reset(subject.model, rng), subject, run, rng, about="training plainly, to compare,")
+        return subject.cured(model, self.name())
+
+
+def how_alike(cured: Subject, run: Run) -> tuple[str, ...]:
+    """How far the members of a cured subject differ, in a sentence, measured on the inputs that it is asked about."""
+    model = cured.model
+    assert isinstance(model, Members)
+    test = cured.data["test"]
+    with undisturbed(model, run), torch.no_grad():
+        rows = run.map(
+            lambda shard: {"said": model.members(shard.x).float().transpose(0, 1), "y": shard.y},
+            cured,
+            "test",
+            run.pick(test),
+            "answers of the members",
+        )
+    seen = alike(torch.from_numpy(rows["said"]).transpose(0, 1), torch.from_numpy(rows["y"]))
+    if seen.members < 2:
+        return ("It has one member, so that there is no mean to speak of.",)
+    told = (
+        f"On {len(rows['y']):,} inputs two of its {seen.members} members answer differently in "
+        f"{100 * seen.disagreement:.1f} % of cases, and their mean is {100 * seen.gain:.1f} % less surprised by the "
+        "truth than one of them."
+    )
+    return (f"{told} They are near-clones: what one gets wrong they all get wrong." if seen.are_clones else told,)

@@ -9,7 +9,7 @@ import torch
 
 from assay.methods.train.fit import reset
 from assay.nn.batch_ensemble import as_batch_ensemble
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class BatchEnsemble(Retraining):
         rng = run.rng()
         model = as_batch_ensemble(subject.model, self.members, rng, spread=self.spread)
         return subject.cured(self.train(reset(model, rng), subject, run, rng), self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         model = as_batch_ensemble(subject.model, self.members, torch.Generator(), spread=self.spread)

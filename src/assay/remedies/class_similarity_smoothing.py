@@ -72,10 +72,11 @@ class ClassSimilaritySmoothing(Retraining):
             x, y = subject.data["train"].take(run.pick(subject.data["train"], INPUTS))
             x, y = x.to(run.device), y.to(run.device)
             if self.similarity == "codes":
-                with run.progress(f"training an autoencoder for {self.epochs} epochs", self.epochs) as tick:
+                epochs = self.epochs_on(subject)
+                with run.progress(f"training an autoencoder for {epochs} epochs", epochs) as tick:
                     encoder = fit_encoder(
                         subject.data["train"],
-                        epochs=self.epochs,
+                        epochs=epochs,
                         rng=rng,
                         on_epoch=lambda epoch, loss: tick(1),
                         device=run.device,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from assay.methods.train.ensemble import fit_ensemble
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -31,20 +31,24 @@ class NaiveEnsemble(Retraining):
         return Cost(self.members, self.members)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
-        total = self.members * self.epochs
-        with run.progress(f"training {self.members} nets for {self.epochs} epochs", total) as tick:
+        epochs = self.epochs_on(subject)
+        with run.progress(f"training {self.members} nets for {epochs} epochs", self.members * epochs) as tick:
             nets = fit_ensemble(
                 subject.model,
                 subject.data["train"],
                 members=self.members,
-                epochs=self.epochs,
-                lr=self.lr,
+                epochs=epochs,
+                lr=self.learning_rate,
                 weight_decay=self.weight_decay,
+                optimiser=self.optimiser,
                 rng=run.rng(),
                 on_epoch=lambda nets, loss: tick(nets),
                 device=run.device,
             )
         return subject.cured(Ensemble(nets).eval(), self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]

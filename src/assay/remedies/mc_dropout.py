@@ -9,7 +9,7 @@ from assay.errors import AssayError
 from assay.methods.train.fit import reset
 from assay.nn.mc_dropout import with_dropout
 from assay.nn.members import Drawn
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class McDropout(Retraining):
         rng = run.rng()
         model = self.train(reset(self._random(subject), rng), subject, run, rng)
         return subject.cured(model, self.name(), draws=self.draws)
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         return subject.cured(self._random(subject).eval(), self.name(), draws=self.draws)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.methods.train.fit import reset
 from assay.methods.train.sgld import sgld
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import EPOCHS, Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Sgld(Retraining):
     source: ClassVar[str] = "Welling & Teh, ICML 2011; Liu, UCLA 2021, ch. 5"
 
     def cost(self) -> Cost | None:
-        return Cost(1 + self.samples * self.every / self.epochs, self.samples)
+        return Cost(1 + self.samples * self.every / (self.epochs or EPOCHS), self.samples)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -53,6 +53,9 @@ class Sgld(Retraining):
                 device=run.device,
             )
         return subject.cured(kept, self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.samples)]

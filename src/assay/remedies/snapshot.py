@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from assay.methods.train.snapshot import fit_snapshots
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -31,19 +31,24 @@ class SnapshotEnsemble(Retraining):
         return Cost(1, self.members)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
-        with run.progress(f"training for {self.epochs} epochs in {self.members} cycles", self.epochs) as tick:
+        epochs = self.epochs_on(subject)
+        with run.progress(f"training for {epochs} epochs in {self.members} cycles", epochs) as tick:
             nets = fit_snapshots(
                 subject.model,
                 subject.data["train"],
                 members=self.members,
-                epochs=self.epochs,
-                lr=self.lr,
+                epochs=epochs,
+                lr=self.learning_rate,
                 weight_decay=self.weight_decay,
+                optimiser=self.optimiser,
                 rng=run.rng(),
                 on_epoch=lambda epoch, loss: tick(1),
                 device=run.device,
             )
         return subject.cured(Ensemble(nets).eval(), self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]

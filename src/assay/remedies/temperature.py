@@ -24,8 +24,8 @@ class Temperature(Remedy):
 
     It is fitted on the split 'calibration', else 'validation', else on a fixed half of 'test', because on the training
     data a model is right too often. What it was fitted on leaves the cured subject's data, so that nothing is judged by
-    it; where that is half of the test data, before and after have different ones and cannot be compared input by input,
-    and a split 'calibration' mends that. `kind` "vector" fits a factor and a summand for each class, which may change
+    it; `assay cure` then asks the old subject again about the inputs that are left, so that before and after pair.
+    `kind` "vector" fits a factor and a summand for each class, which may change
     answers.
     """
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.train.fit import fit, reset
+from assay.methods.train.fit import Optimiser, reset
 from assay.methods.train.variational import negative_elbo
 from assay.nn.variational import Variational as Net
 from assay.nn.variational import as_variational
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Variational(Retraining):
     Adam that of SGD, under which the standard deviations hardly move.
     """
 
-    lr: float = 3e-3
     weight_decay: float = 0.0
+    optimiser: Optimiser = "adam"
     draws: int = 15
     sigma: float = 0.004
     prior: float = 0.1
@@ -43,21 +43,12 @@ class Variational(Retraining):
         rng = run.rng()
         model = reset(self._random(subject), rng)
         assert isinstance(model, Net)  # reset copies
-        data = subject.data["train"]
-        with run.progress(f"training for {self.epochs} epochs", self.epochs) as tick:
-            fit(
-                model,
-                data,
-                epochs=self.epochs,
-                lr=self.lr,
-                weight_decay=self.weight_decay,
-                optimiser="adam",
-                rng=rng,
-                loss=negative_elbo(model.kl, len(data), beta=self.beta),
-                on_epoch=lambda epoch, loss: tick(1),
-                device=run.device,
-            )
-        return subject.cured(model.eval(), self.name(), draws=self.draws)
+        loss = negative_elbo(model.kl, len(subject.data["train"]), beta=self.beta)
+        self.train(model, subject, run, rng, loss=loss)
+        return subject.cured(model, self.name(), draws=self.draws)
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         return subject.cured(self._random(subject).eval(), self.name(), draws=self.draws)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from assay.methods.train.centralize import Centralizer
+from assay.methods.train.centralize import Centralizer, centred_errors, reparametrised
 from assay.methods.train.fit import reset
 from assay.remedies._retraining import Retraining
 
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 class WeightGradientCentralization(Retraining):
     """Trains it again from scratch, subtracting the filter's mean from weights and gradients; free at inference.
 
-    With `weights` and `gradients` False it is the plain training to compare with. `fully` centres the penultimate
-    fully connected layer too.
+    `weights` may be normalised to length 1 or standardised to mean 0 and deviation 1 instead, through which the
+    training goes; standardised ones want a batch normalisation behind them. `gradients` centres those of the weights,
+    `errors` what comes back to each layer, by channel (which a batch normalisation right behind it does already) or by
+    sample; the source found that harmful. `fully` includes the penultimate fully connected layer. With weights=leave
+    and gradients=false it is the plain training. Under SGD centring the weights, the gradients or both is one and the
+    same; under `optimiser` adam it is not.
     """
 
-    weights: bool = True
+    weights: Literal["centre", "normalise", "standardise", "leave"] = "centre"
     gradients: bool = True
+    errors: Literal["leave", "channel", "sample"] = "leave"
     fully: bool = False
 
     source: ClassVar[str] = "Fuhl & Kasneci, ICANN 2021, doi:10.1007/978-3-030-86380-7_19"
@@ -31,10 +37,27 @@ class WeightGradientCentralization(Retraining):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = reset(subject.model, rng)
-        centring = Centralizer(
-            model, weights=self.weights, gradients=self.gradients, fully=self.fully, output=subject.layers.get("head")
-        )
-        self.train(model, subject, run, rng, after_backward=centring.after_backward, after_step=centring.after_step)
+        output = subject.layers.get("head")
+        with ExitStack() as during:
+            if self.errors != "leave":
+                area: Literal["channel", "tensor"] = "channel" if self.errors == "channel" else "tensor"
+                during.enter_context(centred_errors(model, area=area, fully=self.fully, output=output))
+            if self.weights in ("normalise", "standardise"):
+                during.enter_context(
+                    reparametrised(model, self.weights, gradients=self.gradients, fully=self.fully, output=output)
+                )
+                self.train(model, subject, run, rng)
+            else:
+                centring = Centralizer(
+                    model,
+                    weights=self.weights == "centre",
+                    gradients=self.gradients,
+                    fully=self.fully,
+                    output=output,
+                )
+                self.train(
+                    model, subject, run, rng, after_backward=centring.after_backward, after_step=centring.after_step
+                )
         return subject.cured(model, self.name())
 
 

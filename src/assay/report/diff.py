@@ -1,4 +1,4 @@
-"""Two audits compared, measure by measure: paired where the inputs are the same.
+"""Two audits compared, measure by measure: paired where the inputs are the same. Of a cure, with its control between.
 
 Paired, the difference is the mean of the differences of single inputs, so that what the two share (hard inputs are hard
 for both) cancels. Of right-or-wrong columns the interval is the adjusted Wald interval for paired proportions, of all
@@ -30,6 +30,9 @@ Direction = Literal["better", "worse", "changed", "no clear change", "cannot tel
 FEWEST_PAIRS = 10
 """With fewer inputs in common no interval of a paired difference means anything."""
 DIFF_COLUMNS = ("probe", "measure", "before", "after", "difference", "verdict", "how")
+CONTROL_COLUMNS = ("probe", "measure", "before", "plain retraining", *DIFF_COLUMNS[3:])
+SIDES = ("Before", "After")
+THREE_SIDES = ("Before", "Plain retraining", "After")
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 _SEED = 0
 
@@ -107,7 +110,7 @@ def _change(before: Audit, after: Audit, old: Judged, new: Judged, was: Measure,
     else:
         a, b = pairs  # n, n
         n = len(a)
-        difference, low, high = _paired(a, b)
+        difference, low, high = paired_difference(a, b)
         why = f"paired on {n:,} inputs"
         if was.n != n or now.n != n:
             why += f", those that both asked about ({was.n or 0:,} before, {now.n or 0:,} after)"
@@ -181,7 +184,7 @@ def _column(table: Table, name: str) -> tuple[NDArray[Any], NDArray[np.float64]]
     return np.asarray(table.columns["index"])[known], values[known]
 
 
-def _paired(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float, float]:  # n, n
+def paired_difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float, float]:  # n, n
     """Mean of b - a with its interval."""
     import numpy as np
 
@@ -216,8 +219,36 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ", ".join(differ)
 
 
-def diff_text(changes: Sequence[Change]) -> list[tuple[str, ...]]:
-    """Rows for a terminal, one string per column of `DIFF_COLUMNS`."""
+def outcome(remedy: str, changes: Sequence[Change]) -> str:
+    """What a remedy did, in a sentence: one that helps nothing, or harms, is told so."""
+    better, worse = ([f"{c.measure} ({c.probe})" for c in changes if c.verdict == way] for way in ("better", "worse"))
+    if not changes:
+        return f"What {remedy} did cannot be told: no measure is in both audits."
+    if better and worse:
+        return f"{remedy} helps and harms. Better: {_some(better)}. Worse: {_some(worse)}."
+    if better:
+        return f"{remedy} helps. Better: {_some(better)}. Nothing is clearly worse."
+    if worse:
+        return f"{remedy} does not help here: it makes things worse. Worse: {_some(worse)}. Nothing is clearly better."
+    return f"{remedy} does not help here: nothing is clearly better, and nothing clearly worse."
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def diff_text(changes: Sequence[Change], before: Sequence[Change] = ()) -> list[tuple[str, ...]]:
+    """Rows for a terminal, one string per column of `DIFF_COLUMNS`.
+
+    With `before`, the changes since before of a cure whose `changes` are those from its control: `CONTROL_COLUMNS`.
+    """
+    if before:
+        since = {(c.probe, c.measure): c for c in before}
+        first = [since.get((c.probe, c.measure)) for c in changes]
+        return [
+            (*row[:2], words.in_full(was.before) if was else "not asked", *row[2:])
+            for row, was in zip(diff_text(changes), first, strict=True)
+        ]
     return [
         (
             words.printable(c.probe),
@@ -246,19 +277,26 @@ def counted(changes: Sequence[Change]) -> str:
     return ", ".join(parts)
 
 
-def render_diff(before: Audit, after: Audit, *, price: str = "") -> str:
-    """A page like the report, with both audits side by side; of a cure, with its `price`."""
+def render_diff(
+    before: Audit, after: Audit, *, control: Audit | None = None, price: str = "", notes: Sequence[str] = ()
+) -> str:
+    """A page like the report, with both audits side by side; of a cure, with its `control`, `price` and `notes`.
+
+    With a control the changes are those from it to the audit after, and those since before stand under them.
+    """
     from assay.report.page import colophon, drawings, environment, says
 
-    changes = compare(before, after)
-    old = {row.answer.probe: row for row in before.rows}
-    new = {row.answer.probe: row for row in after.rows}
+    audits = (before, after) if control is None else (before, control, after)
+    labels = SIDES if control is None else THREE_SIDES
+    changes = compare(control or before, after)
+    since = {(c.probe, c.measure): c for c in compare(before, after)} if control else {}
+    rows = [{row.answer.probe: row for row in each.rows} for each in audits]
     sections = []
-    for probe in [*new, *(p for p in old if p not in new)]:
-        sides = old.get(probe), new.get(probe)
+    for probe in [*rows[-1], *(p for p in rows[0] if p not in rows[-1])]:
+        sides = [each.get(probe) for each in rows]
         drawn = [
-            {d.name: d for d in drawings(side, key)} if side else {}
-            for side, key in zip(sides, ("before", "after"), strict=True)
+            {d.name: d for d in drawings(side, slug(label))} if side else {}
+            for side, label in zip(sides, labels, strict=True)
         ]
         sections.append(
             {
@@ -266,8 +304,8 @@ def render_diff(before: Audit, after: Audit, *, price: str = "") -> str:
                 "question": next(s.answer.question for s in reversed(sides) if s),
                 "outcomes": [words.outcome(side) if side else "not asked" for side in sides],
                 "says": [says(side) if side else "This audit did not ask." for side in sides],
-                "changes": [c for c in changes if c.probe == probe],
-                "twins": [(drawn[0][name], drawn[1][name]) for name in drawn[1] if name in drawn[0]],
+                "changes": [(c, since.get((c.probe, c.measure))) for c in changes if c.probe == probe],
+                "twins": [[d[name] for d in drawn] for name in drawn[-1] if all(name in d for d in drawn)],
                 "alarms": [side.answer.finding.alarms if side and side.answer.finding else () for side in sides],
             }
         )
@@ -275,14 +313,17 @@ def render_diff(before: Audit, after: Audit, *, price: str = "") -> str:
         environment()
         .get_template("diff.html")
         .render(
-            audits=(before, after),
+            audits=audits,
+            labels=labels,
+            controlled=control is not None,
             changes=changes,
             counted=counted(changes),
-            tallies=(words.tally(before), words.tally(after)),
+            tallies=[words.tally(each) for each in audits],
             sections=sections,
             cautions=cautions(before, after),
-            colophons=(list(colophon(before)), list(colophon(after))),
+            colophons=[list(colophon(each)) for each in audits],
             difference=words.difference,
             price=price,
+            notes=notes,
         )
     )

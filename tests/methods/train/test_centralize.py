@@ -20,6 +20,7 @@ from assay.methods.train.centralize import (
     centred_errors,
     hidden_layers,
     normalise,
+    reparametrised,
     standardise,
 )
 
@@ -117,10 +118,10 @@ def test_bad_areas_and_biases_are_refused():
 @pytest.mark.parametrize(
     ("area", "nesterov", "decay", "steps"),
     [
-        ("tensor", False, 0.0, 300),
+        ("tensor", False, 0.0, 100),
         ("tensor", False, 0.01, 300),
-        ("tensor", True, 0.0, 300),
-        ("tensor", True, 0.01, 300),
+        ("tensor", True, 0.0, 100),
+        ("tensor", True, 0.01, 100),
         ("global", True, 0.01, 60),
         ("channel", True, 0.01, 60),
         ("instance", True, 0.01, 60),
@@ -252,3 +253,53 @@ def test_centred_errors_reach_the_weights_below_and_the_hooks_go_away(area, dims
     assert_close(centred[2:], plain[2:])  # nothing is centred above the convolution
     assert (centred[0] - plain[0]).abs().max() > 1e-4
     assert_close(gradients(), plain, rtol=0, atol=0)
+
+
+def test_the_gradient_of_the_standardisation_in_closed_form():
+    w, g = rand(4, 3, 2, 2, seed=1).requires_grad_(), rand(4, 3, 2, 2, seed=2)
+    s = standardise(w)
+    assert_close(s.mean((1, 2, 3)), torch.zeros(4, dtype=s.dtype))
+    assert_close(s.var((1, 2, 3), correction=0), torch.ones(4, dtype=s.dtype))
+    (found,) = torch.autograd.grad(s, w, g)
+    means = (1, 2, 3), True
+    std = w.detach().std((1, 2, 3), correction=0, keepdim=True)
+    s = s.detach()
+    assert_close(found, (g - g.mean(*means) - s * (g * s).mean(*means)) / std)
+    assert_close(found.mean((1, 2, 3)), torch.zeros(4, dtype=s.dtype))
+    assert_close((found * s).sum((1, 2, 3)), torch.zeros(4, dtype=s.dtype))
+
+
+@pytest.mark.parametrize("operator", [normalise, standardise])
+def test_a_dead_filter_has_a_finite_gradient(operator):
+    w = torch.zeros(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    operator(w).sum().backward()
+    assert w.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("name", "operator"), [("normalise", normalise), ("standardise", standardise)])
+def test_reparametrised_layers_train_through_the_operator_and_keep_its_weights(name, operator, gradients):
+    model, by_hand = small_cnn(), small_cnn()
+    x, y = rand(8, 2, 6, 6, seed=1), torch.arange(8) % 3
+    with reparametrised(model, name, gradients=gradients):
+        F.cross_entropy(model(x), y).backward()
+        first = model[0].parametrizations.weight.original
+        w = by_hand[0].weight
+        s = [operator(layer.weight) for layer in (by_hand[0], by_hand[2])]
+        z = F.conv2d(F.relu(F.conv2d(x, s[0], by_hand[0].bias, padding=1)), s[1], by_hand[2].bias, stride=2)
+        (g,) = torch.autograd.grad(F.cross_entropy(by_hand[3:](z), y), w)
+        assert_close(first.grad, centre(g) if gradients else g)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        want = operator(first.detach())
+    assert type(model[0]) is nn.Conv2d
+    assert dict(model.named_parameters()).keys() == dict(by_hand.named_parameters()).keys()
+    assert_close(model[0].weight.detach(), want)
+    assert_close(model[5].weight, by_hand[5].weight - 0.1 * model[5].weight.grad)  # not among the hidden layers
+
+
+def test_a_transposed_convolution_is_standardised_per_output_channel():
+    model = nn.Sequential(nn.ConvTranspose2d(3, 2, 2), nn.Flatten(), nn.Linear(18, 2)).double()
+    with reparametrised(model, "standardise", gradients=True):
+        model(rand(4, 3, 2, 2)).sum().backward()
+    assert_close(model[0].weight.detach().mean((0, 2, 3)), torch.zeros(2, dtype=torch.float64))
+    assert_close(model[0].weight.detach().var((0, 2, 3), correction=0), torch.ones(2, dtype=torch.float64))

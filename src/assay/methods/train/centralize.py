@@ -9,9 +9,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils import parametrize
 
 from assay.errors import AssayError, ShapeError
 
+Operator = Literal["normalise", "standardise"]
 Area = Literal["global", "tensor", "channel", "instance"]
 Layer = _ConvNd | nn.Linear
 
@@ -42,7 +44,7 @@ def normalise(w: Tensor, k: float = 1.0) -> Tensor:  # out in *k -> out in *k
         stays zero.
     """
     norm: Tensor = torch.linalg.vector_norm(w, dim=_dims(w, "tensor"), keepdim=True)
-    return k * w / norm.clamp_min(torch.finfo(w.dtype).tiny)
+    return k * w / torch.where(norm > 0, norm, 1)
 
 
 def standardise(w: Tensor) -> Tensor:  # out in *k -> out in *k
@@ -52,10 +54,13 @@ def standardise(w: Tensor) -> Tensor:  # out in *k -> out in *k
 
     Source: Fuhl and Kasneci, eq. 3, after Qiao et al., arXiv:1903.10520. A constant filter, where print divides zero by
         zero, becomes zero.
+
+    With S = standardise(W), a gradient g of S reaches W as (g - mean g - S mean(g S)) / std W, filter by filter: it is
+    centred, and stands at right angles to S.
     """
     centred = centre(w)
-    std = centred.square().mean(_dims(w, "tensor"), keepdim=True).sqrt()
-    return centred / std.clamp_min(torch.finfo(w.dtype).tiny)
+    variance = centred.square().mean(_dims(w, "tensor"), keepdim=True)
+    return centred * torch.where(variance > 0, variance, 1).rsqrt()
 
 
 def hidden_layers(model: nn.Module, *, fully: bool = False, output: str | None = None) -> dict[str, Layer]:
@@ -160,6 +165,51 @@ def centred_errors(model: nn.Module, *, area: Area, fully: bool = False, output:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def reparametrised(
+    model: nn.Module, operator: Operator, *, gradients: bool = False, fully: bool = False, output: str | None = None
+) -> Iterator[None]:
+    """Within this context the `hidden_layers` compute with WN or WS of their weights, and train through it.
+
+        forward with S = operator(V),   V <- V - lr dL/dV,   and at the end W = S
+
+    `gradients` centres dL/dV too, which under WS it is already. Afterwards each layer holds S as an ordinary weight, so
+    that it costs nothing at inference. Neither operator leaves a filter its scale: a standardised one multiplies it by
+    about the root of its inputs, and wants a batch normalisation behind it.
+
+    Source: Salimans and Kingma, NeurIPS 2016, arXiv:1602.07868 (without its gain); Qiao et al. 2019, arXiv:1903.10520.
+        Fuhl and Kasneci do not say whether theirs is trained through or put upon the weights after each step.
+    """
+    layers = hidden_layers(model, fully=fully, output=output)
+    for layer in layers.values():
+        parametrize.register_parametrization(layer, "weight", _Through(operator, layer))
+    stored = [layer.parametrizations["weight"].original for layer in layers.values()]  # type: ignore[index, union-attr]
+    handles = [
+        v.register_hook(lambda g, layer=layer: _out_first(layer, centre(_out_first(layer, g))))
+        for v, layer in zip(stored, layers.values(), strict=True)
+        if gradients
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in layers.values():
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+
+
+class _Through(nn.Module):
+    """An operator on the filters of a layer, as a parametrization."""
+
+    def __init__(self, operator: Operator, layer: Layer) -> None:
+        super().__init__()
+        self.apply_to = {"normalise": normalise, "standardise": standardise}[operator]
+        self.turned = isinstance(layer, _ConvTransposeNd)
+
+    def forward(self, w: Tensor) -> Tensor:  # out in *k -> out in *k
+        return self.apply_to(w.transpose(0, 1)).transpose(0, 1) if self.turned else self.apply_to(w)
 
 
 def _mean(w: Tensor, area: Area) -> Tensor:

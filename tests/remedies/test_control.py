@@ -1,0 +1,135 @@
+"""Every remedy that trains anew has a control: the same training without it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from assay import shelf
+from assay.cure import cure
+from assay.data.arrays import Arrays
+from assay.methods.train import ensemble as together
+from assay.methods.train import snapshot as cycles
+from assay.remedies import _retraining
+from assay.remedies._retraining import EPOCHS, STEPS, PlainRetraining, Retraining
+from assay.remedies.jacobian_regularization import JacobianRegularization
+from assay.remedies.weight_gradient_centralization import WeightGradientCentralization
+from assay.remedy import Remedy
+from assay.run import Run
+from assay.subject import Subject
+
+NAMES = [name for name in shelf.names("remedies") if issubclass(shelf.load("remedies", name), Retraining)]
+SAME = ("epochs", "lr", "batch", "weight_decay", "optimiser", "schedule", "momentum")
+
+
+@pytest.fixture(scope="module")
+def few() -> Subject:
+    """Two classes that one feature tells apart, 40 inputs of each kind of data."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(80, 1, 4, 4, generator=draw)
+    y = (x[:, 0, 0, 0] > 0.5).long()
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)
+    ).eval()
+    return Subject.classifier(model, {"train": (x[:40], y[:40]), "test": (x[40:], y[40:])}, name="few")
+
+
+def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `fit` is asked for, without its training."""
+    calls: list[dict[str, Any]] = []
+
+    def watched(model: nn.Module, data: Any, **settings: Any) -> None:
+        calls.append({name: settings[name] for name in SAME if name in settings} | {"inputs": len(data)})
+
+    with monkeypatch.context() as patch:
+        for module in (_retraining, together, cycles):
+            patch.setattr(module, "fit", watched)
+        patch.setattr("assay.remedies.sgld.sgld", lambda model, *a, **k: model)
+        remedy.apply(subject, run)
+    return calls
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("given", [{}, {"epochs": 20, "lr": 0.03, "weight_decay": 0.1, "optimiser": "adam"}])
+def test_a_control_has_the_very_schedule_of_its_remedy(
+    name: str, given: dict[str, Any], few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remedy = shelf.load("remedies", name)(**given).settled(few)
+    control = remedy.control()
+    assert isinstance(control, PlainRetraining)
+    ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
+    whole = sum(call.pop("epochs") for call in ours) / (1 if name == "snapshot" else len(ours))
+    assert whole == plain.pop("epochs") == (20 if given else STEPS)
+    usual = {"batch": 128, "weight_decay": 0.0, "momentum": 0.9, "optimiser": "sgd", "schedule": "cosine"}
+    assert all(usual | call == usual | plain for call in ours)
+    if given:
+        assert (plain["lr"], plain["weight_decay"], plain["optimiser"]) == (0.03, 0.1, "adam")
+
+
+def test_a_remedy_that_does_nothing_is_its_control(few: Subject, run: Run) -> None:
+    for remedy in (
+        WeightGradientCentralization(weights="leave", gradients=False, epochs=2),
+        JacobianRegularization(lam=0, epochs=2),
+    ):
+        control = remedy.control()
+        assert control is not None
+        x, _ = few.data["test"].take(np.arange(40))
+        assert_close(remedy.apply(few, run).predict(x), control.apply(few, run).predict(x))
+
+
+@pytest.mark.parametrize(("inputs", "epochs"), [(1, STEPS), (1300, 91), (10_000, 13), (60_000, EPOCHS)])
+def test_the_fewer_the_inputs_the_more_epochs_they_are_seen(few: Subject, inputs: int, epochs: int) -> None:
+    x, y = few.data["train"].take(np.zeros(inputs, dtype=np.int64))
+    subject = replace(few, data={**few.data, "train": Arrays(x, y)})
+    assert PlainRetraining().epochs_on(subject) == epochs
+    assert PlainRetraining(epochs=3).settled(subject).epochs == 3
+    assert PlainRetraining().settled(subject) == PlainRetraining(epochs=epochs, lr=0.1)
+    assert PlainRetraining(optimiser="adam").learning_rate == 3e-3
+
+
+def test_what_a_remedy_did_is_its_difference_from_the_control(few: Subject, run: Run, tmp_path: Any) -> None:
+    options: dict[str, Any] = {"settings": {"epochs": 1, "lr": 1e-6}, "probes": ["accuracy"]}
+    right = WeightGradientCentralization(epochs=150).apply(few, run)
+    right = replace(right, name="right", origin=())
+    done = cure("weight-gradient-centralization", right, out=tmp_path, **options)
+    assert done.control is not None
+    assert done.control.subject.name == "right+plain-retraining"
+    assert {(c.probe, c.measure): c.before.value for c in done.changes} == {
+        (row.answer.probe, m.name): m.value
+        for row in done.control.rows
+        for m in row.answer.finding.measures  # type: ignore[union-attr]
+    }
+    since = next(c for c in done.since_before if c.measure == "accuracy")
+    assert since.verdict == "worse"
+    assert next(c for c in done.changes if c.measure == "accuracy").verdict == "no clear change"
+    assert any(note.startswith("The schedule undertrains") and "--set epochs=3" in note for note in done.notes)
+    page = done.page.read_text(encoding="utf-8")
+    for said in ("Plain retraining", "since before:", "The schedule undertrains", "epochs=1, lr=1e-06"):
+        assert said in page
+    stored = json.loads((done.folder / "cure.json").read_text())
+    assert stored["compared_with"] == "control"
+    assert stored["audits"]["control"]["subject"] == "right+plain-retraining"
+    assert len(stored["changes"]) == len(done.changes) == len(stored["since_before"])
+
+    without = cure("weight-gradient-centralization", right, out=tmp_path, control=False, **options)
+    assert without.control is None
+    assert without.changes == without.since_before == done.since_before
+    assert "does not help here: it makes things worse" in without.notes[0]
+    assert any(note.startswith("No control was made") for note in without.notes)
+    assert "Plain retraining" not in without.page.read_text(encoding="utf-8")
+
+
+def test_remedies_with_one_control_train_it_once(few: Subject, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+    real = PlainRetraining.apply
+    monkeypatch.setattr(PlainRetraining, "apply", lambda self, *a: trained.append(self) or real(self, *a))
+    for name in ("weight-gradient-centralization", "jacobian-regularization"):
+        cure(name, few, settings={"epochs": 2}, probes=["accuracy"], out=tmp_path)
+    assert [plain.epochs for plain in trained] == [2]
