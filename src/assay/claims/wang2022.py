@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -429,7 +430,9 @@ SHELVED = (
                 for head in HEADS[::-1]
             ),
             *(
-                Published(f"{name}, {head}", round(sum(table[head]) / 1000, 4), "table 5.2, mean of the classes", "%")
+                Published(
+                    f"{name}, {head}", round(math.fsum(table[head]) / 1000, 4), "table 5.2, mean of the classes", "%"
+                )
                 for name, table in TABLE_TWO
                 for head in HEADS
             ),
