@@ -106,8 +106,10 @@ def cure(
 
     `control=False` spares the plain training that a remedy which trains anew is compared with.
     """
+    from assay.door import admit
     from assay.engine.local import ThisProcess
 
+    subject = admit(subject).subject  # what is cured is what is audited
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
     kind: type[Remedy] = type(remedy) if isinstance(remedy, Remedy) else shelf.load("remedies", remedy)

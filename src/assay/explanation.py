@@ -167,9 +167,11 @@ def explain_input(
     default the second likeliest. `units` is what is ranked and picked (UNITS), `criterion` what Greedy-AS is after
     (CRITERIA), by default what finds known words best: "moved" for a text, else "held".
     """
+    from assay.door import admit
     from assay.probe import undisturbed
     from assay.report.explanation import render
 
+    subject = admit(subject).subject
     if subject.draws > 1:
         raise AssayError(
             f"{subject.name!r} answers at random (draws={subject.draws}), so that no two maps of it are alike; "

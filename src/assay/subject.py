@@ -114,7 +114,7 @@ class Similarity:
 
 
 Task = Classification | Ranking | Similarity
-ALIKE = 0.1  # columns are alike where the middle one has at least this share of the bounds given for all
+ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 PAIRS = 2000  # drawn from each split where nobody says how many
@@ -621,7 +621,8 @@ def _space(
     widths = high - low
     given = pixel_bounds(bounds)
     inside = bool((low >= given[0]).all() and (high <= given[1]).all())
-    if inside and (bounds is None or float(np.sort(widths)[(len(widths) - 1) // 2]) >= ALIKE * (given[1] - given[0])):
+    alike = float(np.sort(widths)[(len(widths) - 1) // 2]) >= ALIKE * float(widths.max())
+    if inside and (bounds is None or alike):
         return InputSpace.between(shape, *given), ()
     if not (np.isfinite(widths).all() and (widths > 0).any()) or (bounds is not None and not inside):
         return InputSpace.between(shape, *given), ()  # `check` says which value is wrong
@@ -734,7 +735,7 @@ def settled(subject: Subject) -> Subject:
     """The subject; where two passes over the same inputs differ and it says nothing of it, with DRAWS draws."""
     if subject.draws > 1 or not isinstance(subject.task, Classification):
         return subject
-    x, _ = subject.data["test"].take(np.arange(min(8, len(subject.data["test"]))))
+    x = first_inputs(subject.data["test"], subject.model)[:8]
     first, second = answer_once(subject.model, x), answer_once(subject.model, x)
     moved = (first - second).abs().amax(1) > STILL * first.std(1)
     return replace(subject, draws=DRAWS) if bool(moved.any()) else subject

@@ -175,12 +175,12 @@ def _at_chance(
                 f"It is right on {share(int(learnt.sum()), len(learnt))} of the training inputs, and here no more "
                 f"often than always saying the commonest class: {mend} in the test data."
             )
-    return (Alarm(says, doubts=("accuracy", "weakest class")),)
+    return (Alarm(says),)
 
 
 def _no_better(label: NDArray[np.int64], right: NDArray[np.bool_]) -> bool:  # n, n
     low, _ = wilson(int(right.sum()), len(right))
-    return low <= np.bincount(label).max() / len(label)
+    return bool(low <= np.bincount(label).max() / len(label))
 
 
 def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm, ...]:

@@ -79,7 +79,7 @@ def test_every_form_is_exact_in_the_limit_and_bends_before_it(name: str, relativ
         assert got.shape == want.shape
         gap.append(float((got - want).abs().max()))
     assert gap[2] < 2e-5
-    assert gap[2] <= gap[1] <= gap[0] < 0.2
+    assert gap[2] <= gap[1] + 1e-12 <= gap[0] + 2e-12 < 0.2  # where it is exact at once, rounding is all that is left
     at = given().requires_grad_()
     with Softly(2.0, relative=relative) as soft:
         (slope,) = torch.autograd.grad(act(at).sum(), at, create_graph=True)

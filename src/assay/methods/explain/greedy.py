@@ -200,8 +200,10 @@ def robust_features(
 ) -> Explained:
     """Which features make the model say y = f(x), or with a target t, y and not t: *d -> Explained.
 
-    The default criterion is the one that names what is known to decide more often (claims/known_truth.py: words,
-    patches, bars of digits). `groups` says what a feature is (groups.py), `size` how many are picked (half of them
+    The default criterion is the one that names what is known to decide more often (claims/known_truth.py: bars of
+    digits and words that fade; on planted patches both do alike).
+
+    `groups` says what a feature is (groups.py), `size` how many are picked (half of them
     where it is None). With a target g_t takes the place of g: the features whose change would bring x towards t.
     `samples=None` draws 8 sets a round for each feature and at least 128; `rng=None` is a generator on the device of
     `x`, seeded with 0. With more
