@@ -19,7 +19,7 @@ def test_its_halves_are_the_whole_and_padding_changes_nothing() -> None:
     tokens = torch.tensor([[3, 7, 1, 9, PAD, PAD], [2, 2, 5, 6, 8, 4]])
     assert_close(net(tokens), net.classify(net.embed(tokens), tokens != PAD))
     assert_close(net(tokens[:1]), net(tokens[:1, :4]), rtol=0, atol=1e-6)
-    assert_close(net(tokens[:1, :4]), net.classify(net.embed(tokens[:1, :4])), rtol=0, atol=0)
+    assert_close(net(tokens[:1, :4]), net.classify(net.embed(tokens[:1, :4])))
     assert_close(net(tokens.float()), net(tokens), rtol=0, atol=0)
     noisy = net.embed(tokens) + torch.randn(2, 6, 4) * (tokens == PAD)[:, :, None]
     assert_close(net.classify(noisy, tokens != PAD), net(tokens), rtol=0, atol=1e-6)

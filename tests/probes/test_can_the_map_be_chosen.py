@@ -40,7 +40,7 @@ def test_a_chosen_map_is_nearer_to_the_wish_than_to_the_one_that_was_there(findi
         chosen = rows[f"{m}, chosen"]
         assert (chosen == (rows[f"{m}, after"] < rows[f"{m}, drift"])).all()
         assert (rows[f"{m}, after"] <= rows[f"{m}, before"] + 1e-5).all()
-        assert finding.measure(f"{HEADLINE}, {m}").value == chosen.mean()
+        assert finding.measure(f"{HEADLINE}, {m}").value == pytest.approx(chosen.mean())
         left = [a / b if b else 1 for a, b in zip(rows[f"{m}, after"], rows[f"{m}, before"], strict=True)]
         assert finding.measure(f"way to the wish that is left, {m}").value == pytest.approx(np.mean(left))
     assert finding.measure().value == max(finding.measure(f"{HEADLINE}, {m}").value for m in ("gradient", "gradcam"))
@@ -116,7 +116,9 @@ def test_an_attack_that_cannot_see_the_kinks_is_not_believed(digits: Subject, ru
 
 def test_one_step_is_told_beside_the_many(finding: Any) -> None:
     for m in ("gradient", "gradcam"):
-        assert finding.measure(f"{AT_ONCE}, {m}").value == finding.samples.columns[f"{m}, at once"].mean()
+        assert finding.measure(f"{AT_ONCE}, {m}").value == pytest.approx(
+            finding.samples.columns[f"{m}, at once"].mean()
+        )
 
 
 def test_without_room_nothing_changes(digits: Subject, run: Run) -> None:

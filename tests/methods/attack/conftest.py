@@ -10,6 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from assay.methods.attack import Attacked
+
 
 class Task(NamedTuple):
     model: nn.Module
@@ -78,3 +80,15 @@ def halves() -> Halves:
 
 def accuracy(success: Tensor) -> float:
     return 1 - success.double().mean().item()
+
+
+def apart(one: Tensor, other: Tensor, far: float = 1e-4) -> float:
+    """The share of values that differ by more than rounding does; a sign may turn where a slope is rounding alone."""
+    return (~torch.isclose(one.double(), other.double(), rtol=far, atol=far, equal_nan=True)).double().mean().item()
+
+
+def assert_same_path(one: Attacked, other: Attacked) -> None:
+    """Two computations of one attack: the same heights at every step, ends and verdicts, but for one in a hundred."""
+    assert one.loss.shape == other.loss.shape
+    for a, b in ((one.loss, other.loss), (one.x, other.x), (one.success, other.success)):
+        assert apart(a, b) <= 0.01

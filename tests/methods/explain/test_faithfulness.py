@@ -66,7 +66,7 @@ def test_curves_are_g_of_the_top_features_and_of_the_others(monkeypatch: pytest.
         )  # fmt: skip
         assert curve.percent.tolist() == [25, 50, 75]
         assert curve.better == better
-        assert torch.equal(curve.value, (60 - 4 * (free.double() @ weight)).clamp_max(50))
+        assert_close(curve.value, (60 - 4 * (free.double() @ weight)).clamp_max(50))
         assert torch.equal(curve.capped, curve.value == 50)
         assert curve.capped.any()
         assert_close(curve.area(), area(curve.percent, curve.value))
