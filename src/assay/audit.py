@@ -235,6 +235,7 @@ def audit(
     told: Callable[[Judged, bool], None] = lambda row, asked: None,
     source: tuple[str, ...] = (),
     debug: bool = False,
+    open: Callable[[str], Subject] | None = None,
 ) -> Audit:
     """Ask a subject many questions and judge the answers.
 
@@ -245,6 +246,8 @@ def audit(
     A limit of the user's that was not put to the test cannot be told: where its question was left out, by `probes` or
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
+
+    `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
     """
     from assay.door import admit
     from assay.engine.local import ThisProcess
@@ -260,6 +263,7 @@ def audit(
         device=device,
         progress=progress,
         debug=debug,
+        open=open,
     )
     check(subject)
     subject, alarms = admit(subject)

@@ -12,6 +12,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -235,7 +237,8 @@ def ask(
     budget_named(budget)
     asked = configure(shelf.load("probes", probe), _pairs(settings))
     source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
-    done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug)
+    typed = getattr(asked, "others", ())
+    done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug, typed)
     out_to = _console()
     answer = done.rows[0].answer
     if answer.finding is not None:
@@ -834,11 +837,28 @@ def _audit(
     device: str,
     out: Path,
     debug: bool,
+    typed: Sequence[str] = (),
 ) -> Audit:
+    """Audit what the source names; `typed` are further subjects of this command line, which may run their code."""
     from assay.audit import audit
 
     with _meter(count) as meter:
         place, opened = _device(device), _open(source, meter)
+
+        @cache
+        def further(name: str) -> Subject:
+            from assay import shelf
+            from assay.subjects import Source
+
+            if name in shelf.names("subjects"):
+                return _open(Source(name), meter)
+            if name not in typed:
+                raise AssayError(
+                    f"The model {name!r} is named in a file; its code runs only if you type it: assay ask PROBE --set "
+                    f"others={name}."
+                )
+            return _open(replace(source, subject=name), meter)
+
         return audit(
             opened,
             probes=asked,
@@ -851,6 +871,7 @@ def _audit(
             told=meter.told,
             source=source.words(),
             debug=debug,
+            open=further,
         )
 
 

@@ -81,8 +81,22 @@ class Probe(ABC):
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise AssayError(f"The setting {name}={value} of {self.name()!r} must be a number of at least {least}.")
 
+    def refuse_beyond_the_range(self, *names: str) -> None:
+        """Refuse l_inf radii above 1: they are shares of the range, and someone has written them in natural units."""
+        for name in names:
+            value = getattr(self, name)
+            if value > 1:
+                raise AssayError(
+                    f"The setting {name}={value:g} of {self.name()!r} is a share of the range of the inputs, at most "
+                    f"1; for {value:g} of pixels up to 255 write {value:g}/255."
+                )
+
     def settings(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def depends_on(self, run: Run) -> tuple[str, ...]:
+        """What else its answer hangs on, as fingerprints: those of further subjects that its settings name."""
+        return ()
 
     def key(self, fingerprint: str, run: Run, behaviour: str = "") -> str:
         """What makes two askings the same: subject and its answers, question, settings, version, seed and budget."""
@@ -94,6 +108,7 @@ class Probe(ABC):
             self.settings(),
             run.seed,
             dataclasses.asdict(run.budget),
+            *self.depends_on(run),
         ]
         return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 

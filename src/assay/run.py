@@ -84,6 +84,18 @@ class Run:
     progress: Progress = silent
     debug: bool = False
     """Let what went wrong inside a probe come through with its traceback."""
+    open: Callable[[str], Subject] | None = None
+    """Opens further subjects that a setting names. It runs their code, so that only whoever typed the names gives it:
+    nothing that is read from a file or a stored run may."""
+
+    def further(self, name: str) -> Subject:
+        """The subject of this name, among those that may be opened."""
+        if self.open is None:
+            raise AssayError(
+                f"The model {name!r} cannot be opened from here; name it on the command line (assay ask PROBE --set "
+                "NAME=...), or give audit(open=...)."
+            )
+        return self.open(name)
 
     def rng(self) -> torch.Generator:
         """A fresh generator on the run's device, seeded."""

@@ -217,15 +217,24 @@ class InputSpace:
         low, high = torch.tensor(self.ranges, dtype=torch.float64).T
         return low.reshape(self.shape), (high - low).reshape(self.shape)
 
-    def size(self, radius: float) -> str:
+    def size(self, radius: float, digits: int = 3) -> str:
         """A radius in words: as it is where values run from 0 to 1, else as a share and in natural units."""
+        told = f"{radius:.{digits}g}"
         if self.natural is None:
-            return f"{radius:.3g}"
+            return told
         span = self.natural.edges()[1]
         small, large = (radius * float(s) for s in (span.min(), span.max()))
         if self.natural.ranges is None:
-            return f"{radius:.3g} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
-        return f"{radius:.3g} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
+            return f"{told} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
+        return f"{told} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
+
+    def aside(self, radius: float | None) -> str:
+        """What to add where a radius stands as a bare number: what it is in natural units, nothing from 0 to 1."""
+        return "" if self.natural is None or radius is None else f"; this is {self.size(radius)}"
+
+    def axis(self, label: str) -> str:
+        """The label of an axis of radii."""
+        return label if self.natural is None else f"{label}, share of the range"
 
     @property
     def is_image(self) -> bool:

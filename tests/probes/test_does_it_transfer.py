@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -184,3 +185,102 @@ def test_a_radius_of_nothing_is_the_clean_accuracy(digits, run):
     assert any("cannot tell from 0" in a.says for a in finding.alarms)
     with pytest.raises(AssayError, match="radius=-1 .* at least 0"):
         DoesItTransfer(radius=-1)
+
+
+# Further models of the user's, and NaN under attack.
+
+
+def tiny(seed, hidden=12):
+    """Two classes of 6 values, and a net that has learned them."""
+    x = torch.rand(80, 6, generator=torch.Generator().manual_seed(9))
+    y = (x[:, :3].sum(1) > x[:, 3:].sum(1)).long()
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(60):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return Subject.classifier(model.eval(), {"test": (x[:40], y[:40]), "train": (x[40:], y[40:])}, name=f"tiny {seed}")
+
+
+SMALL = replace(RUN, budget=replace(RUN.budget, samples=120))
+
+
+def test_a_copy_transfers_as_well_as_the_model_itself_and_another_net_less(run):
+    subject, other = tiny(0), tiny(1, hidden=3)
+    there = {"copy": tiny(0), "other": other}
+    kept = {k: t.clone() for k, t in other.model.state_dict().items()}
+    probe = DoesItTransfer(radius=0.15, others=("copy", "other"))
+    finding = ask(probe, subject, replace(SMALL, open=there.__getitem__))
+    (matrix,) = (v for v in finding.views if v.name == "transfer")
+    assert matrix.rows == ("no change", ITSELF, "copy", "other")
+    assert matrix.columns == (ITSELF, "copy", "other")
+    error = dict(zip(matrix.rows, matrix.values, strict=True))
+    white = 1 - finding.measure("white-box accuracy").value
+    assert white > error["no change"][0] + 0.2
+    for row in (ITSELF, "copy"):
+        assert error[row][0] == pytest.approx(white)
+        assert error[row][1] == pytest.approx(white)
+    assert error["other"][2] > error["no change"][2]
+    made = finding.measure("error, made on other")
+    assert made.value == pytest.approx(error["other"][0])
+    assert made.value == finding.samples.columns["error other"].mean()
+    x, y = other.data["test"].take(finding.samples.columns["index"])
+    assert error["no change"][2] == pytest.approx(float((other.predict(x).argmax(1) != y).double().mean()))
+    alone = ask(DoesItTransfer(radius=0.15), subject, SMALL)
+    assert alone.measure().value == finding.measure().value  # the headline does not hang on what else is given
+    assert all(torch.equal(t, kept[k]) for k, t in other.model.state_dict().items())
+    assert all(p.requires_grad for p in other.model.parameters())
+
+
+def test_what_the_others_are_is_part_of_the_key_and_nobody_opens_them_unasked():
+    subject, probe = tiny(0), DoesItTransfer(others=("b",))
+    keys = [probe.key(subject.fingerprint(), replace(RUN, open=lambda name, m=m: tiny(m))) for m in (0, 1, 1)]
+    assert keys[0] != keys[1] == keys[2]
+    plain = DoesItTransfer()
+    assert plain.key("f", RUN) == plain.key("f", replace(RUN, open=lambda name: tiny(0)))
+    with pytest.raises(AssayError, match="'b' cannot be opened from here; name it on the command line"):
+        probe.key(subject.fingerprint(), RUN)
+
+
+def test_a_model_for_other_inputs_or_classes_is_refused_in_one_line(digits):
+    subject = tiny(0)
+    x, y = subject.data["test"].take(np.arange(40))
+    wrong = {
+        "named": (replace(subject, task=type(subject.task)(("a", "b"))), "'named' is for classes 2 .a, b"),
+        "wide": (Subject.classifier(nn.Linear(6, 2), (4 * x, y), bounds=(0, 4)), "between 0 and 4, and 'tiny 0'"),
+        "long": (Subject.classifier(nn.Linear(12, 2), (x.repeat(1, 2), y)), r"inputs \(12,\)"),
+    }
+    for name, (other, says) in wrong.items():
+        probe = DoesItTransfer(others=(name,))
+        why = put(probe, subject, replace(SMALL, debug=False, open=lambda _, other=other: other)).why
+        assert re.search(says, why), why
+        assert "\n" not in why
+
+
+class Holed(nn.Module):
+    """NaN where the first value is above 0.9: at some inputs, and near others."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.where(x[:, :1] > 0.9, torch.nan, self.inner(x))
+
+
+def test_nan_under_attack_costs_the_inputs_concerned_and_no_others():
+    subject = tiny(0)
+    whole = ask(DoesItTransfer(radius=0.05), subject, SMALL)
+    holed = ask(DoesItTransfer(radius=0.05), replace(subject, model=Holed(subject.model)), SMALL)
+    x, _ = subject.data["test"].take(whole.samples.columns["index"])
+    inside, far = (x[:, 0] > 0.9).numpy(), (x[:, 0] < 0.84).numpy()
+    assert inside.any()
+    for column in ("clean", "held own", "held transfer"):
+        assert not holed.samples.columns[column][inside].any()
+    same = holed.samples.columns["held own"][far] == whole.samples.columns["held own"][far]
+    assert same.mean() > 0.9  # the search starts elsewhere
+    (alarm,) = (a for a in holed.alarms if "NaN" in a.says)
+    assert "transfer accuracy" in alarm.doubts
+    assert not any("NaN" in a.says for a in whole.alarms)

@@ -50,7 +50,7 @@ SUCCESS = "the class stays and the new map is nearer to the wished one than to t
 class CanTheMapBeChosen(Probe):
     """Can an attacker choose the map?
 
-    Every input is changed by at most `radius` per value (l_inf, in the input's own units) so that its map becomes that
+    Every input is changed by at most `radius` per value (l_inf, a share of the range) so that its map becomes that
     of an input of another class. The map is chosen if the class stays and the new map, as it is shown, is nearer to the
     wished one than to the one that was there (Euclidean distance of |map| with length 1).
     """
@@ -71,6 +71,7 @@ class CanTheMapBeChosen(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps")
         self.refuse_below(2, "inputs")
         strange = [m for m in self.methods if m not in get_args(Live)]
@@ -106,21 +107,24 @@ class CanTheMapBeChosen(Probe):
         }  # fmt: skip
         chosen = {m: rows[m]["chosen"] for m in methods}  # n radii
         order = sorted(methods, key=lambda m: -chosen[m][:, ASKED].mean())
-        measures = [self._share(HEADLINE, order[0], rows[order[0]])]
+        measures = [self._share(subject, HEADLINE, order[0], rows[order[0]])]
         for m in order:
-            measures += [self._share(f"{HEADLINE}, {m}", m, rows[m]), self._left(m, rows[m], run.seed)]
-            measures.append(self._share(f"{AT_ONCE}, {m}", m, rows[m], "at once"))
+            measures += [self._share(subject, f"{HEADLINE}, {m}", m, rows[m]), self._left(m, rows[m], run.seed)]
+            measures.append(self._share(subject, f"{AT_ONCE}, {m}", m, rows[m], "at once"))
         told = [f"the {m} map of {share(int(chosen[m][:, ASKED].sum()), len(index))} inputs" for m in order]
         left = [m for m in self.methods if m not in methods]
         alarms = [_missed(m, rows[m]) for m in methods if not rows[m]["kept"].all()]
         alarms += [_stuck(m, rows[m]) for m in methods if rows[m]["stuck"].mean() > STUCK]
         alarms += _kinked(kinks_left(subject.model, torch.as_tensor(given["x"][:1], device=run.device)), methods)
         return Finding(
-            says=f"Within {self.radius:.4g} per value an attacker chooses {' and '.join(told)}: {SUCCESS}."
-            + (f" Without a convolutional layer there is no {left[0]} map." if left else ""),
+            says=f"Within {subject.inputs.size(self.radius, 4)} per value an attacker chooses {' and '.join(told)}: "
+            f"{SUCCESS}." + (f" Without a convolutional layer there is no {left[0]} map." if left else ""),
             measures=tuple(measures),
             samples=Table("test", {"index": index, "label": label, "wished from": index[wish], **self._columns(rows)}),
-            views=(self._curve(chosen), *self._pictures(subject, given["x"], index, wish, rows, run.budget.shown)),
+            views=(
+                self._curve(subject, chosen),
+                *self._pictures(subject, given["x"], index, wish, rows, run.budget.shown),
+            ),
             alarms=tuple(alarms),
         )
 
@@ -182,13 +186,15 @@ class CanTheMapBeChosen(Probe):
             "changed": found.view(n, k, *x.shape[1:])[pick, at],
         }
 
-    def _share(self, name: str, method: str, rows: Mapping[str, NDArray[Any]], how: str = "chosen") -> Measure:
+    def _share(
+        self, subject: Subject, name: str, method: str, rows: Mapping[str, NDArray[Any]], how: str = "chosen"
+    ) -> Measure:
         return Measure.proportion(
             name,
             rows["chosen"][:, ASKED] if how == "chosen" else rows[how],
             better="lower",
             column=f"{method}, {how}",
-            about=f"{method}, at most {self.radius:.4g} per value: {SUCCESS}",
+            about=f"{method}, at most {subject.inputs.size(self.radius, 4)} per value: {SUCCESS}",
             beside=(Beside("random noise of that size", float(rows["noise"].mean())),),
         )
 
@@ -217,13 +223,13 @@ class CanTheMapBeChosen(Probe):
             columns |= {f"{m}, {k}": got[k] for k in ("before", "after", "drift")}
         return columns
 
-    def _curve(self, chosen: Mapping[Live, NDArray[np.bool_]]) -> Curve:
+    def _curve(self, subject: Subject, chosen: Mapping[Live, NDArray[np.bool_]]) -> Curve:
         radii = (0.0, *(self.radius * p for p in PARTS))
         lines = [Line.shares(m, radii, [0, *hits.sum(0)], len(hits)) for m, hits in chosen.items()]
         return Curve(
             name="radii",
             title="Maps that were chosen, against the size of the change",
-            x_label="largest change of a value",
+            x_label=subject.inputs.axis("largest change of a value"),
             y_label="share of the inputs",
             unit_y=True,
             lines=tuple(lines),
@@ -256,8 +262,8 @@ class CanTheMapBeChosen(Probe):
                 exhibits.append(
                     Exhibit(
                         index=int(index[i]),
-                        caption=f"{m}, {verdict} within {self.radius:.3g}: {got['after'][i]:.2f} from the wished map "
-                        f"({got['before'][i]:.2f} before), {got['drift'][i]:.2f} from its own",
+                        caption=f"{m}, {verdict} within {subject.inputs.size(self.radius)}: {got['after'][i]:.2f} "
+                        f"from the wished map ({got['before'][i]:.2f} before), {got['drift'][i]:.2f} from its own",
                         panels=tuple(drawn[k] for k in order),
                     )
                 )

@@ -20,14 +20,13 @@ from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
 from assay.methods.certify.layers import layers
 from assay.methods.certify.smoothing import smooth
-from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import Probe
+from assay.probes._neighbours import points
 from assay.standard import Standard
-from assay.subject import Normalised
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
-    from assay.subject import Subject
+    from assay.subject import InputSpace, Subject
 
 Norm = Literal["l2", "linf"]
 NORMS: tuple[Norm, ...] = ("l2", "linf")
@@ -108,6 +107,7 @@ class CertifiedRadius(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "linf_radius")
+        self.refuse_beyond_the_range("linf_radius")
         self.refuse_below(1e-4, "sigma")
         self.refuse_below(1, "inputs")
 
@@ -131,14 +131,16 @@ class CertifiedRadius(Probe):
         undecided = first.undecided(self.radius)
         blocked = self._blocked(subject, way, index[undecided][: run.budget.steps], run)
         held, open_ = int(first.holds(self.radius).sum()), int(undecided.sum())
-        witnesses = _witnesses(asked, rows)
+        witnesses, size = _witnesses(asked, rows), subject.inputs.size
         return Finding(
             says=f"Of the inputs, {share(held, count)} are proved to stay right under every change of l2 size "
-            f"{self.radius:.3g}; {share(count - held - open_, count)} are wrong already or break at that size, and "
+            f"{size(self.radius)}; {share(count - held - open_, count)} are wrong already or break at that size, and "
             f"{share(open_, count)} are undecided.",
-            measures=tuple(m for norm, b in found.items() for m in _measures(norm, radii[norm], b, count, run.seed)),
+            measures=tuple(
+                m for norm, b in found.items() for m in _measures(subject.inputs, norm, radii[norm], b, count, run.seed)
+            ),
             samples=_table(found, radii, index),
-            views=(*(_curve(norm, radii[norm], b) for norm, b in found.items()), *blocked),
+            views=(*(_curve(subject.inputs, norm, radii[norm], b) for norm, b in found.items()), *blocked),
             alarms=_alarms(subject, way, found),
             witnesses=witnesses if len(witnesses) else None,
         )
@@ -146,14 +148,14 @@ class CertifiedRadius(Probe):
     def _way(self, subject: Subject, steps: int) -> Way:
         most = len(subject.data["test"])
         many, few = (min(self.inputs or each * steps, most) for each in (EACH, 1))
-        points = _points(subject.model)
-        if points is not None:
-            payable = {norm: cells * steps // points.x.size for norm, cells in CELLS.items()}
+        stored = points(subject.model)
+        if stored is not None:
+            payable = {norm: cells * steps // stored.x.size for norm, cells in CELLS.items()}
             inputs = max(few, min(many, payable["l2"]))
             linf = min(inputs, payable["linf"])
             limit = (
                 f"The exact l_inf radius was found for {linf} of the {inputs} inputs: each takes linear programmes "
-                f"over {len(points.x):,} training points; a larger budget affords more."
+                f"over {len(stored.x):,} training points; a larger budget affords more."
             )
             return Way("nearest", inputs, linf, steps, limit if linf < inputs else "")
         if subject.draws > 1:
@@ -195,7 +197,8 @@ class CertifiedRadius(Probe):
         return (
             Bars(
                 name="blocked",
-                title=f"What blocked the undecided: ReLUs that may be on or off within l2 {self.radius:.3g}",
+                title="What blocked the undecided: ReLUs that may be on or off within l2 "
+                f"{subject.inputs.size(self.radius)}",
                 y_label="share of the layer's ReLUs",
                 labels=tuple(f"layer {k + 1} ({n:,})" for k, n in enumerate(widths)),
                 values=tuple(map(float, shares)),
@@ -231,16 +234,16 @@ class CertifiedRadius(Probe):
         undecided = (right | abstained) & ~held
         most = self.sigma * float(ndtri(ALPHA ** (1 / draws)))
         headline = "certified accuracy of the smoothed model, l2"
-        witnesses = _witnesses({"l2": index}, {"l2": rows})
-        beyond = f", and {self.radius:.3g} is beyond that: raise sigma or the budget" if self.radius > most else ""
+        witnesses, size = _witnesses({"l2": index}, {"l2": rows}), subject.inputs.size
+        beyond = f", and {size(self.radius)} is beyond that: raise sigma or the budget" if self.radius > most else ""
         alarms = [
             Alarm(
                 f"{way.limit} What is certified is its smoothed version, which answers by vote under Gaussian noise of "
-                f"sigma {self.sigma:g}; the model itself has no certificate.",
+                f"sigma {self.sigma:g}{subject.inputs.aside(self.sigma)}; the model itself has no certificate.",
                 doubts=(headline,),
             ),
             Alarm(
-                f"With {draws:,} draws no l2 radius above {most:.3g} can be certified, however sure the vote{beyond}."
+                f"With {draws:,} draws no l2 radius above {size(most)} can be certified, however sure the vote{beyond}."
             ),
         ]
         if abstained.any():
@@ -253,7 +256,7 @@ class CertifiedRadius(Probe):
             lines.append(_line("the model itself: broken by an attack", upper <= x[:, None], x))
         return Finding(
             says=f"The model itself cannot be certified. Its smoothed version is proved right on "
-            f"{share(int(held.sum()), len(index))} under every change of l2 size {self.radius:.3g}, and "
+            f"{share(int(held.sum()), len(index))} under every change of l2 size {size(self.radius)}, and "
             f"{share(int(undecided.sum()), len(index))} are undecided.",
             measures=(
                 Measure.proportion(
@@ -261,14 +264,14 @@ class CertifiedRadius(Probe):
                     held,
                     better="higher",
                     column="certified",
-                    about=f"right under every l2 change below {self.radius:.4g}, each with a chance of {ALPHA:g} of "
-                    f"error; noise of sigma {self.sigma:g}, {draws:,} draws",
+                    about=f"right under every l2 change below {size(self.radius, 4)}, each with a chance of "
+                    f"{ALPHA:g} of error; noise of sigma {self.sigma:g}, {draws:,} draws",
                     beside=(
                         Beside("the smoothed model, no change", float(right.mean())),
                         Beside("the model itself, no change", float((upper > 0).mean())),
                     ),
                 ),
-                _median("median certified radius of the smoothed model, l2", radius, run.seed),
+                _median(subject.inputs, "median certified radius of the smoothed model, l2", radius, run.seed),
                 Measure.proportion(
                     "undecided for the smoothed model, l2",
                     undecided,
@@ -300,7 +303,7 @@ class CertifiedRadius(Probe):
                 Curve(
                     name="l2",
                     title="Proved for the smoothed model, and found on the model itself (l2)",
-                    x_label="l2 size of the change",
+                    x_label=subject.inputs.axis("l2 size of the change"),
                     y_label="error",
                     unit_y=True,
                     lines=tuple(lines),
@@ -311,27 +314,6 @@ class CertifiedRadius(Probe):
             alarms=tuple(alarms),
             witnesses=witnesses if len(witnesses) else None,
         )
-
-
-class Points(NamedTuple):
-    """The training points of a nearest-neighbour classifier in the units of the subject's inputs, and its metric."""
-
-    x: NDArray[np.float64]  # n f
-    y: NDArray[np.int64]  # n
-    factor: NDArray[np.float64] | None  # r f; None is the identity
-
-
-def _points(model: nn.Module) -> Points | None:
-    inner = model.model if isinstance(model, Normalised) else model
-    if not isinstance(inner, NearestNeighbour):
-        return None
-    x, factor = inner.train_x.double(), inner.factor.double()
-    if isinstance(model, Normalised):
-        factor = factor / torch.ones_like(x[0]).mul(model.std).flatten()
-        x = x * model.std + model.mean
-    plain = torch.equal(factor, torch.eye(factor.shape[1]).to(factor))
-    flat = x.flatten(1).cpu().numpy()
-    return Points(flat, inner.train_y.cpu().numpy(), None if plain else factor.cpu().numpy())
 
 
 def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str, Tensor]:
@@ -357,21 +339,21 @@ def _search(subject: Subject, way: Way, norm: Norm, radius: float, shard: Shard)
     low, high = subject.inputs.low, subject.inputs.high
     whole = (high - low) * (math.sqrt(shard.x[0].numel()) if norm == "l2" else 1.0)  # no change is larger
     told["lower"] = torch.zeros_like(upper)
-    points = _points(subject.model)
-    if points is not None:
+    stored = points(subject.model)
+    if stored is not None:
         told["exact"] = torch.zeros_like(upper)
     if not len(rows):
         return told
     x, y = shard.x[rows], shard.y[rows]
-    if points is None:
+    if stored is None:
         top = torch.where(upper[rows].isinf(), whole, upper[rows] * (1 + SLACK)).clamp_max(whole)
         told["lower"][rows] = _relaxed(subject.model, x, y, norm, top, radius, way, (low, high))
     else:
         flat, label = x.flatten(1).double().cpu().numpy(), y.cpu().numpy()
-        closed = nearest.certified_radius(points.x, points.y, flat, label, k=1, factor=points.factor)
+        closed = nearest.certified_radius(stored.x, stored.y, flat, label, k=1, factor=stored.factor)
         closed = closed / (1.0 if norm == "l2" else math.sqrt(flat.shape[1]))  # |d|_2 <= sqrt(f) |d|_inf
         p = 2 if norm == "l2" else np.inf
-        best = nearest.exact_radius(points.x, points.y, flat, label, p, factor=points.factor, box=(low, high))
+        best = nearest.exact_radius(stored.x, stored.y, flat, label, p, factor=stored.factor, box=(low, high))
         exact = np.where(best.ended == "stalled", np.nan, np.minimum(best.radius, whole))
         told["lower"][rows] = torch.from_numpy(np.minimum(closed, whole)).to(upper)
         told["exact"][rows] = torch.from_numpy(exact).to(upper)
@@ -422,7 +404,7 @@ def _relaxed(
 
 def _alarms(subject: Subject, way: Way, found: Mapping[Norm, Bound]) -> tuple[Alarm, ...]:
     says = [way.limit] if way.limit else []
-    if (points := _points(subject.model)) is not None and (both := nearest.in_two_classes(points.x, points.y)):
+    if (stored := points(subject.model)) is not None and (both := nearest.in_two_classes(stored.x, stored.y)):
         says.append(both)
     for norm, b in found.items():
         stalled = int(np.isnan(b.exact).sum()) if b.exact is not None else 0
@@ -439,7 +421,7 @@ def _alarms(subject: Subject, way: Way, found: Mapping[Norm, Bound]) -> tuple[Al
     return tuple(map(Alarm, says))
 
 
-def _measures(norm: Norm, radius: float, b: Bound, count: int, seed: int) -> tuple[Measure, ...]:
+def _measures(space: InputSpace, norm: Norm, radius: float, b: Bound, count: int, seed: int) -> tuple[Measure, ...]:
     whole = len(b.index) == count  # else the samples have rows that were not asked about in this norm
     beside = [Beside("no change", float(b.right.mean())), Beside("under attack", float((b.upper > radius).mean()))]
     if b.exact is not None:
@@ -449,30 +431,31 @@ def _measures(norm: Norm, radius: float, b: Bound, count: int, seed: int) -> tup
         b.holds(radius),
         better="higher",
         column=f"certified {norm}" if whole else None,
-        about=f"proved right under every {LETTERS[norm]} change of at most {radius:.4g} inside the bounds; the "
-        "interval reaches up to what no attack broke, because an undecided input may hold",
+        about=f"proved right under every {LETTERS[norm]} change of at most {space.size(radius, 4)} inside the bounds; "
+        "the interval reaches up to what no attack broke, because an undecided input may hold",
         beside=tuple(beside),
     )
     may_hold = b.holds(radius) | b.undecided(radius)
     measures = [
         replace(certified, high=wilson(int(may_hold.sum()), len(may_hold))[1]),
-        _median(f"median certified radius, {norm}", b.lower, seed),
+        _median(space, f"median certified radius, {norm}", b.lower, seed),
     ]
     if b.exact is not None:
-        measures.append(_median(f"median exact radius, {norm}", np.where(b.settled, b.exact, b.lower), seed))
+        measures.append(_median(space, f"median exact radius, {norm}", np.where(b.settled, b.exact, b.lower), seed))
     undecided = Measure.proportion(
         f"undecided, {norm}",
         b.undecided(radius),
         better="lower",
         column=f"undecided {norm}" if whole else None,
-        about=f"neither certified at {LETTERS[norm]} {radius:.4g} nor broken by the attack at that size",
+        about=f"neither certified at {LETTERS[norm]} {space.size(radius, 4)} nor broken by the attack at that size",
     )
     return (*measures, undecided)
 
 
-def _median(name: str, size: NDArray[np.float64], seed: int) -> Measure:  # n
+def _median(space: InputSpace, name: str, size: NDArray[np.float64], seed: int) -> Measure:  # n
     about = "half of the inputs have at most this; 0 where the answer is wrong or nothing was proved"
-    return Measure.median(name, size, better="higher", seed=seed, about=about)
+    median = Measure.median(name, size, better="higher", seed=seed, about=about)
+    return replace(median, about=about + space.aside(median.value))
 
 
 def _sizes(radius: float, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:  # -> 41
@@ -485,7 +468,7 @@ def _line(label: str, errors: NDArray[np.bool_], x: NDArray[np.float64]) -> Line
     return Line.shares(label, x, errors.sum(1), errors.shape[1])
 
 
-def _curve(norm: Norm, radius: float, b: Bound) -> Curve:
+def _curve(space: InputSpace, norm: Norm, radius: float, b: Bound) -> Curve:
     x = _sizes(radius, b.lower, b.upper)
     at = x[:, None]
     lines = [_line("not certified", ~(b.right & (b.lower >= at)), x)]
@@ -496,7 +479,7 @@ def _curve(norm: Norm, radius: float, b: Bound) -> Curve:
     return Curve(
         name=norm,
         title=f"What is proved and what is found, against the size of the change ({LETTERS[norm]})",
-        x_label=f"{LETTERS[norm]} size of the change",
+        x_label=space.axis(f"{LETTERS[norm]} size of the change"),
         y_label="error",
         unit_y=True,
         lines=tuple(lines),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -56,7 +56,7 @@ class DistanceToFailure(Probe):
     """How small a change breaks it, input by input?
 
     The size is the largest change of any value (l_inf), the Euclidean length (l2), the sum (l1), and the number of
-    values that change (l0), in the input's own units. What the gradient at the input promises stands beside it.
+    values that change (l0), in shares of the range. What the gradient at the input promises stands beside it.
     Of a random model it is the change after which most fresh answers are wrong. `attack` carlini-wagner searches so in
     l2, the other norms as ever; `c` are trade-offs for curves of its accuracy and its distortion, as c=0.01,0.1,1,10.
     """
@@ -93,7 +93,7 @@ class DistanceToFailure(Probe):
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         size = {norm: np.asarray(rows["size"], dtype=np.float64) for norm, rows in found.items()}
         first = {n: np.asarray(found[n]["first"], dtype=np.float64) for n in norms if "first" in found[n]}
-        measures = [self._median(norm, size[norm], first.get(norm), run.seed) for norm in norms]
+        measures = [self._median(subject, norm, size[norm], first.get(norm), run.seed) for norm in norms]
         ratio = np.asarray(found["linf"]["ratio"], dtype=np.float64) if "ratio" in found["linf"] else None
         if ratio is not None:
             measures.append(_ratio(ratio, run.seed))
@@ -105,7 +105,7 @@ class DistanceToFailure(Probe):
             says=(
                 "For half of the inputs no change was found that breaks them."
                 if typical is None
-                else f"Half of the inputs break when each value may change by {typical:.3g}; "
+                else f"Half of the inputs break when each value may change by {subject.inputs.size(typical)}; "
                 f"{share(int((~right).sum()), len(right))} are wrong as they are."
             ),
             measures=tuple(measures),
@@ -120,7 +120,7 @@ class DistanceToFailure(Probe):
                 },
             ),
             views=(
-                *(_curve(norm, size[norm], first.get(norm)) for norm in norms),
+                *(_curve(subject, norm, size[norm], first.get(norm)) for norm in norms),
                 *([_histogram(ratio)] if ratio is not None and np.isfinite(ratio).any() else []),
                 *self._against_c(subject, run, steps, index),
                 *_pictures(subject, witnesses, index, size["linf"], run.budget.shown),
@@ -215,17 +215,17 @@ class DistanceToFailure(Probe):
                 name="c-distortion",
                 title="Distortion against Carlini and Wagner's c",
                 x_label="c",
-                y_label="root mean square l2 change",
+                y_label=subject.inputs.axis("root mean square l2 change"),
                 lines=(Line(label="distortion", x=x, y=tuple(rms)),),
             ),
         )
 
     def _median(
-        self, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None, seed: int
+        self, subject: Subject, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None, seed: int
     ) -> Measure:  # n, n
         """The median over all inputs; those that were wrong before count as 0."""
         beside = [Beside("to first order", float(np.median(first)))] if first is not None else []
-        return Measure.median(
+        median = Measure.median(
             f"median smallest change, {norm}",
             size,
             better="higher",
@@ -233,6 +233,7 @@ class DistanceToFailure(Probe):
             about=f"half of the inputs break at this {LETTERS[norm]} size or below, by the best search found",
             beside=tuple(b for b in beside if np.isfinite(b.value)),
         )
+        return median if norm == "l0" else replace(median, about=median.about + subject.inputs.aside(median.value))
 
 
 def _ratio(ratio: NDArray[np.float64], seed: int) -> Measure:
@@ -288,7 +289,7 @@ def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], see
     )
 
 
-def _curve(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None) -> Curve:
+def _curve(subject: Subject, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None) -> Curve:
     finite = size[np.isfinite(size)]
     top = float(np.quantile(finite, 0.98)) if len(finite) else 0.0
     radii = np.linspace(0, top or 1.0, 41) if norm != "l0" else np.unique(np.linspace(0, top or 1.0, 41).round())
@@ -299,7 +300,7 @@ def _curve(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | N
     return Curve(
         name=norm,
         title=f"Inputs that still hold, against the size of the change ({LETTERS[norm]})",
-        x_label="values changed" if norm == "l0" else f"{LETTERS[norm]} size",
+        x_label="values changed" if norm == "l0" else subject.inputs.axis(f"{LETTERS[norm]} size"),
         y_label="accuracy",
         unit_y=True,
         lines=tuple(lines),
@@ -364,11 +365,14 @@ def _pictures(
     exhibits = []
     for row in few:
         for i in np.flatnonzero(w.index == index[row]):
-            unit = "values" if w.norm[i] == "l0" else LETTERS[w.norm[i]]
+            count = w.norm[i] == "l0"
+            far = (
+                f"{w.radius[i]:.3g} (values)" if count else f"{subject.inputs.size(w.radius[i])} ({LETTERS[w.norm[i]]})"
+            )
             exhibits.append(
                 Exhibit.of(
                     int(w.index[i]),
-                    f"{names[w.label[i]]}, said {names[w.said[i]]} after {w.radius[i]:.3g} ({unit})",
+                    f"{names[w.label[i]]}, said {names[w.said[i]]} after {far}",
                     w.clean[i],
                     w.changed[i],
                     low=subject.inputs.low,

@@ -102,6 +102,7 @@ class DoesItKnow(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(2, "outliers", "taught")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -173,7 +174,7 @@ class DoesItKnow(Probe):
                 },
             ),
             views=(
-                *(_bars(g, pooled, tuple(groups[g])) for g in groups),
+                *(_bars(g, pooled, tuple(groups[g]), subject.inputs.aside(self.radius)) for g in groups),
                 _by_kind(scores[OWN]),
                 _passing(pooled, tuple(groups)),
                 *(_detection(g, pooled) for g in (NEAR, FAR, YOURS) if g in groups),
@@ -554,7 +555,7 @@ def _passes(name: str, of: Mapping[str, NDArray[np.float64]], group: str) -> Mea
     )
 
 
-def _bars(group: str, pooled: Scores, kinds: tuple[str, ...]) -> Bars:
+def _bars(group: str, pooled: Scores, kinds: tuple[str, ...], radius: str) -> Bars:
     found = [_area("", of, group) for of in pooled.values()]
     return Bars(
         name=group.replace(" ", "-"),
@@ -568,6 +569,7 @@ def _bars(group: str, pooled: Scores, kinds: tuple[str, ...]) -> Bars:
         marks=(Beside("a coin", 0.5),),
         says=(
             "The attack knows the model and no score: one that knows the score can pass it."
+            + (f" It changes each value by at most its radius{radius}." if radius else "")
             if group == BROKEN
             else f"Together: {', '.join(kinds)}. Below a half, the score takes outliers for more familiar."
         ),

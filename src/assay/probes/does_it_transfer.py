@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,11 +29,11 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.affinity import Cell, affinity, cross
-from assay.methods.attack.attacked import Attacked, Model
+from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
-from assay.probe import Probe
+from assay.probe import Probe, undisturbed
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ ITSELF = "this model"
 class DoesItTransfer(Probe):
     """Do attacks made on another model break it?
 
-    The others are small substitutes that learn from its answers alone. `radius` is the l_inf budget in the input's own
-    units.
+    The others are small substitutes that learn from its answers alone. `radius` is the l_inf budget, a share of the
+    range. `others` are further models of yours for the same inputs and classes (names of `assay subjects`, model.pt2,
+    subject.py:build), opened as the subject is: each is attacked too, and shown the examples of all.
     """
 
     radius: float = 8 / 255
     steps: int | None = None
+    others: tuple[str, ...] = ()
 
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -62,13 +65,24 @@ class DoesItTransfer(Probe):
         "(affinity)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps")
 
+    def depends_on(self, run: Run) -> tuple[str, ...]:
+        return tuple(run.further(name).fingerprint() for name in self.others)
+
     def ask(self, subject: Subject, run: Run) -> Finding:
+        further = {name: _fitting(name, run.further(name), subject) for name in self.others}
+        with ExitStack() as stack:
+            for other in further.values():
+                stack.enter_context(undisturbed(other.model, run))
+            return self._ask(subject, further, run)
+
+    def _ask(self, subject: Subject, further: Mapping[str, Subject], run: Run) -> Finding:
         wanted = None if run.budget.samples is None else math.ceil(SHARE * run.budget.samples)
         index = run.pick(subject.data["test"], wanted)
         if "train" in subject.data:
@@ -78,11 +92,10 @@ class DoesItTransfer(Probe):
             if not len(index):
                 raise AssayError("One test input cannot serve both the substitutes and the test; give a train split.")
         others = _substitutes(subject, run, split, seeds)
-        models: dict[str, Model] = {ITSELF: subject.model, **others}
-        sources = list(models) if subject.differentiable else list(others)
-        rows = run.map(
-            lambda shard: self._cross(subject, run, models, sources, shard), subject, "test", index, "transfer"
-        )
+        own = {ITSELF: subject, **further}
+        models: dict[str, Model] = {**{name: each.model for name, each in own.items()}, **others}
+        sources = [name for name in models if name not in own or own[name].differentiable]
+        rows = run.map(lambda shard: self._cross(own, run, models, sources, shard), subject, "test", index, "transfer")
         label = np.asarray(rows["label"], dtype=np.int64)
         clean, held = rows["clean"].T, rows["held"].transpose(1, 2, 0)  # m n, s m n
         cells = affinity(list(models), clean, held, sources=sources, seed=run.seed)
@@ -103,7 +116,7 @@ class DoesItTransfer(Probe):
                 better="higher",
                 column="held transfer",
                 about=f"right on the examples of every substitute, made by PGD with {self._steps(run)} steps within "
-                f"l_inf {self.radius:.4g}",
+                f"l_inf {subject.inputs.size(self.radius, 4)}",
             )
         ]
         if ITSELF in on_it:
@@ -118,6 +131,21 @@ class DoesItTransfer(Probe):
                 )
             )
         measures[0] = replace(measures[0], beside=tuple(beside))
+        given = [name for name in further if name in on_it]
+        measures += [
+            Measure.proportion(
+                f"error, made on {name}",
+                ~on_it[name],
+                better="lower",
+                column=f"error {name}",
+                about="wrong on examples that the same attack makes on that model",
+                beside=(
+                    Beside("clean error", float(1 - clean[0].mean())),
+                    *([Beside("its own examples", float(1 - on_it[ITSELF].mean()))] if ITSELF in on_it else []),
+                ),
+            )
+            for name in given
+        ]
         cell = cells[strongest, ITSELF]
         measures += [
             Measure(
@@ -154,14 +182,19 @@ class DoesItTransfer(Probe):
                     "held transfer": kept,
                     **({"held own": on_it[ITSELF]} if ITSELF in on_it else {}),
                     **{f"held {name}": on_it[name] for name in others},
+                    **{f"error {name}": ~on_it[name] for name in given},
                 },
             ),
             views=(
                 _matrix(list(models), sources, cells),
+                *_errors(list(own), sources, clean, held),
                 _bars({"clean": clean[0], "random noise": rows["noise"], **on_it}),
                 *_pictures(subject, witnesses, run.budget.shown),
             ),
-            alarms=_alarms(cells, on_it, list(others), strongest, float(agreed[likest].mean())),
+            alarms=(
+                *_alarms(cells, on_it, list(others), given, strongest, float(agreed[likest].mean())),
+                *_sick(rows["sick"], [m.name for m in measures]),
+            ),
             witnesses=witnesses if len(witnesses) else None,
         )
 
@@ -169,26 +202,41 @@ class DoesItTransfer(Probe):
         return self.steps or run.budget.steps
 
     def _cross(
-        self, subject: Subject, run: Run, models: Mapping[str, Model], sources: list[str], shard: Shard
+        self, own: Mapping[str, Subject], run: Run, models: Mapping[str, Model], sources: list[str], shard: Shard
     ) -> Mapping[str, Tensor]:
+        subject, draws = own[ITSELF], {name: each.draws for name, each in own.items()}
         x, y, bounds = shard.x, shard.y, (subject.inputs.low, subject.inputs.high)
         seed = int(torch.randint(2**62, (), generator=shard.rng, device=shard.rng.device))
 
-        def attack(model: Model, x: Tensor, y: Tensor) -> Attacked:
-            return pgd(
-                model,
-                x,
-                y,
-                radius=self.radius,
-                steps=self._steps(run),
-                eot=subject.draws if model is subject.model else 1,
-                bounds=bounds,
-                leave=False,  # an example that stops at its source's boundary does not travel
-                rng=torch.Generator(x.device).manual_seed(seed),  # every source starts from the same points
-            )
+        passes = {id(each.model): each.draws for each in own.values()}
+        sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
-        found = cross(models, x, y, attack=attack, sources=sources, draws={ITSELF: subject.draws})
-        others = [name for name in models if name != ITSELF]
+        def attack(model: Model, x: Tensor, y: Tensor) -> Attacked:
+            def search(rows: Tensor) -> Attacked:
+                return pgd(
+                    model,
+                    x[rows],
+                    y[rows],
+                    radius=self.radius,
+                    steps=self._steps(run),
+                    eot=passes.get(id(model), 1),
+                    bounds=bounds,
+                    leave=False,  # an example that stops at its source's boundary does not travel
+                    rng=torch.Generator(x.device).manual_seed(seed),  # every source starts from the same points
+                )
+
+            # an input whose NaN stops the search stays as it is
+            made = Attacked(
+                x.clone(), torch.zeros_like(sick), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(0, len(x))
+            )
+            for rows, got in sparing(search, torch.arange(len(x), device=x.device), sick):
+                made.x[rows], made.success[rows], made.distance[rows] = got.x, got.success, got.distance
+            return made
+
+        found = cross(models, x, y, attack=attack, sources=sources, draws=draws, lost=True)
+        for at in (x, *found.x):
+            sick |= subject.predict(at).isnan().any(1)
+        others = [name for name in models if name not in own]
         fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
         how = fell.int().argmax(0)  # n: the first that broke it
         changed = found.x[-len(others) :][how, torch.arange(len(x), device=x.device)]
@@ -201,13 +249,14 @@ class DoesItTransfer(Probe):
             "label": y,
             "clean": found.clean.T,
             "held": found.held.permute(2, 0, 1),
-            "noise": subject.predict((x + self.radius * signs).clamp(*bounds)).argmax(1) == y,
+            "noise": _right(subject.predict((x + self.radius * signs).clamp(*bounds)), y),
             "agreed": agreed,
             "x": x,
             "changed": changed,
             "said": fresh.said,
             "broke": 2 * fresh.wrong > answers(subject.draws),  # of a random model, in most fresh answers
             "how": how,
+            "sick": sick,
         }
 
     def _witnesses(
@@ -231,6 +280,36 @@ class DoesItTransfer(Probe):
         )
 
 
+def _fitting(name: str, other: Subject, subject: Subject) -> Subject:
+    """Another model in the shares that the subject is asked in, if it is for the same inputs and classes."""
+    natural = subject.inputs.natural or subject.inputs
+    if other.task != subject.task:
+        theirs, ours = (f"{len(s.task.classes)} ({', '.join(s.task.classes[:4])}, ...)" for s in (other, subject))
+        what = type(other.task).__name__ if type(other.task) is not type(subject.task) else f"classes {theirs}"
+        raise AssayError(f"The model {name!r} is for {what}, and {subject.name!r} for {ours}; give one for the same.")
+    if other.inputs != natural:
+        theirs, ours = (f"{s.shape} between {s.low:g} and {s.high:g}" for s in (other.inputs, natural))
+        each = " (features have ranges of their own)" if theirs == ours else ""
+        raise AssayError(
+            f"The model {name!r} takes inputs {theirs}, and {subject.name!r} {ours}{each}; give one for the same."
+        )
+    return other.in_shares()
+
+
+def _right(out: Tensor, y: Tensor) -> Tensor:  # n k, n -> n
+    return (out.argmax(1) == y) & ~out.isnan().any(1)
+
+
+def _sick(sick: NDArray[np.generic], names: list[str]) -> tuple[Alarm, ...]:
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the output or the gradient of a model is NaN, at the "
+        "input or near it: NaN is no right answer; where only a gradient is NaN, that model's example is the input."
+    )
+    return (Alarm(says, doubts=tuple(names)),)
+
+
 def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64]) -> dict[str, nn.Module]:
     x = run.map(lambda shard: {"x": shard.x}, subject, split, seeds, "inputs for the substitutes")["x"]
     bounds, kinds = (subject.inputs.low, subject.inputs.high), list[Kind](["mlp"])
@@ -252,18 +331,20 @@ def _alarms(
     cells: Mapping[tuple[str, str], Cell],
     on_it: Mapping[str, NDArray[np.bool_]],
     others: list[str],
+    given: list[str],
     strongest: str,
     agreement: float,
 ) -> tuple[Alarm, ...]:
     alarms = []
-    for name in others:
+    for name in (*others, *given):
         gap = cells[name, ITSELF].gap
         if gap is not None and gap.low > 0:
             rho = cells[name, ITSELF].rho
             alarms.append(
                 Alarm(
-                    f"Examples made on {name}, which knows only its answers, leave {100 * on_it[name].mean():.0f} % "
-                    f"right where its own gradients leave {100 * on_it[ITSELF].mean():.0f} %"
+                    f"Examples made on {name}{', which knows only its answers,' if name in others else ''} leave "
+                    f"{100 * on_it[name].mean():.0f} % right where its own gradients leave "
+                    f"{100 * on_it[ITSELF].mean():.0f} %"
                     + (f" (affinity {rho.value:.2f}, above 1)" if rho else "")
                     + ": its gradients mislead an attacker, so what it survives with them proves little.",
                     doubts=("white-box accuracy",),
@@ -299,6 +380,30 @@ def _matrix(names: list[str], sources: list[str], cells: Mapping[tuple[str, str]
         values=tuple(tuple(value(a, b) for b in names) for a in sources),
         says="1 is as much as a model's own examples hurt it, 0 not at all; above 1 its own gradients are misleading. "
         "A cell is empty where a model's own examples cost it nothing that can be told from 0.",
+    )
+
+
+def _errors(
+    own: list[str], sources: list[str], clean: NDArray[np.bool_], held: NDArray[np.bool_]
+) -> tuple[Matrix, ...]:  # m n, s m n
+    """The error of each model of the user's on examples made on each of them, which come first among all models."""
+    rows = [(name, held[s]) for s, name in enumerate(sources) if name in own]
+    if len(own) < 2:
+        return ()
+    return (
+        Matrix(
+            name="transfer",
+            title="Error of each model on examples made on each",
+            row_label="made on",
+            column_label="shown to",
+            rows=("no change", *(name for name, _ in rows)),
+            columns=tuple(own),
+            values=tuple(
+                tuple(float(1 - of[m].mean()) for m in range(len(own))) for of in (clean, *(h for _, h in rows))
+            ),
+            says="Shares of the inputs that are wrong. Where a row says the same twice, the one model may stand in for "
+            "the other in an attack; a column that is highest off its own row has gradients that mislead.",
+        ),
     )
 
 

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.errors import SubjectError
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
 from assay.methods.certify.nearest import certified_radius, exact_radius, in_two_classes
 from assay.methods.certify.nearest_bound import check_votes
-from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import Probe
+from assay.probes._neighbours import points as stored_points
 from assay.standard import Standard
-from assay.subject import Normalised
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -89,7 +88,7 @@ class DoesTheMetricHold(Probe):
         check_votes(self.k)
 
     def why_not(self, subject: Subject) -> str | None:
-        if (reason := super().why_not(subject)) is not None or _neighbours(subject.model) is not None:
+        if (reason := super().why_not(subject)) is not None or stored_points(subject.model) is not None:
             return reason
         if "train" not in subject.data:
             return f"it needs training data to find neighbours among, and the subject has only {sorted(subject.data)}"
@@ -99,21 +98,24 @@ class DoesTheMetricHold(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
-        if _neighbours(subject.model) is not None:
+        if stored_points(subject.model) is not None:
             return self._metric(subject, run, index)
         return self._embedding(subject, run, index)
 
     def _metric(self, subject: Subject, run: Run, index: Ints) -> Finding:
         """Raw inputs under the classifier's own metric, in the input's units."""
-        points, owner, factor = _in_natural_units(subject.model)
+        stored = stored_points(subject.model)
+        assert stored is not None  # ask
+        points, owner, factor = stored
         rows = run.map(lambda s: {"x": s.x.flatten(1), "y": s.y}, subject, "test", index, "inputs")
         label, scored = (
             np.asarray(rows["y"], dtype=np.int64),
             partial(score, points, owner, rows["x"], rows["y"], self.k),
         )
-        plain = factor.shape == (len(factor),) * 2 and np.allclose(factor, factor[0, 0] * np.eye(len(factor)))
         with run.progress("how far each neighbour holds", 1) as tick:
-            spaces = {"Euclid": scored(None)} if plain else {"its metric": scored(factor), "Euclid": scored(None)}
+            spaces = (
+                {"Euclid": scored(None)} if factor is None else {"its metric": scored(factor), "Euclid": scored(None)}
+            )
             tick(1)
         terms = Terms(
             radius=self.radius,
@@ -243,22 +245,6 @@ def score(points: Any, owner: Any, x: Any, label: Any, k: int, factor: Floats | 
 
 def _middle(values: Floats) -> float:
     return float(np.sort(values)[(len(values) - 1) // 2])
-
-
-def _neighbours(model: nn.Module) -> NearestNeighbour | None:
-    inner = model.model if isinstance(model, Normalised) else model
-    return inner if isinstance(inner, NearestNeighbour) else None
-
-
-def _in_natural_units(model: nn.Module) -> tuple[Floats, Ints, Floats]:  # m d, m, r d
-    """Points, their labels and the metric's factor, for inputs as the subject takes them."""
-    inner = _neighbours(model)
-    assert inner is not None  # why_not
-    points, factor = inner.train_x.double(), inner.factor.double()
-    if isinstance(model, Normalised):
-        factor = factor / (torch.ones_like(points[0]) * model.std).flatten()
-        points = points * model.std + model.mean
-    return points.flatten(1).cpu().numpy(), inner.train_y.cpu().numpy(), factor.cpu().numpy()
 
 
 def _embed(subject: Subject, raw: bool, shard: Shard) -> Mapping[str, Tensor]:

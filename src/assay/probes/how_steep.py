@@ -25,7 +25,7 @@ from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
-    from assay.subject import Subject
+    from assay.subject import InputSpace, Subject
 
 Floats = NDArray[np.float64]
 NEURONS = 512  # ReLUs up to which the constant is searched for: a cut asks a linear program about each of them
@@ -66,6 +66,7 @@ class HowSteep(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(1e-9, "reach")
+        self.refuse_beyond_the_range("reach")
         self.refuse_below(1, "inputs", "nodes")
 
     def why_not(self, subject: Subject) -> str | None:
@@ -106,14 +107,16 @@ class HowSteep(Probe):
         held = right & (col["radius linf"] >= self.reach)
         closed = np.where(exact, 1.0, col["lower"] / np.where(exact, 1.0, col["upper"]))
         tight = col["upper"] / product if product else np.ones(len(index))
-        about = f"within {self.reach:.3g} of each value"
+        reach, whole = subject.inputs.size(self.reach), subject.inputs.size(1)
+        about = f"within {reach} of each value"
         measures = (
             Measure.median(
                 HEADLINE,
                 col["upper"],
                 seed=run.seed,
                 better="lower",
-                about=f"the most that the logits (l2) change for an l2 change of 1, {about}: the proved upper end",
+                about=f"the most that the logits (l2) change for an l2 change of {whole}, {about}: the proved upper "
+                "end",
                 beside=(
                     Beside("lower end", _mid(col["lower"])),
                     Beside("gradient at the input", _mid(col["gradient"])),
@@ -145,7 +148,7 @@ class HowSteep(Probe):
                 col["radius linf"],
                 seed=run.seed,
                 better="higher",
-                about=f"the same for the largest change of any value, within reach only: at most {self.reach:.3g}",
+                about=f"the same for the largest change of any value, within reach only: at most {reach}",
                 beside=_broken(col["broken linf"]),
             ),
             Measure.proportion(
@@ -153,7 +156,7 @@ class HowSteep(Probe):
                 held,
                 better="higher",
                 column="certified",
-                about=f"right, and no change of at most {self.reach:.3g} in each value alters it, by slope alone",
+                about=f"right, and no change of at most {reach} in each value alters it, by slope alone",
             ),
             Measure.median(
                 "lower over upper end",
@@ -176,9 +179,9 @@ class HowSteep(Probe):
         )
         steep = measures[0].value
         return Finding(
-            says=f"Within {self.reach:.3g} of half of the inputs, the logits change by at most {steep:.3g} for an l2 "
-            f"change of 1, where the product of norms says {product:.3g}; {share(int(held.sum()), len(held))} keep a "
-            "right answer there.",
+            says=f"Within {reach} of half of the inputs, the logits change by at most {steep:.3g} for an l2 "
+            f"change of {whole}, where the product of norms says {product:.3g}; "
+            f"{share(int(held.sum()), len(held))} keep a right answer there.",
             measures=measures,
             samples=Table(
                 "test",
@@ -194,8 +197,10 @@ class HowSteep(Probe):
             ),
             views=(
                 _slopes(col, product),
-                _certified("l2", {"margin by margin": col["radius l2"], "by the product of norms": naive}),
-                _certified("linf", {"margin by margin": col["radius linf"]}),
+                _certified(
+                    subject.inputs, "l2", {"margin by margin": col["radius l2"], "by the product of norms": naive}
+                ),
+                _certified(subject.inputs, "linf", {"margin by margin": col["radius linf"]}),
             ),
             alarms=(
                 *_contradicted(index, col, width, [m.name for m in measures]),
@@ -265,7 +270,7 @@ class HowSteep(Probe):
             n=len(index),
             better="lower",
             about="the most that the logits (l2) change for a tiny l2 change of 1, over the inputs asked: the slope is "
-            "at least this",
+            "at least this" + subject.inputs.aside(1),
             beside=(Beside("median over the inputs", _mid(gradient)),),
         )
         product = math.prod(_norm(part, shape) for a in chain for part, shape in zip(a.parts, a.shapes, strict=False))
@@ -281,8 +286,8 @@ class HowSteep(Probe):
             doubts=(seen.name,),
         )
         return Finding(
-            says=f"For an l2 change of 1 the logits change by {_short(steepest)} or more somewhere, and by "
-            f"{_short(product)} or less everywhere; the network is too large to say more.",
+            says=f"For an l2 change of {subject.inputs.size(1)} the logits change by {_short(steepest)} or more "
+            f"somewhere, and by {_short(product)} or less everywhere; the network is too large to say more.",
             measures=(seen, proved),
             samples=Table("test", {"index": index, "label": np.asarray(rows["label"]), "gradient": gradient}),
             views=(_seen(gradient),),
@@ -428,7 +433,7 @@ def _slopes(col: Mapping[str, Floats], product: float) -> Curve:
     )
 
 
-def _certified(norm: str, radii: Mapping[str, Floats]) -> Curve:
+def _certified(space: InputSpace, norm: str, radii: Mapping[str, Floats]) -> Curve:
     top = max(float(r.max()) for r in radii.values()) or 1.0
     grid = np.linspace(0, top, 41)
     lines = []
@@ -439,7 +444,7 @@ def _certified(norm: str, radii: Mapping[str, Floats]) -> Curve:
     return Curve(
         name=f"certified-{norm}",
         title=f"Inputs whose right answer is certain to stay, against the size of the change ({LETTERS[norm]})",
-        x_label=f"{LETTERS[norm]} size",
+        x_label=space.axis(f"{LETTERS[norm]} size"),
         y_label="certified accuracy",
         unit_y=True,
         lines=tuple(lines),

@@ -32,7 +32,7 @@ HEADLINE = "robustness that was not real"
 class IsTheNumberReal(Probe):
     """Is its robustness real, or do attacks fail on it for bad reasons?
 
-    `radius` is the l_inf budget in the input's own units. The attack that libraries run meets others that ought to
+    `radius` is the l_inf budget, a share of the range. The attack that libraries run meets others that ought to
     agree with it; where one breaks more, the lower accuracy counts and an alarm says why. `ladder` are numbers of steps
     and `eot` numbers of draws in a gradient for curves that should level off, as ladder=3,10,30,100,300,1000.
     """
@@ -54,6 +54,7 @@ class IsTheNumberReal(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps", "inputs")
         if any(k < 1 for k in (*self.ladder, *self.eot)):
             raise AssayError(f"The settings ladder and eot of {self.name()!r} hold numbers of at least 1.")
@@ -96,7 +97,7 @@ class IsTheNumberReal(Probe):
                     seed=run.seed,
                     column="not real",
                     about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
-                    f"{self.radius:.4g}, but broken by another attack of that size",
+                    f"{subject.inputs.size(self.radius, 4)}, but broken by another attack of that size",
                     beside=(Beside("attacks that agree", 0.0),),
                 ),
                 Measure.chance(

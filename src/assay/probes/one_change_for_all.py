@@ -51,7 +51,7 @@ HEADLINE = "error under one change"
 class OneChangeForAll(Probe):
     """Is there one change that breaks it on most inputs?
 
-    `radius` is the l_inf size of the change, in the input's own units; the curve shows twice and four times as much.
+    `radius` is the l_inf size of the change, a share of the range; the curve shows twice and four times as much.
     The change is made on training data and judged on test data that it has never met.
     """
 
@@ -70,6 +70,7 @@ class OneChangeForAll(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps", "batch")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -200,8 +201,9 @@ class OneChangeForAll(Probe):
                 wrong[:, 0],
                 better="lower",
                 column="error",
-                about=f"wrong under one l_inf change of at most {self.radius:.4g}, the same for every input, made on "
-                f"{len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of {run.budget.restarts}",
+                about=f"wrong under one l_inf change of at most {subject.inputs.size(self.radius, 4)}, the same for "
+                f"every input, made on {len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of "
+                f"{run.budget.restarts}",
                 beside=beside,
             ),
             Measure.mean(
@@ -214,7 +216,7 @@ class OneChangeForAll(Probe):
                 about="that error minus the error under random signs of the same size, input by input",
             ),
         ]
-        views: list[Curve | Bars | Gallery] = [self._curve(clean_wrong, wrong, noise)]
+        views: list[Curve | Bars | Gallery] = [self._curve(subject, clean_wrong, wrong, noise)]
         if others.size:
             table["sent"] = (rows["sent"] & others).sum(1) / others.sum(1)
             measures.append(
@@ -232,8 +234,8 @@ class OneChangeForAll(Probe):
             )
             views.append(_targets(subject, rows["sent"], others))
         return Finding(
-            says=f"One change of at most {self.radius:.3g}, the same for every input, makes it wrong on "
-            f"{share(int(wrong[:, 0].sum()), len(index))}; random noise of that size on "
+            says=f"One change of at most {subject.inputs.size(self.radius)}, the same for every input, makes it wrong "
+            f"on {share(int(wrong[:, 0].sum()), len(index))}; random noise of that size on "
             f"{100 * noise[:, 0].mean():.0f} %, no change at all on {100 * clean_wrong.mean():.0f} %.",
             measures=tuple(measures),
             samples=Table("test", table),
@@ -268,14 +270,16 @@ class OneChangeForAll(Probe):
             )
         return tuple(alarms)
 
-    def _curve(self, clean: NDArray[np.bool_], wrong: NDArray[np.bool_], noise: NDArray[np.bool_]) -> Curve:
+    def _curve(
+        self, subject: Subject, clean: NDArray[np.bool_], wrong: NDArray[np.bool_], noise: NDArray[np.bool_]
+    ) -> Curve:
         def line(label: str, columns: NDArray[np.bool_]) -> Line:
             return Line.shares(label, (0.0, *self._radii()), [clean.sum(), *columns.sum(0)], len(clean))
 
         return Curve(
             name="size",
             title="Error against the size of the change",
-            x_label="l∞ radius",
+            x_label=subject.inputs.axis("l∞ radius"),
             y_label="error",
             unit_y=True,
             lines=(line("one change for all", wrong), line("random noise of the same size", noise)),
@@ -296,11 +300,12 @@ class OneChangeForAll(Probe):
         if not subject.inputs.is_image or self.radius == 0:
             return ()
         names, low, high = subject.task.classes, subject.inputs.low, subject.inputs.high
+        size = subject.inputs.size
         radii = (*self._radii(), *(self.radius for _ in changes[len(SHARES) :]))
         titles = [
-            f"at most {r:.3g}: wrong on {100 * e:.0f} %" for r, e in zip(self._radii(), wrong.mean(0), strict=True)
+            f"at most {size(r)}: wrong on {100 * e:.0f} %" for r, e in zip(self._radii(), wrong.mean(0), strict=True)
         ]
-        titles += [f"at most {self.radius:.3g}, towards {names[c]}" for c in range(len(changes) - len(SHARES))]
+        titles += [f"at most {size(self.radius)}, towards {names[c]}" for c in range(len(changes) - len(SHARES))]
         example = rows["x"][0]
         themselves = tuple(
             Exhibit(
@@ -320,7 +325,7 @@ class OneChangeForAll(Probe):
             broken = tuple(
                 Exhibit.of(
                     int(w.index[i]),
-                    f"{names[w.label[i]]}, said {names[w.said[i]]} under the change of {w.radius[i]:.3g}",
+                    f"{names[w.label[i]]}, said {names[w.said[i]]} under the change of {size(w.radius[i])}",
                     w.clean[i],
                     w.changed[i],
                     low=low,

@@ -53,7 +53,7 @@ BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 class WorstCaseAccuracy(Probe):
     """Does it stay right when someone changes the input on purpose, by no more than the eye would miss?
 
-    `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are in the input's own units.
+    `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are shares of the range.
     A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
     A model that gives answers only meets Square, which asks for no gradient. A random model counts with the chance
     that a fresh answer is right, input by input; beside it stand a single pass, and an attacker who may ask again.
@@ -75,6 +75,7 @@ class WorstCaseAccuracy(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "l2_radius")
+        self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -102,10 +103,10 @@ class WorstCaseAccuracy(Probe):
             attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
         else:
             attacks = f"Square with {BLIND_QUERIES * steps} questions"
-        curves = [self._curve(norm, found[norm], count) for norm in NORMS] if subject.differentiable else []
+        curves = [self._curve(subject, norm, found[norm], count) for norm in NORMS] if subject.differentiable else []
         right = share(int(held["linf"].sum()), len(index)) if count == 1 else f"{100 * held['linf'].mean():.0f} %"
         return Finding(
-            says=f"An attacker who may change each value by {self.radius:.3g} leaves "
+            says=f"An attacker who may change each value by {subject.inputs.size(self.radius)} leaves "
             f"{right} right, of {100 * clean.mean():.0f} % on clean inputs.",
             measures=(
                 Measure.chance(
@@ -114,7 +115,8 @@ class WorstCaseAccuracy(Probe):
                     better="higher",
                     seed=run.seed,
                     column="held linf",
-                    about=f"right under every l_inf change of at most {self.radius:.4g} that was tried: {attacks}",
+                    about=f"right under every l_inf change of at most {subject.inputs.size(self.radius, 4)} that was "
+                    f"tried: {attacks}",
                     beside=beside,
                 ),
                 Measure.chance(
@@ -123,7 +125,7 @@ class WorstCaseAccuracy(Probe):
                     better="higher",
                     seed=run.seed,
                     column="held l2",
-                    about=f"the same for l2 changes of at most {self.l2_radius:.4g}",
+                    about=f"the same for l2 changes of at most {subject.inputs.size(self.l2_radius, 4)}",
                     beside=beside,
                 ),
                 *self._threats(subject, found["linf"], run.seed),
@@ -326,7 +328,7 @@ class WorstCaseAccuracy(Probe):
             )
         return tuple(alarms)
 
-    def _curve(self, norm: Norm, rows: Mapping[str, NDArray[Any]], count: int) -> Curve:
+    def _curve(self, subject: Subject, norm: Norm, rows: Mapping[str, NDArray[Any]], count: int) -> Curve:
         radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(rows["broke"])
         held = [self._held(rows, norm, count, r) for r in radii]
         if count == 1:
@@ -337,7 +339,7 @@ class WorstCaseAccuracy(Probe):
         return Curve(
             name=norm,
             title=f"Accuracy against the size of the change ({letter})",
-            x_label=f"{letter} radius",
+            x_label=subject.inputs.axis(f"{letter} radius"),
             y_label="accuracy",
             unit_y=True,
             lines=(line,),
@@ -441,7 +443,8 @@ def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]
     exhibits = tuple(
         Exhibit.of(
             int(w.index[i]),
-            f"{names[w.label[i]]}, said {names[w.said[i]]} after a change of {w.radius[i]:.3g} ({w.norm[i]})",
+            f"{names[w.label[i]]}, said {names[w.said[i]]} after a change of {subject.inputs.size(w.radius[i])} "
+            f"({w.norm[i]})",
             w.clean[i],
             w.changed[i],
             low=subject.inputs.low,

@@ -55,12 +55,14 @@ def cross(
     attack: Attack,
     sources: Sequence[str] | None = None,
     draws: Mapping[str, int] | None = None,
+    lost: bool = False,
 ) -> Crossed:
     """Attack each source once and show its examples to every model: n *d, n -> Crossed.
 
     `sources` are the models that can be attacked, all unless told; `draws` says of random models how many passes to
-    average. The attack must start alike every time it is called (pgd does, without an rng), or else a model and its
-    copy get different examples; and it should not stop at the source's own boundary (leave=False).
+    average. An answer that is NaN is refused, or with `lost` not right. The attack must start alike every time it is
+    called (pgd does, without an rng), or else a model and its copy get different examples; and it should not stop at
+    the source's own boundary (leave=False).
     """
     names = list(models) if sources is None else list(sources)
     strange = [name for name in [*names, *(draws or {})] if name not in models]
@@ -69,7 +71,9 @@ def cross(
     draws = draws or {}
 
     def held(at: Tensor) -> Tensor:
-        return torch.stack([~broken(model, at, y, draws=draws.get(name, 1)) for name, model in models.items()])
+        return torch.stack(
+            [~broken(model, at, y, draws=draws.get(name, 1), lost=lost) for name, model in models.items()]
+        )
 
     made = [attack(models[name], x, y).x for name in names]
     empty = torch.zeros(0, len(models), len(x), dtype=torch.bool, device=x.device)

@@ -86,11 +86,15 @@ def transfer(victim: Model, substitute: Model, x: Tensor, y: Tensor, *, attack: 
     return crafted._replace(success=broken(victim, crafted.x, y, draws=draws))
 
 
-def broken(victim: Model, x: Tensor, y: Tensor, *, draws: int = 1) -> Tensor:
-    """Whether the victim answers something other than y, asked afresh and without gradients: n *d, n -> n bool."""
+def broken(victim: Model, x: Tensor, y: Tensor, *, draws: int = 1, lost: bool = False) -> Tensor:
+    """Whether the victim answers something other than y, asked afresh and without gradients: n *d, n -> n bool.
+
+    NaN is refused, or with `lost` an answer that is not right.
+    """
     # head="logits" keeps the look free of gradients, which a victim that only answers may not survive
     height, wrong = Slope(victim, Goal(y, loss="margin"), eot=draws, head="logits").look(x)
-    refuse_nan(height, "output")
+    if not lost:
+        refuse_nan(height, "output")
     return wrong
 
 

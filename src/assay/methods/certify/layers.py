@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
 from assay.errors import ShapeError, SubjectError
+from assay.nn.read_as import Rescaled
 from assay.nn.small_cnn import SmallCNN
 
 Shape = tuple[int, ...]
@@ -175,7 +176,7 @@ def layers(model: nn.Module, shape: Shape | None = None) -> tuple[Affine, ...]:
 
     `shape=None` takes the width of the model's first Linear, where one comes first. A ReLU in front or at the end
     stands beside an identity. Reads (nested) Sequential, a module that puts (x - mean) / std in front of its child
-    `model`, and SmallCNN.
+    `model`, Rescaled and SmallCNN.
     """
     found = list(_flat(model, ""))
     if shape is None:
@@ -210,8 +211,8 @@ def layers(model: nn.Module, shape: Shape | None = None) -> tuple[Affine, ...]:
     return tuple(chain)
 
 
-def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | tuple[Tensor, Tensor]]]:
-    """Layers in order, by name; a normalisation is the pair (mean, std)."""
+def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale]]:
+    """Layers in order, by name; a normalisation is the Scale that it is."""
     if module._forward_hooks or module._forward_pre_hooks:
         raise SubjectError(
             f"{_called(module, name)} has forward hooks, which may change its answer; remove them first."
@@ -219,7 +220,10 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | tuple
     children = {key: child for key, child in module._modules.items() if child is not None}  # a layer may come twice
     normalises = {"mean", "std"} == set(dict(module.named_buffers(recurse=False))) and set(children) == {"model"}
     if normalises or isinstance(module, SmallCNN):
-        yield name, (module.get_buffer("mean").double(), module.get_buffer("std").double())
+        mean, std = module.get_buffer("mean").double(), module.get_buffer("std").double()
+        yield name, Scale(1 / std, -mean / std)
+    elif _is(module, Rescaled):
+        yield name, Scale(module.get_buffer("span").double(), module.get_buffer("low").double())
     elif not _is(module, nn.Sequential):
         yield name, module
         return
@@ -233,16 +237,16 @@ def _is(module: object, *kinds: type[nn.Module]) -> bool:
 
 
 def _called(module: object, name: str) -> str:
-    kind = "Normalisation" if isinstance(module, tuple) else type(module).__name__
+    kind = "Normalisation" if isinstance(module, Scale) else type(module).__name__
     return f"Layer {name!r} ({kind})" if name else f"The model ({kind})"
 
 
-def _part(module: nn.Module | tuple[Tensor, Tensor], name: str, shape: Shape) -> Part | None:
+def _part(module: nn.Module | Scale, name: str, shape: Shape) -> Part | None:
     """The affine map of one layer; None where it does nothing."""
     called = _called(module, name)
-    if isinstance(module, tuple):
-        mean, std = module
-        return Scale(_finite(1 / std, called), _finite(-mean / std, called))
+    if isinstance(module, Scale):
+        assert module.bias is not None
+        return Scale(_finite(module.scale, called), _finite(module.bias, called))
     if _is(module, nn.Identity):
         return None
     if _is(module, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.BatchNorm1d, nn.BatchNorm2d) and module.training:
