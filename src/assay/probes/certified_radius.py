@@ -21,6 +21,7 @@ from assay.methods.certify import nearest, relax
 from assay.methods.certify.layers import layers
 from assay.methods.certify.smoothing import smooth
 from assay.nn.nearest_neighbour import NearestNeighbour
+from assay.nn.read_as import Rescaled
 from assay.probe import Probe
 from assay.standard import Standard
 from assay.subject import Normalised
@@ -322,13 +323,17 @@ class Points(NamedTuple):
 
 
 def _points(model: nn.Module) -> Points | None:
-    inner = model.model if isinstance(model, Normalised) else model
+    natural = model.model if isinstance(model, Rescaled) else model
+    inner = natural.model if isinstance(natural, Normalised) else natural
     if not isinstance(inner, NearestNeighbour):
         return None
     x, factor = inner.train_x.double(), inner.factor.double()
-    if isinstance(model, Normalised):
-        factor = factor / torch.ones_like(x[0]).mul(model.std).flatten()
-        x = x * model.std + model.mean
+    if isinstance(natural, Normalised):
+        factor = factor / torch.ones_like(x[0]).mul(natural.std).flatten()
+        x = x * natural.std + natural.mean
+    if isinstance(model, Rescaled):
+        factor = factor * torch.ones_like(x[0]).mul(model.span).flatten()
+        x = (x - model.low) / model.span
     plain = torch.equal(factor, torch.eye(factor.shape[1]).to(factor))
     flat = x.flatten(1).cpu().numpy()
     return Points(flat, inner.train_y.cpu().numpy(), None if plain else factor.cpu().numpy())

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
 from assay.errors import ShapeError, SubjectError
+from assay.nn.read_as import Rescaled
 from assay.nn.small_cnn import SmallCNN
 
 Shape = tuple[int, ...]
@@ -211,7 +212,7 @@ def layers(model: nn.Module, shape: Shape | None = None) -> tuple[Affine, ...]:
 
 
 def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | tuple[Tensor, Tensor]]]:
-    """Layers in order, by name; a normalisation is the pair (mean, std)."""
+    """Layers in order, by name; a normalisation, and a range, is the pair (scale, shift)."""
     if module._forward_hooks or module._forward_pre_hooks:
         raise SubjectError(
             f"{_called(module, name)} has forward hooks, which may change its answer; remove them first."
@@ -219,7 +220,10 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | tuple
     children = {key: child for key, child in module._modules.items() if child is not None}  # a layer may come twice
     normalises = {"mean", "std"} == set(dict(module.named_buffers(recurse=False))) and set(children) == {"model"}
     if normalises or isinstance(module, SmallCNN):
-        yield name, (module.get_buffer("mean").double(), module.get_buffer("std").double())
+        mean, std = module.get_buffer("mean").double(), module.get_buffer("std").double()
+        yield name, (1 / std, -mean / std)
+    elif _is(module, Rescaled):
+        yield name, (module.get_buffer("span").double(), module.get_buffer("low").double())
     elif not _is(module, nn.Sequential):
         yield name, module
         return
@@ -241,8 +245,8 @@ def _part(module: nn.Module | tuple[Tensor, Tensor], name: str, shape: Shape) ->
     """The affine map of one layer; None where it does nothing."""
     called = _called(module, name)
     if isinstance(module, tuple):
-        mean, std = module
-        return Scale(_finite(1 / std, called), _finite(-mean / std, called))
+        scale, shift = module
+        return Scale(_finite(scale, called), _finite(shift, called))
     if _is(module, nn.Identity):
         return None
     if _is(module, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.BatchNorm1d, nn.BatchNorm2d) and module.training:
