@@ -8,9 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+from glob import glob
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.M | re.S)
@@ -22,8 +27,11 @@ def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) 
     assert "Traceback" not in done.stderr
 
 
-def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
-    """One test, because it takes minutes and what it leaves behind is looked at once."""
+def test_every_block_of_the_tutorial_runs(tmp_path: Path, assay: Command) -> None:
+    """One test, because it takes minutes and what it leaves behind is looked at once.
+
+    Each kind of line is typed into a shell once; further commands of Assay run in this process, which has loaded torch.
+    """
     shims = tmp_path / "bin"
     shims.mkdir()
     for name, code in {"assay": "from assay.cli import main; main()", "python": None}.items():
@@ -32,6 +40,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
         (shims / name).chmod(0o755)
     path = os.pathsep.join([str(shims), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    typed = False
     for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
         if file:
             (tmp_path / file).write_text(body)
@@ -40,7 +49,14 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
         elif kind == "console":
             for line in body.splitlines():
                 assert line.startswith("$ "), line
-                _run(["sh", "-c", line[2:]], tmp_path, env, {0, 1, 3} if "assay " in line else {0})
+                if typed and line.startswith("$ assay "):
+                    words = shlex.split(line[2:])[1:]
+                    ended = assay(*(at for word in words for at in sorted(glob(word, root_dir=tmp_path)) or [word]))
+                    assert ended.status in {0, 1, 3}, f"{line} ended with {ended.status}\n{ended.out}\n{ended.err}"
+                    assert "Traceback" not in ended.err
+                else:
+                    typed = typed or "assay " in line
+                    _run(["sh", "-c", line[2:]], tmp_path, env, {0, 1, 3} if "assay " in line else {0})
     assert (tmp_path / "model.pt2").exists()
     assert len(list(tmp_path.glob("runs/*/report.html"))) >= 3
     assert list(tmp_path.glob("runs/**/cure.html"))
@@ -48,7 +64,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
     assert list(tmp_path.glob("claims/ledger/*.json"))
     run, asked = _the_bundled_report_is_whole_and_small(tmp_path)
     before = {name: (run / "findings" / f"{name}.json").stat().st_mtime_ns for name in asked}
-    _run(["assay", "audit", "digits-mlp", "--budget", "quick"], tmp_path, env, {0, 1, 3})  # nothing is asked again
+    assert assay("audit", "digits-mlp", "--budget", "quick").status in {0, 1, 3}  # nothing is asked again
     assert {name: (run / "findings" / f"{name}.json").stat().st_mtime_ns for name in asked} == before
 
 

@@ -159,8 +159,7 @@ def test_the_shipped_network_is_bounded_from_both_sides(run: Run) -> None:
         assert (upper[wrong] == 0).all()
         held, broke = column[f"certified {norm}"], (upper <= radius) | wrong
         np.testing.assert_array_equal(column[f"undecided {norm}"], ~held & ~broke)
-        assert finding.measure(f"certified accuracy, {norm}").value == pytest.approx(held.mean())
-        assert held.mean() > 0.1
+        assert finding.measure(f"certified accuracy, {norm}").value == held.mean() > 0.1
         # an attack that the probe does not run, inside each certified radius
         x, y = subject.data["test"].take(column["index"][lower > 0])
         size = torch.tensor(lower[lower > 0], dtype=torch.float32) * 0.9999
@@ -186,7 +185,7 @@ def test_wrong_answers_have_radius_zero_and_radius_zero_asks_for_the_accuracy(di
     for norm in ("l2", "linf"):
         assert (finding.samples.columns[f"lower {norm}"][~right] == 0).all()
         assert (finding.samples.columns[f"upper {norm}"][~right] == 0).all()
-        assert finding.measure(f"certified accuracy, {norm}").value == pytest.approx(right.mean())
+        assert finding.measure(f"certified accuracy, {norm}").value == right.mean()
         assert finding.measure(f"undecided, {norm}").value == 0
 
 
@@ -235,9 +234,8 @@ def test_smoothing_stays_below_the_distance_and_below_what_its_draws_allow(halfs
     abstained = finding.samples.columns["abstained"]
     assert abstained.any()  # the nearest are at 0.02 sigma
     assert f"abstained on {abstained.sum()} of 40" in finding.alarms[2].says
-    assert finding.measure("abstentions of the smoothed model").value == pytest.approx(abstained.mean())
-    assert finding.measure().value == pytest.approx((lower >= 0.2).mean())
-    assert finding.measure().value > 0
+    assert finding.measure("abstentions of the smoothed model").value == abstained.mean()
+    assert finding.measure().value == (lower >= 0.2).mean() > 0
     assert judge(CertifiedRadius.standards[0], finding).verdict == "cannot tell"  # never a pass for another model
     beyond = ask(subject, run, sigma=0.05, inputs=10, radius=0.2)
     assert beyond.measure().value == 0

@@ -117,8 +117,9 @@ def test_a_linear_model_breaks_exactly_at_its_margin(digits, run):
 
 
 def test_without_gradients_square_alone_attacks_and_a_pass_is_in_doubt(digits, run):
-    blind = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=20), replace(digits, differentiable=False), run)
-    seeing = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=20), digits, run)
+    run = replace(run, budget=replace(run.budget, samples=40))
+    blind = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=10), replace(digits, differentiable=False), run)
+    seeing = ask(WorstCaseAccuracy(radius=0.15, l2_radius=0.5, steps=10), digits, run)
     assert seeing.measure().value <= blind.measure().value < 0.9
     assert {"square"} == set(blind.witnesses.how)
     assert judge_witnesses(blind.witnesses, digits, run)[0].all()
@@ -158,5 +159,6 @@ def test_tables_are_not_pictures(digits, run):
 
 
 def test_the_same_seed_gives_the_same_measures(digits, run):
+    run = replace(run, budget=replace(run.budget, samples=40))
     for probe in (WorstCaseAccuracy(radius=0.05), EverydayChange(corruptions=("fog", "shot_noise")), Confidence()):
         assert ask(probe, digits, run).measures == ask(probe, digits, run).measures

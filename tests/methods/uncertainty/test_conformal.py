@@ -235,15 +235,15 @@ def test_the_interval_of_the_worst_of_many_holds_the_least_and_that_of_one_is_ex
     exact = binomtest(45, 50).proportion_ci(method="exact")
     assert (low, high) == pytest.approx((exact.low, exact.high))
     rng, held, naive = np.random.default_rng(0), 0, 0
-    for _ in range(300):
+    for _ in range(150):
         hits = rng.binomial(40, 0.9, size=20)
         low, high = worst_interval(hits.tolist(), [40] * 20)
         held += low <= 0.9 <= high
         worst = binomtest(int(hits.min()), 40).proportion_ci(method="exact")
         naive += worst.low <= 0.9 <= worst.high
         assert low <= hits.min() / 40 <= high
-    assert held >= 285
-    assert naive < 285  # the interval of the lowest alone is too low
+    assert held >= 142
+    assert naive < 142  # the interval of the lowest alone is too low
     assert worst_interval([0, 5], [5, 5])[0] == 0
     with pytest.raises(AssayError, match="give 0 to n hits"):
         worst_interval([6], [5])
