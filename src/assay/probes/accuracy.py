@@ -180,7 +180,7 @@ def _at_chance(
 
 def _no_better(label: NDArray[np.int64], right: NDArray[np.bool_]) -> bool:  # n, n
     low, _ = wilson(int(right.sum()), len(right))
-    return low <= np.bincount(label).max() / len(label)
+    return bool(low <= np.bincount(label).max() / len(label))
 
 
 def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm, ...]:

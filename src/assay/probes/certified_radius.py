@@ -19,9 +19,9 @@ from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Ta
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
 from assay.methods.certify.layers import layers
+from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
 from assay.probe import Probe
-from assay.probes._neighbours import points
 from assay.standard import Standard
 
 if TYPE_CHECKING:

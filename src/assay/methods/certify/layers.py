@@ -218,8 +218,7 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale
             f"{_called(module, name)} has forward hooks, which may change its answer; remove them first."
         )
     children = {key: child for key, child in module._modules.items() if child is not None}  # a layer may come twice
-    normalises = {"mean", "std"} == set(dict(module.named_buffers(recurse=False))) and set(children) == {"model"}
-    if normalises or isinstance(module, SmallCNN):
+    if normalises(module) or isinstance(module, SmallCNN):
         mean, std = module.get_buffer("mean").double(), module.get_buffer("std").double()
         yield name, Scale(1 / std, -mean / std)
     elif _is(module, Rescaled):
@@ -229,6 +228,11 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale
         return
     for key, child in children.items():
         yield from _flat(child, f"{name}.{key}" if name else key)
+
+
+def normalises(module: nn.Module) -> bool:
+    """Whether it puts (x - mean) / std in front of its child `model`."""
+    return {"mean", "std"} == set(dict(module.named_buffers(recurse=False))) and set(module._modules) == {"model"}
 
 
 def _is(module: object, *kinds: type[nn.Module]) -> bool:
