@@ -456,7 +456,8 @@ class Standing:
         # A best point that the search believes to reach the goal needs no rival, only a pass that has the last word.
         hopes = torch.zeros_like(self.reached) if self.last else self.reached
         height, reached = self.slope.look(torch.where(wide(hopes, at), self.x, at))
-        self.offer(at, height, reached & ~hopes, len(self.trace))
+        self.offer(at, height.masked_fill(hopes, -torch.inf), reached & ~hopes, len(self.trace))
+        self.sick |= height.isnan() & ~reached
         self.height, self.reached = torch.where(hopes, height, self.height), torch.where(hopes, reached, self.reached)
         self.sick |= self.x.isnan().flatten(1).any(1)
         self._refuse_sick()
