@@ -203,6 +203,20 @@ def test_ask_prints_measures_and_sentence_and_is_an_audit(assay: Command) -> Non
         assert measure["name"] in ended.out
 
 
+def test_further_models_are_opened_where_they_are_typed_and_not_where_a_file_names_them(assay: Command) -> None:
+    ask = ["ask", "does-it-transfer", "subject.py:build", "--set", "radius=0.2", "--set", "steps=2"]
+    ended = assay(*ask, "--set", "others=subject.py:turned")
+    assert "error, made on" in ended.out
+    assert ended.status in (0, 1, 3)
+    ended = assay(*ask, "--set", "others=elsewhere.py:build")
+    assert ended.status == 2
+    assert "There is no file 'elsewhere.py'" in ended.err
+    Path("assay.toml").write_text('[probes.does-it-transfer]\nothers = ["subject.py:turned"]\n')
+    ended = assay("audit", "subject.py:build", "--probe", "does-it-transfer", "--standards", "assay.toml")
+    assert ended.status == 2
+    assert "is named in a file; its code runs only if you type it" in " ".join(ended.err.split())
+
+
 def test_a_users_text_is_not_markup(assay: Command) -> None:
     ended = assay("ask", "accuracy", "subject.py:build")
     says = json.loads((Path(ended.last).parent / "audit.json").read_text())["rows"][0]["says"]

@@ -857,7 +857,7 @@ def _audit(
                     f"The model {name!r} is named in a file; its code runs only if you type it: assay ask PROBE --set "
                     f"others={name}."
                 )
-            return _open(replace(source, subject=name), meter)
+            return _open(replace(source, subject=name, draws=None), meter)
 
         return audit(
             opened,

@@ -178,3 +178,37 @@ def test_settings_are_read_and_refused_in_words():
         OneChangeForAll(radius=-1)
     with pytest.raises(AssayError, match="batch=0 .* at least 1"):
         OneChangeForAll(batch=0)
+
+
+class Holed(nn.Module):
+    """NaN where the first value is above 0.9: at some inputs, and near others."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.where(x[:, :1] > 0.9, torch.nan, self.inner(x))
+
+
+def test_nan_costs_the_inputs_concerned_and_no_others(run):
+    x = torch.rand(120, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, :3].sum(1) > x[:, 3:].sum(1)).long()
+    halves = nn.Linear(6, 2)
+    halves.weight.data = torch.tensor([[-1.0] * 3 + [1.0] * 3, [1.0] * 3 + [-1.0] * 3])
+    halves.bias.data.zero_()
+    data = {"test": (x[:60], y[:60]), "train": (x[60:], y[60:])}
+    whole = ask(OneChangeForAll(radius=0.02), Subject.classifier(halves, data), run)
+    holed = ask(OneChangeForAll(radius=0.02), replace(Subject.classifier(halves, data), model=Holed(halves)), run)
+    index = holed.samples.columns["index"]
+    inside, far = (x[index, 0] > 0.92).numpy(), (x[index, 0] < 0.8).numpy()
+    assert inside.any()
+    assert holed.samples.columns["error"][inside].all()
+    assert holed.samples.columns["clean error"][inside].all()
+    assert (holed.samples.columns["clean error"][far] == whole.samples.columns["clean error"][far]).all()
+    same = holed.samples.columns["error"][far] == whole.samples.columns["error"][far]
+    assert same.mean() > 0.9  # made on fewer inputs the change is another one
+    told = [a for a in holed.alarms if "NaN" in a.says]
+    assert ["made on" in a.says for a in told] == [True, False]
+    assert all("error under one change" in a.doubts for a in told)
+    assert not any("NaN" in a.says for a in whole.alarms)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import finding_to_json
+from assay.methods.certify.points import points
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.nn.read_as import Rescaled
 from assay.probe import judge_witnesses, put
-from assay.probes._neighbours import points
 from assay.probes.can_the_map_be_chosen import CanTheMapBeChosen
 from assay.probes.certified_radius import CertifiedRadius
 from assay.probes.distance_to_failure import DistanceToFailure

@@ -159,3 +159,41 @@ def test_nan_under_attack_is_counted_as_wrong_and_the_others_keep_their_number(d
     )
     assert finding.measure().value <= plain.measure().value
     assert judge_witnesses(finding.witnesses, replace(digits, model=Fragile(digits.model), layers={}), small)[0].all()
+
+
+class Softmaxed(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x).softmax(1)
+
+
+def test_a_random_model_that_returns_probabilities_gets_the_numbers_of_its_logits(digits, small):
+    """Its answers are means of its probabilities, and not of the softmax of these, which is nearly flat."""
+    sharp = nn.Sequential(digits.model, Times(0.3))
+    twin = replace(digits, model=Noisy(sharp, 0.3), draws=4)
+    raw = replace(twin, model=Softmaxed(twin.model))
+    mended = admit(raw).subject
+    x, _ = digits.data["test"].take(np.arange(200))
+    torch.manual_seed(0)
+    wanted = twin.predict(x).softmax(1)
+    torch.manual_seed(0)
+    got = mended.predict(x).softmax(1)
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5)
+    torch.manual_seed(0)
+    assert (raw.predict(x).softmax(1) - wanted).abs().max() > 0.3
+    probe = WorstCaseAccuracy(radius=0.05)
+    for a, b in zip(ask(probe, twin, small).measures, ask(probe, mended, small).measures, strict=True):
+        assert a.low <= b.value <= a.high, a.name
+        assert b.low <= a.value <= b.high, a.name
+
+
+class Times(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
+
+    def forward(self, z):
+        return self.by * z

@@ -17,8 +17,8 @@ from assay.errors import SubjectError
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
 from assay.methods.certify.nearest import certified_radius, exact_radius, in_two_classes
 from assay.methods.certify.nearest_bound import check_votes
+from assay.methods.certify.points import points as stored_points
 from assay.probe import Probe
-from assay.probes._neighbours import points as stored_points
 from assay.standard import Standard
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,7 +31,7 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.chance import answers, chance
-from assay.methods.attack.universal import random_signs, under, universal
+from assay.methods.attack.universal import Universal, random_signs, under, universal
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -45,6 +45,7 @@ MOST_CLASSES = 20  # a change towards each class is made up to here
 MADE_ON = 2000  # inputs, at most: those of one change are held in memory together
 FEWEST = 100  # inputs to make it on, below which it may know them too well
 HEADLINE = "error under one change"
+NO = -1  # in place of a class: the output is NaN
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class OneChangeForAll(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
@@ -80,15 +81,21 @@ class OneChangeForAll(Probe):
         k = len(subject.task.classes)
         towards = tuple(range(k)) if k <= MOST_CLASSES else ()
         with run.progress("making one change for all", len(SHARES) + len(towards)) as tick:
-            changes, aimed = [], []
+            changes, aimed, lost = [], [], torch.zeros_like(y, dtype=torch.bool)
             for radius in self._radii():
-                changes.append(self._make(subject, run, x, y, radius, None))
+                made = self._make(subject, run, x, y, radius, None)
+                changes.append(made.delta)
+                lost |= made.lost
                 tick(1)
             for c in towards:
-                aimed.append(self._make(subject, run, x, y, self.radius, c))
+                made = self._make(subject, run, x, y, self.radius, c)
+                aimed.append(made.delta)
+                lost |= made.lost
                 tick(1)
         rows = run.map(partial(self._judge, subject, changes, aimed), subject, "test", index, "under one change")
-        return self._tell(subject, run, split, makers, index, [c.cpu().numpy() for c in (*changes, *aimed)], rows)
+        told = self._tell(subject, run, split, makers, index, [c.cpu().numpy() for c in (*changes, *aimed)], rows)
+        names = tuple(m.name for m in told.measures)
+        return replace(told, alarms=(*told.alarms, *_not_a_number(int(lost.sum()), len(lost), rows["sick"], names)))
 
     def _radii(self) -> tuple[float, ...]:
         return tuple(share * self.radius for share in SHARES)
@@ -111,10 +118,10 @@ class OneChangeForAll(Probe):
             )
         return "test", makers, judges
 
-    def _make(self, subject: Subject, run: Run, x: Tensor, y: Tensor, radius: float, target: int | None) -> Tensor:
+    def _make(self, subject: Subject, run: Run, x: Tensor, y: Tensor, radius: float, target: int | None) -> Universal:
         """One change; towards a class, where there are many to make, with less effort."""
         steps, batch = self._effort(run)
-        made = universal(
+        return universal(
             subject.model,
             x,
             y,
@@ -126,8 +133,8 @@ class OneChangeForAll(Probe):
             eot=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=run.rng(),
+            lost=True,
         )
-        return made.delta
 
     def _judge(
         self, subject: Subject, changes: list[Tensor], aimed: list[Tensor], shard: Shard
@@ -135,10 +142,16 @@ class OneChangeForAll(Probe):
         """What the model says to each input as it is, under each change, and under noise of the same sizes."""
         bounds = (subject.inputs.low, subject.inputs.high)
 
-        def says(change: Tensor) -> Tensor:
-            return subject.predict(under(shard.x, change, bounds=bounds)).argmax(1)
+        sick = torch.zeros_like(shard.y, dtype=torch.bool)
 
-        clean = subject.predict(shard.x).argmax(1)
+        def says(change: Tensor) -> Tensor:
+            """The answer: n; NO where it is NaN, which is no class."""
+            out = subject.predict(under(shard.x, change, bounds=bounds))
+            none = out.isnan().any(1)
+            sick.logical_or_(none)
+            return torch.where(none, NO, out.argmax(1))
+
+        clean = says(torch.zeros_like(shard.x[0]))
         said = torch.stack([says(change) for change in changes], 1)  # n r
         noise = [random_signs(shard.x, radius=radius, rng=shard.rng) for radius in self._radii()]
         noisy = torch.stack([says(change) for change in noise], 1)  # n r
@@ -153,6 +166,7 @@ class OneChangeForAll(Probe):
             "noisy": noisy,
             "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
             "first": first,
+            "sick": sick,
             "x": shard.x,
             "changed": changed,
             # a witness of a random model breaks it in most fresh answers
@@ -337,6 +351,27 @@ class OneChangeForAll(Probe):
         return tuple(galleries)
 
 
+def _not_a_number(lost: int, makers: int, sick: NDArray[np.bool_], names: tuple[str, ...]) -> tuple[Alarm, ...]:  # n
+    alarms = []
+    if lost:
+        alarms.append(
+            Alarm(
+                f"For {share(lost, makers)} of the inputs that the change is made on, the model's output or gradient "
+                "is NaN on the way: they say nothing there of where to go, and made with them it may break more.",
+                doubts=names,
+            )
+        )
+    if sick.any():
+        alarms.append(
+            Alarm(
+                f"For {share(int(sick.sum()), len(sick))} of the test inputs the model's output is NaN, as they are, "
+                "under the change or under noise: NaN is no right answer and counts as wrong.",
+                doubts=names,
+            )
+        )
+    return tuple(alarms)
+
+
 def _targets(subject: Subject, sent: NDArray[np.bool_], others: NDArray[np.bool_]) -> Bars:
     hits, counts = (sent & others).sum(0), others.sum(0)
     seen = np.flatnonzero(counts)
@@ -359,13 +394,14 @@ def _witnesses(
 ) -> Witnesses:
     """Each input that was right and broke, under the smallest change of the curve that broke it."""
     fell = np.flatnonzero(np.isfinite(broke))
+    said = rows["said"][fell, rows["first"][fell]].astype(np.int64)
     return Witnesses(
         split="test",
         index=index[fell],
         clean=rows["x"][fell].astype(np.float32),
         changed=rows["changed"][fell].astype(np.float32),
         label=label[fell],
-        said=rows["said"][fell, rows["first"][fell]].astype(np.int64),
+        said=np.where(said == NO, label[fell] == 0, said),  # of no answer, as chance.py: the first class that is wrong
         norm=("linf",) * len(fell),
         radius=broke[fell],
         how=("one change for all",) * len(fell),

@@ -18,7 +18,8 @@ from assay.methods.attack.loss import Goal
 from assay.methods.attack.masking import examine, read
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
-from tests.methods.attack.conftest import Task
+
+from .conftest import Task
 
 
 class Coin:

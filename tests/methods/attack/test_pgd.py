@@ -78,6 +78,7 @@ HEADS = {
     "log softmax": lambda z: z.log_softmax(1),
     "softmax": lambda z: torch.softmax(z, 1),
     "softmax of times 100": lambda z: nn.functional.softmax(100 * z, dim=1),
+    "sigmoid": lambda z: torch.sigmoid(z / 3),  # where it rounds to one, classes are tied
     "mean of softmaxes": lambda z: (z.softmax(1) + (z + 1).softmax(1)) / 2,
 }
 

@@ -231,7 +231,9 @@ def test_two_classes_and_targets(two_digits: Task, digits: Task, loss: str) -> N
     assert got.success.float().mean() > 0.6
 
 
-@pytest.mark.parametrize("head", [lambda z: 100 * z, lambda z: (100 * z).softmax(1), lambda z: 1e-3 * z])
+@pytest.mark.parametrize(
+    "head", [lambda z: 100 * z, lambda z: (100 * z).softmax(1), lambda z: (z / 9).sigmoid(), lambda z: 1e-3 * z]
+)
 def test_scale_and_softmax_heads_do_not_matter(digits: Task, head: object) -> None:
     x, y = few(digits)
     plain = square(digits.model, x, y, radius=0.06, queries=80)

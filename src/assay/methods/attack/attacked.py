@@ -12,30 +12,30 @@ model is attacked along the same path for every k, with the same step.
 Departs from print: the gradient is that of the loss up to one positive factor per input and step, chosen so that the
 gradient with respect to the logits, computed in float64, has size 1 there. Steps that use the direction only do not see
 the factor, and confident models no longer send a gradient of 0 through the network; a goal `as_published` stays in
-float32 and has no factor. Where the model ends in a softmax
-the loss reads the logits that went into it; where its rows are probabilities by another road, their logarithm. Both
-keep the order of the classes, hence every decision.
+float32 and has no factor. Where the model ends in a softmax or a sigmoid the loss reads the logits that went into it;
+where its rows are probabilities by another road, their logarithm. Both keep the order of the classes, hence every
+decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.methods.attack.ball import Norm, Region, distance, wide
 from assay.methods.attack.chance import SURE, TALLY
 from assay.methods.attack.loss import Goal, own
+from assay.nn.read_as import BeforeSquash
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c
 EotMode = Literal["loss", "mean_prob"]
 Precision = Literal["float32", "bf16"]
-Head = Literal["logits", "softmax", "probabilities"]
+Head = Literal["logits", "squashed", "probabilities"]
 Result = TypeVar("Result")
 
 FLOOR = 1e-30  # of the per-input factor: keeps the gradient of any draw within float32
@@ -204,18 +204,19 @@ class Slope:
         with torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
             if self.head is None:
                 out = checked(self.model(x), x, self.goal)
-                if type(out.grad_fn).__name__ == "SoftmaxBackward0":
-                    self.head = "softmax"
+                if type(out.grad_fn).__name__ in ("SoftmaxBackward0", "SigmoidBackward0"):
+                    self.head = "squashed"
                 else:
                     self.head = "probabilities" if are_probabilities(out.detach()) else "logits"
                     return read(out, self.head), out
-            if self.head == "softmax":
-                with BeforeSoftmax() as seen:
+            if self.head == "squashed":
+                with BeforeSquash() as seen:
                     out = checked(self.model(x), x)
                 before = seen.input_of(out)
                 if before is not None:
                     return read(before, "logits"), out
-                self.head = "probabilities"  # a softmax that Python does not see, as in a scripted model
+                # a softmax or sigmoid that Python does not see, as in a scripted model
+                self.head = "probabilities" if are_probabilities(out.detach()) else "logits"
             else:
                 out = checked(self.model(x), x)
             return read(out, self.head), out
@@ -230,28 +231,6 @@ class Slope:
                     "use the gradient-free attacks square or hop_skip_jump."
                 ) from error
             raise
-
-
-class BeforeSoftmax(TorchFunctionMode):
-    """Remembers what went into the latest softmax, so that a loss can read logits behind a softmax head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latest: tuple[Tensor, Tensor] | None = None  # (input, output)
-
-    def __torch_function__(  # type: ignore[override]
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "softmax" and isinstance(result, Tensor):
-            source = args[0] if args else (kwargs or {}).get("input")
-            # F.softmax calls Tensor.softmax: the inner pair is the outer one
-            if isinstance(source, Tensor):
-                self.latest = (source, result)
-        return result
-
-    def input_of(self, output: Tensor) -> Tensor | None:
-        return self.latest[0] if self.latest is not None and self.latest[1] is output else None
 
 
 def read(out: Tensor, head: Head) -> Tensor:
@@ -477,7 +456,8 @@ class Standing:
         # A best point that the search believes to reach the goal needs no rival, only a pass that has the last word.
         hopes = torch.zeros_like(self.reached) if self.last else self.reached
         height, reached = self.slope.look(torch.where(wide(hopes, at), self.x, at))
-        self.offer(at, torch.where(hopes, -torch.inf, height), reached & ~hopes, len(self.trace))
+        self.offer(at, height.masked_fill(hopes, -torch.inf), reached & ~hopes, len(self.trace))
+        self.sick |= height.isnan() & ~reached
         self.height, self.reached = torch.where(hopes, height, self.height), torch.where(hopes, reached, self.reached)
         self.sick |= self.x.isnan().flatten(1).any(1)
         self._refuse_sick()

@@ -12,7 +12,6 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.methods.attack.attacked import (
     Attacked,
-    BeforeSoftmax,
     Head,
     Model,
     Slope,
@@ -26,6 +25,7 @@ from assay.methods.attack.attacked import (
 )
 from assay.methods.attack.ball import Ball, Region, wide
 from assay.methods.attack.loss import Goal, Loss, LossName
+from assay.nn.read_as import BeforeSquash
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries: where p is halved
 TILES = 5  # the l2 start is a grid of TILES x TILES windows
@@ -116,10 +116,10 @@ def square(
 
 def _head(model: Model, x: Tensor, goal: Goal) -> Head:
     """What the model's rows are, found out without a graph."""
-    with BeforeSoftmax() as seen:
+    with BeforeSquash() as seen:
         out = checked(model(x), x, goal)
     if seen.input_of(out) is not None:
-        return "softmax"
+        return "squashed"
     return "probabilities" if are_probabilities(out) else "logits"
 
 

@@ -33,6 +33,7 @@ class Universal(NamedTuple):
     delta: Tensor  # *d, inside the ball
     rate: float  # of the judged inputs, the share that it breaks (or sends to the target)
     loss: Tensor  # restarts * steps: the mean height of each mini-batch, before its step
+    lost: Tensor  # n bool: output or gradient was NaN at some step
 
 
 def universal(
@@ -51,13 +52,15 @@ def universal(
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator | None = None,
     as_published: bool = False,
+    lost: bool = False,
 ) -> Universal:
     """Make one change of at most `radius` that raises the loss of all of `x`: n *d, n -> Universal.
 
     Every input is seen once before any is seen again. `step` defaults to half the radius: what all inputs share is a
     coarse pattern, and smaller steps broke fewer of them. Later restarts begin at random corners of the ball.
     `rng=None` is a generator seeded with 0. Inputs of the target class count towards `rate` too, as in the source.
-    Bounds wide enough to hold inputs and change together leave the images unclipped.
+    Bounds wide enough to hold inputs and change together leave the images unclipped. An output or gradient that is NaN
+    is refused; with `lost`, such an input says nothing of where to go at that step, and its answer is not right.
 
     Departs from print: of no change, the change whose mini-batch went best, and the last one, it returns the best on
         one common mini-batch, where the paper keeps the last; the cross-entropy is that of logits at one spread, so
@@ -77,6 +80,7 @@ def universal(
     size, few = min(batch, len(x)), region.few(radius)
     slope = Slope(model, Goal(y[:1]), eot=eot)
     queue, trace = _shuffle(x, rng), []
+    gone = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     rivals = [] if as_published else [region.centre]  # 1 *d each
     for run in range(restarts):
         delta = region.centre if run == 0 else region.project(random_signs(x[:1], norm=norm, radius=radius, rng=rng))
@@ -87,14 +91,18 @@ def universal(
             rows, queue = queue[:size], queue[size:]
             slope = slope.towards(_goal(y[rows], target, as_published))
             seen = slope.at(under(x[rows], delta, bounds=bounds))
-            refuse_nan(torch.zeros(len(x), dtype=torch.float64, device=x.device).index_copy(0, rows, seen.height))
+            sick = seen.height.isnan()
+            gone[rows] |= sick
+            if not lost:
+                refuse_nan(torch.zeros(len(x), dtype=torch.float64, device=x.device).index_copy(0, rows, seen.height))
             rate = float(seen.reached.double().mean())
             if rate > peak:
                 peak, best = rate, delta
-            trace.append(seen.height.mean())
+            trace.append(seen.height.nanmean())
             # `at` gives gradients of one size; this is the size that the cross-entropy's has, up to the input's scale
             weight = torch.ones_like(seen.height) if as_published else -torch.expm1(-seen.height.abs())
-            pull = (seen.gradient * wide(weight, x).to(x.dtype)).sum(0, keepdim=True)
+            pulls = seen.gradient * wide(weight, x).to(x.dtype)
+            pull = torch.where(wide(sick, x), 0.0, pulls).sum(0, keepdim=True)
             delta = region.project(delta + stride * region.steepest(pull, delta, few))
         rivals += [delta] if as_published else [best, delta]
     judges = _shuffle(x, rng)[:size]
@@ -104,7 +112,7 @@ def universal(
         _, reached = slope.look(under(x[judges], rival, bounds=bounds))
         rates.append(float(reached.double().mean()))
     won = max(range(len(rivals)), key=lambda i: (rates[i], i))  # of equals the later: it has seen more
-    return Universal(rivals[won][0], rates[won], torch.stack(trace) if trace else x.new_zeros(0))
+    return Universal(rivals[won][0], rates[won], torch.stack(trace) if trace else x.new_zeros(0), gone)
 
 
 def under(x: Tensor, delta: Tensor, *, bounds: tuple[float, float] = (0.0, 1.0)) -> Tensor:

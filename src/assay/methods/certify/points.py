@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from assay.methods.certify.layers import normalises
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.nn.read_as import Rescaled
-from assay.subject import Normalised
 
 
 class Points(NamedTuple):
@@ -30,18 +30,18 @@ def points(model: nn.Module) -> Points | None:
     None.
     """
     around: list[nn.Module] = []
-    while isinstance(model, Normalised | Rescaled):
+    while normalises(model) or isinstance(model, Rescaled):
         around.append(model)
-        model = model.model
+        model = model.get_submodule("model")
     if not isinstance(model, NearestNeighbour):
         return None
     x, factor = model.train_x.double(), model.factor.double()
     for outer in reversed(around):
-        if isinstance(outer, Normalised):
-            scale, shift = 1 / outer.std.double(), -outer.mean.double() / outer.std.double()
-        else:
-            assert isinstance(outer, Rescaled)
+        if isinstance(outer, Rescaled):
             scale, shift = outer.span.double(), outer.low.double()
+        else:
+            mean, std = outer.get_buffer("mean").double(), outer.get_buffer("std").double()
+            scale, shift = 1 / std, -mean / std
         scale = scale.expand(x.shape[1:])
         if bool(((x != shift) & (scale == 0)).any()):
             return None
