@@ -69,6 +69,43 @@ def test_the_similarity_study_reuses_the_networks_and_reads_medians(tiny, run):
     assert co2021._trained.cache_info().misses == trained
 
 
+def test_the_sweep_is_a_table_over_weight_and_radius(tiny, run, monkeypatch):
+    for name, value in {"SWEPT": (0.0, 0.05, "UAT"), "RADII": (0.15, 0.3), "SWEPT_ON": 100}.items():
+        monkeypatch.setattr(co2021, name, value)
+    tested = claim("sweep-fashion-mnist")
+    evidence = tested.test(run)
+    values = {m.name: m.value for m in evidence.measures}
+    assert [p.what for p in tested.published] == list(values)[:6]
+    assert len(values) == 3 * 3 + 2  # the table, a gain and a cost
+    assert values["change of the universal error at 0.15, lambda 0.05"] == pytest.approx(
+        values["universal error at 0.15, lambda 0.05"] - values["universal error at 0.15, lambda 0"]
+    )
+    assert f"UAT {100 * values['test error, UAT']:.1f} and {100 * values['universal error at 0.15, UAT']:.1f}" in (
+        evidence.says
+    )
+
+
+def test_the_verdict_of_the_sweep_looks_at_weights_and_radii_that_are_said_to_be_safe(monkeypatch, run):
+    def verdict(*, gain=-0.2, cost=0.0, far=0.0, much=0.0):
+        seen = np.full((5, len(co2021.SWEPT), 1 + len(co2021.RADII)), 0.5)
+        for i, lam in enumerate(co2021.SWEPT):
+            if lam in (0.05, 0.1):
+                seen[:, i, 0] += cost
+                seen[:, i, 1:4] += gain  # radii to 0.2
+                seen[:, i, 4:] += far
+            elif lam == 0.5:
+                seen[:, i, 0] += much
+        seen += 1e-4 * np.random.default_rng(0).normal(size=seen.shape)
+        monkeypatch.setattr(co2021, "_swept", lambda *a: seen)
+        return co2021.over_weight_and_radius("MNIST", run).verdict
+
+    assert verdict() == "holds"
+    assert verdict(far=0.2, much=0.2) == "holds"
+    assert verdict(gain=0.1) == "fails"
+    assert verdict(cost=0.02) == "fails"
+    assert verdict(gain=0.0) == "cannot tell"
+
+
 def test_the_printed_expansion_is_refuted(run):
     evidence = co2021.the_expansion(run)
     exact, printed, bound, spectral = (m.value for m in evidence.measures)

@@ -3,9 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
+from assay.errors import AssayError
 from assay.nn.members import Ensemble
 from assay.probe import configure
 from assay.remedies.ensemble import NaiveEnsemble
@@ -48,6 +51,21 @@ def test_kept_weights_fit_its_frame(digits: Subject, run: Run) -> None:
     frame.model.load_state_dict(cured.model.state_dict())
     assert frame.fingerprint() == cured.fingerprint()
     assert frame.name == cured.name
+
+
+def test_its_nets_can_answer_with_their_mean_logits(digits: Subject, run: Run) -> None:
+    flat = replace(digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    logits, usual = (NaiveEnsemble(epochs=1, members=2, average=a) for a in ("logits", "probabilities"))
+    cured, mean = logits.apply(flat, run), usual.apply(flat, run)
+    x, _ = digits.data["test"].take(np.arange(50))
+    assert isinstance(cured.model, Ensemble)
+    assert_close(cured.predict(x), cured.model.members(x).mean(0))
+    assert_close(mean.predict(x).softmax(1), cured.model.members(x).softmax(2).mean(0))
+    frame = logits.frame(flat)
+    frame.model.load_state_dict(cured.model.state_dict())
+    assert_close(frame.predict(x), cured.predict(x))
+    with pytest.raises(AssayError, match="averages probabilities or logits, got average='votes'"):
+        NaiveEnsemble(epochs=1, members=2, average="votes").apply(flat, run)  # type: ignore[arg-type]
 
 
 def test_progress_counts_the_epochs_of_all_nets(digits: Subject, run: Run) -> None:

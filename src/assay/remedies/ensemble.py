@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.methods.train.ensemble import fit_ensemble
 from assay.nn.members import Ensemble
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NaiveEnsemble(Retraining):
-    """Trains several nets from scratch, each from its own start, that answer with their mean probability.
+    """Trains several nets from scratch, each from its own start, that answer with their mean.
 
-    The dearest of the ensembles and mostly the best. The subject's own weights are not among them.
+    The dearest of the ensembles and mostly the best. The subject's own weights are not among them. `average` says of
+    what the mean is: of their probabilities, or of their logits, which is surer where they agree.
     """
 
     members: int = 5
+    average: Literal["probabilities", "logits"] = "probabilities"
 
     source: ClassVar[str] = "Lakshminarayanan, Pritzel & Blundell, NeurIPS 2017, arXiv:1612.01474"
 
@@ -45,14 +47,14 @@ class NaiveEnsemble(Retraining):
                 on_epoch=lambda nets, loss: tick(nets),
                 device=run.device,
             )
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=self.average).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=self.average).eval(), self.name())
 
 
 SHELVED = NaiveEnsemble
