@@ -67,6 +67,15 @@ class HeldOut(NamedTuple):
     ask: NDArray[np.int64]
 
 
+def left_to_ask(splits: Mapping[str, Labelled], part: HeldOut) -> tuple[dict[str, Labelled], str]:
+    """The data without what was fitted on, and in words what left them."""
+    data = {name: split for name, split in splits.items() if name != part.split}
+    if part.split != "test":
+        return data, f"the split {part.split!r}, which left the data"
+    data["test"] = Part(splits["test"], part.ask)
+    return data, "one half of 'test', which left the data"
+
+
 def held_out(splits: Mapping[str, Labelled]) -> HeldOut:
     """A split of its own, and then all of 'test'; or one half of 'test', and then the other."""
     labels = np.asarray(splits["test"].labels)

@@ -212,7 +212,9 @@ class IsTheNumberReal(Probe):
 
 def _part(chances: np.ndarray, n: int) -> str:
     """How many of n; of a random model, their mean chance."""
-    return share(int(chances.sum()), n) if np.isin(chances, (0, 1)).all() else f"{100 * chances.mean():.0f} %"
+    if np.isin(chances, (0, 1)).all():
+        return share(int(chances.sum()), n)
+    return f"{max(0.0, 100 * chances.mean()):.0f} %"  # an estimate of a difference of chances may fall below 0
 
 
 def _not_a_number(sick: np.ndarray) -> tuple[Alarm, ...]:

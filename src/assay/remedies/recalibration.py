@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
-from assay.data.held_out import Part, held_out
+from assay.data.held_out import held_out, left_to_ask
 from assay.methods.uncertainty.dirichlet import fit_dirichlet
 from assay.methods.uncertainty.ensemble_temperature import fit_ensemble_temperature
 from assay.nn.recalibrated import Mixed, Remapped
@@ -49,11 +49,7 @@ class Recalibration(Remedy):
 
     def frame(self, subject: Subject) -> Subject:
         part = held_out(subject.data)
-        data = {name: split for name, split in subject.data.items() if name != part.split}
-        left = f"the split {part.split!r}, which left the data"
-        if part.split == "test":
-            data["test"] = Part(subject.data["test"], part.ask)
-            left = "one half of 'test', which left the data"
+        data, left = left_to_ask(subject.data, part)
         classes = len(subject.task.classes)
         model = Mixed(subject.model) if self.kind == "ets" else Remapped(subject.model, classes)
         about = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
-from assay.data.held_out import Part, held_out
+from assay.data.held_out import held_out, left_to_ask
 from assay.methods.uncertainty.scaling import fit_temperature, fit_vector
 from assay.nn.scaled import Scaled
 from assay.probe import undisturbed
@@ -45,11 +45,7 @@ class Temperature(Remedy):
 
     def frame(self, subject: Subject) -> Subject:
         part = held_out(subject.data)
-        data = {name: split for name, split in subject.data.items() if name != part.split}
-        left = f"the split {part.split!r}, which left the data"
-        if part.split == "test":
-            data["test"] = Part(subject.data["test"], part.ask)
-            left = "one half of 'test', which left the data"
+        data, left = left_to_ask(subject.data, part)
         about = f"{subject.about} Its logits are scaled ({self.kind}), fitted on {len(part.fit):,} inputs: {left}."
         cured = subject.cured(Scaled(subject.model, len(subject.task.classes)), self.name())
         return replace(cured, data=data, about=about.strip())
