@@ -50,7 +50,7 @@ def shortest(a, b, bounds=None):
         low, high = np.array(bounds).T
         a, b = np.vstack([a, np.eye(len(low)), -np.eye(len(low))]), np.concatenate([b, -low, high])
     e, f = np.vstack([a.T, -b]), np.append(np.zeros(a.shape[1]), 1)
-    weight, _ = nnls(e, f)
+    weight, _ = nnls(e, f, maxiter=10_000)
     left = e @ weight - f
     if -left[-1] < 1e-9:  # (1 + |d|^2)^-1 at an optimum
         return np.inf
