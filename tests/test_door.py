@@ -310,6 +310,8 @@ def test_a_tensor_that_torch_does_not_register_and_a_private_attribute_are_seen(
     assert same == marked(shift=torch.ones(3), _flag=1, table={"a": np.arange(3)})
     assert same != marked(shift=torch.ones(3) * 2, _flag=1, table={"a": np.arange(3)})
     assert same != marked(shift=torch.ones(3), _flag=2, table={"a": np.arange(3)})
+    claimed = {marked(shift=torch.ones(3) * k, state_digest="the same") for k in (1, 2)}
+    assert len(claimed) == 2  # what a model says of itself hides nothing
     assert same != marked(shift=torch.ones(3), _flag=1, table={"a": np.arange(3) + 1})
 
 
