@@ -6,13 +6,10 @@ Importing this needs no torch, and a stored audit opens without it.
 from __future__ import annotations
 
 import dataclasses
-import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +17,10 @@ from assay import shelf, store
 from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.probe import Answer, Probe, configure, put
-from assay.run import Engine, Progress, Run, silent
+from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
+from assay.store import chain
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -57,6 +55,10 @@ class Judged:
     judgements: tuple[Judgement, ...]
 
     @property
+    def standards(self) -> tuple[Standard, ...]:
+        return tuple(j.standard for j in self.judgements if j.standard is not None)
+
+    @property
     def verdict(self) -> Verdict:
         if self.answer.status != "asked" and not self.judgements:
             return "not asked"
@@ -80,6 +82,8 @@ class Audit:
     source: tuple[str, ...]
     """The words that name this subject on the command line; empty for an audit made in Python."""
     folder: Path | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
 
     @property
     def answered_first(self) -> list[Judged]:
@@ -125,6 +129,7 @@ class Audit:
             "when": self.when,
             "source": list(self.source),
             "status": self.status,
+            "links": dict(self.links),
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -136,6 +141,7 @@ class Audit:
                     "settings": dict(row.answer.settings),
                     "seconds": row.answer.seconds,
                     "when": row.answer.when,
+                    "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
@@ -147,12 +153,22 @@ class Audit:
             ],
         }
 
+    def as_stored(self, folder: Path) -> Audit:
+        """The audit with the answers that stand in its folder: another audit of it may have been there first."""
+        rows = []
+        for row in self.rows:
+            path = folder / "findings" / f"{row.answer.probe}.json"
+            stored = store.load_answer(path, whole=False) if row.answer.finding and path.exists() else row.answer
+            if stored.key == row.answer.key and (stored.when, stored.seconds) != (row.answer.when, row.answer.seconds):
+                row = Judged(answer=stored, judgements=judgements(stored, row.standards, self.alarms))
+            rows.append(row)
+        return dataclasses.replace(self, rows=tuple(rows), folder=folder)
+
 
 def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
-    path = folder / "audit.json"
+    stored = chain.head(folder)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
         told = stored["subject"]
         subject = Described(
             **{
@@ -177,12 +193,13 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                     why=row["why"],
                     seconds=row["seconds"],
                     when=row["when"],
+                    environment=row["environment"],
                 )
-            judgements = tuple(
+            found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
                 for j in row["judgements"]
             )
-            rows.append(Judged(answer=answer, judgements=judgements))
+            rows.append(Judged(answer=answer, judgements=found))
         return Audit(
             subject=subject,
             rows=tuple(rows),
@@ -194,13 +211,10 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             when=stored["when"],
             source=tuple(stored["source"]),
             folder=folder,
+            links=stored["links"],
         )
-    except FileNotFoundError as e:
-        raise AssayError(
-            f"{str(folder)!r} holds no finished audit ({e.filename!r} is missing); give the folder that `assay audit` "
-            f"named, or run the audit again to finish it."
-        ) from e
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
+        path = folder / chain.HEAD
         raise AssayError(f"Cannot read the audit {str(path)!r}: {type(e).__name__} {e}; audit again.") from e
 
 
@@ -318,7 +332,7 @@ def audit(
         seed=seed,
         device=device,
         alarms=alarms,
-        environment=environment(),
+        environment=environment(device),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         source=source,
         folder=folder,
@@ -331,8 +345,13 @@ def audit(
 
 
 def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
+    own = () if answer.finding is None else probe.standards
+    return judgements(answer, standards.limits.get(probe.name(), own), alarms)
+
+
+def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
+    """An answer held against its limits; `alarms` are those about the subject as a whole."""
     if answer.finding is None:
-        limits = standards.limits.get(probe.name(), ()) if answer.status == "does not apply" else ()
         return tuple(
             Judgement(
                 standard=limit,
@@ -340,17 +359,15 @@ def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tupl
                 verdict="cannot tell",
                 why=f"it was not asked: {answer.why}",
             )
-            for limit in limits
+            for limit in (limits if answer.status == "does not apply" else ())
         )
-    judgements = []
-    for standard in standards.limits.get(probe.name(), probe.standards):
+    found = []
+    for standard in limits:
         try:
-            judgements.append(judge(standard, answer.finding, alarms))
+            found.append(judge(standard, answer.finding, alarms))
         except AssayError as e:  # a limit on a measure that this probe does not have must not look like a pass
-            judgements.append(
-                Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e))
-            )
-    return tuple(judgements)
+            found.append(Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e)))
+    return tuple(found)
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:
@@ -370,20 +387,3 @@ def describe(subject: Subject, fingerprint: str) -> Described:
         origin=subject.origin,
         fingerprint=fingerprint,
     )
-
-
-def environment() -> dict[str, str]:
-    """The versions and the kind of machine behind the numbers."""
-    import os
-
-    told = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(os.cpu_count()),
-    }
-    for package in ("assay", "torch", "numpy"):
-        try:
-            told[package] = version(package)
-        except PackageNotFoundError:
-            told[package] = "not installed"
-    return told

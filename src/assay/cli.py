@@ -287,7 +287,9 @@ def report(run: RunFolder, debug: Debug = False) -> None:
     """
     from assay.audit import open_audit
     from assay.report import write
+    from assay.store.chain import refuse_changed
 
+    refuse_changed(run)
     write(open_audit(run), run)
     typer.echo(run / "report.html")
 
@@ -305,7 +307,9 @@ def diff(
     from assay.audit import open_audit
     from assay.report.diff import compare, render_diff
     from assay.store import write_atomically
+    from assay.store.chain import refuse_changed
 
+    refuse_changed(before), refuse_changed(after)
     old, new = open_audit(before, whole=True), open_audit(after, whole=True)
     write_atomically(after / "diff.html", render_diff(old, new))
     _show_changes(old, new, compare(old, new))
