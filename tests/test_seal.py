@@ -501,7 +501,7 @@ def test_a_key_that_cannot_seal(
     [
         ("nowhere", r"Cannot read '.*nowhere': No such file or directory; write the public key of a private one with"),
         ("text", r"is no key in PEM form; write the public key of a private one with: openssl pkey"),
-        ("private", r"holds a private key, which its owner keeps to himself; check with the public one: openssl pkey"),
+        ("private", r"holds a private key, which only its owner should have; check with the public one: openssl pkey"),
         ("locked", r"holds a private key, which"),
         ("certificate", r"holds a certificate; take its key out: openssl x509"),
         ("torn-public", r"is no public key that can be read; write one with: openssl pkey"),

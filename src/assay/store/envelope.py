@@ -89,7 +89,7 @@ def public_key(path: Path) -> EllipticCurvePublicKey:
     content, labels = _pem(path, f"write the public key of a private one with: {mend}")
     if any("PRIVATE KEY" in label for label in labels):
         raise AssayError(
-            f"{str(path)!r} holds a private key, which its owner keeps to himself; check with the public one: {mend}"
+            f"{str(path)!r} holds a private key, which only its owner should have; check with the public one: {mend}"
         )
     if "CERTIFICATE" in labels:
         raise AssayError(
