@@ -93,6 +93,11 @@ class Audit:
         return sorted(self.rows, key=lambda row: row.answer.status == "does not apply")
 
     @property
+    def made_otherwise(self) -> tuple[Judged, ...]:
+        """The rows that were found with other versions or on another machine than the audit was concluded with."""
+        return tuple(row for row in self.rows if row.answer.environment not in ({}, self.environment))
+
+    @property
     def status(self) -> int:
         """0 all pass, 1 any fails, 3 none fails but some cannot be told, 2 something broke and nothing failed."""
         verdicts = [row.verdict for row in self.rows]
