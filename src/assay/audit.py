@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay import shelf, store
 from assay.errors import AssayError
-from assay.finding import Alarm
+from assay.finding import Alarm, Finding
 from assay.probe import Answer, Probe, configure, put
 from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
 from assay.store import chain
+from assay.store.answers import finding_of
+from assay.store.typed import check_types
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -91,6 +93,11 @@ class Audit:
         return sorted(self.rows, key=lambda row: row.answer.status == "does not apply")
 
     @property
+    def made_otherwise(self) -> tuple[Judged, ...]:
+        """The rows that were found with other versions or on another machine than the audit was concluded with."""
+        return tuple(row for row in self.rows if row.answer.environment not in ({}, self.environment))
+
+    @property
     def status(self) -> int:
         """0 all pass, 1 any fails, 3 none fails but some cannot be told, 2 something broke and nothing failed."""
         verdicts = [row.verdict for row in self.rows]
@@ -157,7 +164,7 @@ class Audit:
         """The audit with the answers that stand in its folder: another audit of it may have been there first."""
         rows = []
         for row in self.rows:
-            path = folder / "findings" / f"{row.answer.probe}.json"
+            path = folder / finding_of(row.answer.probe)
             stored = store.load_answer(path, whole=False) if row.answer.finding and path.exists() else row.answer
             if stored.key == row.answer.key and (stored.when, stored.seconds) != (row.answer.when, row.answer.seconds):
                 row = Judged(answer=stored, judgements=judgements(stored, row.standards, self.alarms))
@@ -181,7 +188,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
         rows = []
         for row in stored["rows"]:
             if row["status"] == "asked":
-                answer = store.load_answer(folder / "findings" / f"{row['probe']}.json", whole)
+                answer = store.load_answer(folder / finding_of(row["probe"]), whole)
             else:
                 answer = Answer(
                     probe=row["probe"],
@@ -200,7 +207,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                 for j in row["judgements"]
             )
             rows.append(Judged(answer=answer, judgements=found))
-        return Audit(
+        audit = Audit(
             subject=subject,
             rows=tuple(rows),
             budget=stored["budget"],
@@ -213,6 +220,10 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             folder=folder,
             links=stored["links"],
         )
+        check_types(audit, leave=(Finding,))  # findings were looked at as they were read
+        return audit
+    except AssayError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError) as e:
         path = folder / chain.HEAD
         raise AssayError(f"Cannot read the audit {str(path)!r}: {type(e).__name__} {e}; audit again.") from e

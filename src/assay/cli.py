@@ -320,7 +320,7 @@ def diff(
 def verify(
     run: RunFolder,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="SUBJECT", help="Judge them on this subject instead.")
+        str | None, typer.Option("--subject", metavar="SUBJECT", help="What was audited, opened as `assay audit` does.")
     ] = None,
     data: Data = None,
     bounds: Bounds = None,
@@ -332,52 +332,56 @@ def verify(
     device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
-    """Judge the inputs that broke a model again.
+    """Check that a run is what was found: its files, its numbers, and the inputs that broke the model.
 
-    Each is shown to the model once more and checked against its box and ball; nothing is attacked.
+    Every file is compared with the digest that vouches for it, measures are computed again from their samples, and
+    verdicts judged again. No code and no consent is taken from the run: with --subject, and the options that opened it,
+    fingerprints, inputs, labels and answers are compared too, and each input that broke the model is shown to it once
+    more and checked against its box and ball; nothing is attacked. A model that comes with Assay is opened by its name.
 
-    Ends with 0 if all still hold, 1 if not.
+    Ends with 0 if all holds, 1 if a link is broken or a witness lost, 3 if nothing is, but something could not be
+    checked, as without --subject; 2 for bad input. Whoever made the run can make all its digests anew: `assay seal`
+    says who did.
 
-    Example: assay verify runs/20260301-120000-fashion-cnn
+    Example: assay verify runs/20260301-120000-model --subject model.pt2 --data images/
     """
-    from assay.audit import open_audit
-    from assay.probe import judge_witnesses, undisturbed
-    from assay.subjects import Source
+    from assay.verify import reference
+    from assay.verify import verify as check
 
-    stored = open_audit(run, whole=True)
-    if subject is None and not stored.source:
-        raise AssayError(
-            f"The run {str(run)!r} was made in Python and does not say how to open its subject; give --subject."
-        )
-    source = (
-        Source.from_words(stored.source)
-        if subject is None
-        else _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
-    )
+    name = subject
+    if name is None:
+        for given, option in ((data, "data"), (bounds, "bounds"), (mean, "mean"), (std, "std"), (size, "size")):
+            if given is not None:
+                raise AssayError(f"--{option} is about a subject; name that with --subject too.")
+        name = reference(run)
     with _meter() as meter:
-        ready, opened = _run(device, meter, debug), _open(source, meter)
-        same = opened.fingerprint() == stored.subject.fingerprint
-        table, lost = _table("question", "witnesses", "hold"), []
-        for row in stored.rows:
-            name, witnesses = row.answer.probe, row.answer.finding.witnesses if row.answer.finding else None
-            if witnesses is None:
-                table.add_row(name, "none", "")
-                continue
-            meter.doing(f"judging the witnesses of {name}")
-            with undisturbed(opened.model, ready):
-                held, reasons = judge_witnesses(witnesses, opened, ready)
-            table.add_row(name, str(len(held)), str(int(held.sum())))
-            lost += [
-                f"{name}, input {witnesses.index[i]}, {witnesses.how[i]}: {why}" for i, why in enumerate(reasons) if why
-            ]
-    console = _console()
+        if name is None:
+            done = check(run, doing=meter.doing)
+        else:
+            from assay.door import admit
+            from assay.subjects import open_subject
+
+            source = _source(name, data, bounds, mean, std, size, allow_pickle, draws)
+            done = check(run, lambda: admit(open_subject(source)), _run(device, meter, debug), doing=meter.doing)
+    console, table = _console(), _table("question", "measures", "follow from samples", "witnesses", "hold")
+    for q in (q for q in done.questions if q.measures):
+        own = f", {q.own_intervals} with an interval of its own" if q.own_intervals else ""
+        held = "" if q.held is None else str(q.held)
+        table.add_row(_plain(q.probe), str(q.measures), f"{q.follow}{own}", str(q.witnesses or "none"), held)
     console.print(table)
-    for each in lost:
-        _say(console, each)
-    if not same:
-        _say(console, "caution: this is not the subject that the run was made on; its weights, code or data differ")
-    typer.echo(f"{len(lost)} no longer hold" if lost else "every witness holds")
-    raise typer.Exit(1 if lost else 0)
+    for kind, sentences in (("broken", done.broken), ("lost", done.lost), ("not checked", done.unchecked)):
+        for each in sentences:
+            _say(console, f"{kind}: {each}")
+    typer.echo(_verified(len(done.broken), len(done.lost), len(done.unchecked)))
+    raise typer.Exit(done.status)
+
+
+def _verified(broken: int, lost: int, unchecked: int) -> str:
+    if broken or lost:
+        links = f"{broken} {'link is' if broken == 1 else 'links are'} broken"
+        witnesses = f"{lost} {'witness no longer holds' if lost == 1 else 'witnesses no longer hold'}"
+        return ", ".join([*([links] if broken else []), *([witnesses] if lost else [])])
+    return "every link holds, and not everything could be checked" if unchecked else "every link and witness holds"
 
 
 @app.command()

@@ -111,6 +111,11 @@ def _body(audit: Audit) -> str:
         f"Budget: {_md(words.budget(audit.budget))}. Seed {audit.seed}. "
         f"Measured {_md(words.moment(audit.when))} with {_md(words.made_with(audit.environment, audit.device))}. "
         f"Fingerprint of the subject: {_md(subject.fingerprint)}.",
+        *(
+            f"- {_md(row.answer.question)} Found {_md(words.moment(row.answer.when))} with "
+            f"{_md(words.made_with(row.answer.environment, audit.device))}."
+            for row in audit.made_otherwise
+        ),
         "",
         "## Limits of this card",
         "",

@@ -160,9 +160,10 @@ def budget(told: Mapping[str, Any]) -> str:
 
 
 def made_with(environment: Mapping[str, str], device: str) -> str:
-    """Versions and machine: 'Python 3.11.9, torch 2.6.0, Linux x86_64, 2 cores, device cpu'."""
-    said = {"python": "Python {}", "system": "{}", "cores": "{} cores"}
-    return ", ".join([*(said.get(k, f"{k} {{}}").format(v) for k, v in environment.items()), f"device {device}"])
+    """Versions and machine: 'Python 3.11.9, Linux x86_64, 2 cores, device cpu, torch 2.6.0, code 9f86d081884c'."""
+    said = {"python": "Python {}", "system": "{}", "cores": "{} cores", "code": "code {:.12}"}
+    told = {**environment, "device": environment.get("device", device)}
+    return ", ".join(said.get(k, f"{k} {{}}").format(v) for k, v in told.items())
 
 
 def setting(value: Any) -> str:

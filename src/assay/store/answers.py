@@ -31,6 +31,7 @@ from assay.store.files import (
     turn,
     write_atomically,
 )
+from assay.store.typed import check_types
 
 FORMAT = 2
 WITNESS_BYTES = 256 * 2**20
@@ -44,11 +45,9 @@ BROKEN = (OSError, LookupError, TypeError, ValueError, AttributeError, Arithmeti
 
 def save_answer(folder: Path, answer: Answer) -> None:
     """Write an answer. Where another audit of this folder has just answered the same question, that answer stands."""
-    if not re.fullmatch(r"[A-Za-z0-9+_-][A-Za-z0-9.+_-]*", answer.probe):
-        raise AssayError(f"The probe's name {answer.probe!r} is no file name; name its file in letters and digits.")
+    name = finding_of(answer.probe)
     with naming(folder / "findings"):
         make_folder(folder)
-    name = f"findings/{answer.probe}.json"
     for _ in range(TRIES):
         with turn(folder):
             if first_key(folder, name) == answer.key and _stands(folder, name):
@@ -96,6 +95,13 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
     write_atomically(folder / name, strict_json(stored))
 
 
+def finding_of(probe: str) -> str:
+    """Where the finding of a probe lies in its run; AssayError where its name would lead elsewhere."""
+    if not isinstance(probe, str) or not re.fullmatch(r"[A-Za-z0-9+_-][A-Za-z0-9.+_-]{0,99}", probe):
+        raise AssayError(f"The probe's name {str(probe)[:100]!r} is no file name; use letters, digits and - _ + .")
+    return f"findings/{probe}.json"
+
+
 def samples_of(probe: str) -> str:
     return f"samples/{probe}.parquet"
 
@@ -110,7 +116,7 @@ def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None
     What stands in its place in the own folder and cannot be believed (half of a file, another format, samples that were
     changed) is set aside, and the question is asked again.
     """
-    name = f"findings/{probe}.json"
+    name = finding_of(probe)
     if (folder / name).exists() or (folder / name).is_symlink():
         try:
             if first_key(folder, name) not in (key, None):
@@ -153,6 +159,8 @@ def load_answer(path: Path, whole: bool = True, linked: bool = False) -> Answer:
     try:
         stored = read_json(read(folder, name, JSON_BYTES))
         check_format(name, stored)
+        if name != finding_of(stored["probe"]):
+            raise ValueError(f"it is the finding of {stored['probe']!r}")
         samples = witnesses = None
         for other, wanted in links_of(stored).items() if whole or linked else ():
             if digest(folder, other) != wanted:
@@ -193,7 +201,7 @@ def links_of(stored: Mapping[str, Any]) -> dict[str, str]:
 
 def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witnesses: Witnesses | None = None) -> Answer:
     """The answer that a JSON object of ours tells of."""
-    return Answer(
+    answer = Answer(
         probe=stored["probe"],
         question=stored["question"],
         source=stored["source"],
@@ -206,6 +214,8 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
         when=stored["when"],
         environment=stored["environment"],
     )
+    check_types(answer, leave=(Table, Witnesses))
+    return answer
 
 
 def _table_bytes(table: Table) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError
-from assay.store.answers import BROKEN, check_format, links_of
+from assay.store.answers import BROKEN, check_format, finding_of, links_of
 from assay.store.files import JSON_BYTES, TEMPORARY, digest, read, read_json
 
 HEAD = "audit.json"
@@ -56,7 +56,7 @@ def refuse_changed(folder: Path) -> None:
 
 def stored(folder: Path, probes: Iterable[str]) -> dict[str, str]:
     """The first links of an audit that is about to be written: what stands in its folder by then."""
-    names = ("run.json", *(f"findings/{probe}.json" for probe in probes))
+    names = ("run.json", *map(finding_of, probes))
     return {name: digest(folder, name) for name in names if (folder / name).exists()}
 
 
@@ -94,6 +94,8 @@ def head(folder: Path) -> dict[str, Any]:
             f"{str(folder)!r} holds no finished audit ({e.filename!r} is missing); give the folder that `assay audit` "
             f"named, or run the audit again to finish it."
         ) from e
+    except AssayError:
+        raise
     except ValueError as e:
         raise AssayError(f"Cannot read the audit {str(folder / HEAD)!r}: {e}; audit again.") from e
 
@@ -108,7 +110,7 @@ def head_links(folder: Path) -> dict[str, str]:
 def finding_links(folder: Path, name: str) -> dict[str, str]:
     try:
         stored = read_json(read(folder, name, JSON_BYTES))
-        if name != f"findings/{stored['probe']}.json":
+        if name != finding_of(stored["probe"]):
             raise ValueError(f"it is the finding of {stored['probe']!r}")
         return links_of(stored)
     except (FileNotFoundError, AssayError):
