@@ -363,19 +363,15 @@ _FILE_FLAGS = (0x40086602, 0x401C5820)  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 def _refusals(*, network: bool, truncation: bool) -> list[_Refusal]:
     """`truncation` where Landlock has no rule against it."""
     unix, stream, in_order = 1, 1, 5
-    # A socket of this machine leads out as well: docker's, a desktop's. One of a connected pair leads nowhere, unless it
-    # sends datagrams, which carry an address each. CUDA makes one that listens, and never connects it.
-    sockets = [
-        _Refusal("socket", 0, but=(unix,)),
-        _Refusal("socket", 1, mask=0xF, but=(in_order,)),
-        _Refusal("connect"),
-    ]
+    # A socket of this machine leads out as well: docker's, a desktop's. One of a connected pair leads nowhere, unless
+    # it sends datagrams, which carry an address each. CUDA makes one that listens, and never connects it.
+    sockets = [_Refusal("connect"), _Refusal("socket", 0, but=(unix,)), _Refusal("socket", 1, 0xF, but=(in_order,))]
     if network:
         sockets = [_Refusal("socket", 0, but=(2, 10, 16))]  # IPv4, IPv6, and netlink for looking up names
     refusals = [
         *sockets,
         _Refusal("socketpair", 0, but=(unix,)),
-        _Refusal("socketpair", 1, mask=0xF, but=(stream,)),
+        _Refusal("socketpair", 1, 0xF, but=(stream,)),
         _Refusal("io_uring_setup"),  # opens sockets past this filter
         _Refusal("ptrace process_vm_readv process_vm_writev pidfd_getfd perf_event_open"),
         # Memory, queues and keys that all of a user's processes share without a file.
