@@ -210,7 +210,7 @@ ATTACKS = {
     PRIVILEGES: {
         "namespace": "native(libc.unshare(0x10000000))",
         "mount": "native(libc.mount(b'none', bytes(run), b'tmpfs', 0, None))",
-        "host's name": "import socket; socket.sethostname('forged')",
+        "host's name": "import socket; socket.sethostname(socket.gethostname())",
         "clock": "import time; time.clock_settime(time.CLOCK_REALTIME, time.time())",
         "priority": "os.nice(-5)",
     },
