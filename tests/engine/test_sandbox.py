@@ -154,6 +154,7 @@ ATTACKS = {
         "udp": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', given['tcp']))",
         "listen": "import socket; socket.create_server(('127.0.0.1', 0))",
         "unix": "import socket; socket.socket(1).connect(given['unix'])",
+        "unix in order": "import socket; socket.socket(1, 5).connect(given['unix in order'])",
         "abstract": "import socket; socket.socket(1).connect(given['abstract'])",
         "datagrams of a pair": "import socket; socket.socketpair(1, 2)[0].sendto(b'x', given['unix'])",
         "packets": "import socket; socket.socket(17, 3)",
@@ -209,7 +210,7 @@ ATTACKS = {
     PRIVILEGES: {
         "namespace": "native(libc.unshare(0x10000000))",
         "mount": "native(libc.mount(b'none', bytes(run), b'tmpfs', 0, None))",
-        "host's name": "import socket; socket.sethostname('forged')",
+        "host's name": "import socket; socket.sethostname(socket.gethostname())",
         "clock": "import time; time.clock_settime(time.CLOCK_REALTIME, time.time())",
         "priority": "os.nice(-5)",
     },
@@ -221,15 +222,15 @@ EACH = [(promise, name) for promise, attacks in ATTACKS.items() for name in atta
 def listeners(base: Path) -> Iterator[dict[str, Any]]:
     """Servers that count who came."""
     came: list[str] = []
-    ends: dict[str, Any] = {"came": came, "tcp": 0, "unix": str(base / "run" / "socket"), "abstract": f"\0{base}"}
+    ends: dict[str, Any] = {"came": came, "tcp": 0, "abstract": f"\0{base}"}
+    ends |= {"unix": str(base / "run" / "socket"), "unix in order": str(base / "run" / "socket-5")}
     tcp = socket.create_server(("127.0.0.1", 0))
     ends["tcp"] = tcp.getsockname()[1]
     opened = [tcp]
-    for name in ("unix", "abstract"):
-        if name == "unix" or sys.platform == "linux":
-            opened.append(socket.socket(socket.AF_UNIX))
-            opened[-1].bind(ends[name])
-            opened[-1].listen()
+    for name, kind in (("unix", 1), ("unix in order", 5), ("abstract", 1)) if sys.platform == "linux" else ():
+        opened.append(socket.socket(socket.AF_UNIX, kind))
+        opened[-1].bind(ends[name])
+        opened[-1].listen()
 
     def serve(server: socket.socket) -> None:
         while True:
@@ -255,7 +256,7 @@ def listeners(base: Path) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def attacked(base: Path, listeners: dict[str, Any]) -> dict[str, Any]:
     """All attacks, one after the other, in one confined interpreter."""
-    facts = {name: listeners[name] for name in ("tcp", "unix", "abstract")}
+    facts = {name: listeners[name] for name in ("tcp", "unix", "unix in order", "abstract")}
     facts |= {"home": str(Path.home()), "group": os.getpgrp()}
     tries = {f"{p}: {name}": textwrap.dedent(ATTACKS[p][name]) for p, name in EACH}
     return confined(base, tries, before=f"given |= {facts!r}")
@@ -363,7 +364,7 @@ def test_another_system_promises_nothing_and_raises_nothing(monkeypatch: pytest.
 CUTS = {name: ATTACKS[WRITES][name] for name in ("truncate", "truncate the data", "truncate by reading", "overwrite")}
 
 
-@pytest.mark.parametrize("abi", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("abi", [1, 2, 3, 5])
 def test_an_older_landlock_holds_what_it_can(base: Path, attacked: dict[str, Any], abi: int) -> None:
     need(attacked, WRITES)
     tries = {**CUTS, "read": ATTACKS[READS]["open"], "write": "(run / 'note').write_text('x')"}
@@ -371,7 +372,7 @@ def test_an_older_landlock_holds_what_it_can(base: Path, attacked: dict[str, Any
         base, tries, before=f"now = sandbox._landlock_abi; sandbox._landlock_abi = lambda c: min({abi}, now(c))"
     )
     assert {WRITES, READS} <= set(seen["held"])
-    assert (SIGNALS in seen["held"]) == (abi >= 6)
+    assert SIGNALS not in seen["held"]
     assert {name for name, s in seen["tried"].items() if s["error"] is None} == {"write"}
     assert (base / "data" / "rows").read_text() == "some rows"
 
@@ -482,8 +483,9 @@ def test_the_filter_refuses_what_it_names_on_either_machine(machine: str) -> Non
         assert number is not None
         return verdict(program, name, number, *arguments)
 
-    assert {family: call("socket", family) for family in range(46)} == dict.fromkeys(range(46), errno.EPERM)
-    assert [f for f in range(46) if not call("socket", f, program=opened)] == [2, 10, 16]
+    sockets = {(f, t) for f in range(46) for t in range(8) if not call("socket", f, t | 0o2000000)}
+    assert sockets == {(1, 5)}  # local, in order: leads nowhere without connect
+    assert [f for f in range(46) if not call("socket", f, 1, program=opened)] == [2, 10, 16]
     assert call("connect") == errno.EPERM
     assert call("connect", program=opened) == 0
     pairs = {(f, t) for f in range(46) for t in range(8) if not call("socketpair", f, t | 0o2000000)}
@@ -535,6 +537,7 @@ def test_secrets_stay_behind() -> None:
     kept = sandbox.scrubbed(here, home=Path("/runs/1/home"))
     assert {"PATH", "LC_ALL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ASSAY_DATA", "PYTHONPATH"} <= set(kept)
     assert kept["HOME"] == kept["TMPDIR"] == "/runs/1/home"
+    assert kept["ORT_DISABLE_TELEMETRY"] == "1"
     assert not {"x", "/run/agent", "/home/me", "/run/user/1", ":0"} & set(kept.values())
     assert not any("word@" in value for value in kept.values())
 
