@@ -1000,7 +1000,11 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    class PlainTable(Table):
+        def add_row(self, *cells: Any, **how: Any) -> None:
+            super().add_row(*(_plain(cell) if isinstance(cell, str) else cell for cell in cells), **how)
+
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -1094,6 +1098,7 @@ class Meter:
 
     def doing(self, what: str, total: int | None = None) -> None:
         """Say what the work is now; without a total, that it goes on."""
+        what = _plain(what)
         if self.bars is None:
             if time.monotonic() > self.due:
                 self.line(what)

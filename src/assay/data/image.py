@@ -53,7 +53,7 @@ def decode(source: Path | bytes, name: str, form: Form | None) -> NDArray[np.uin
 
 
 def _decoded(file: BinaryIO, name: str, form: Form | None) -> NDArray[np.uint8]:  # -> c h w
-    from PIL import Image
+    from PIL import Image, TiffImagePlugin
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tags and colours that are odd and harmless
@@ -61,6 +61,12 @@ def _decoded(file: BinaryIO, name: str, form: Form | None) -> NDArray[np.uint8]:
         with Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             _check_sides(name, width, height, "")
+            if isinstance(image, TiffImagePlugin.TiffImageFile):
+                across, down = (
+                    image.tag_v2.get(tag) for tag in (TiffImagePlugin.TILEWIDTH, TiffImagePlugin.TILELENGTH)
+                )
+                if isinstance(across, int) and isinstance(down, int):
+                    _check_sides(name, across, down, "in tiles of which one is taken whole, ")
             if image.mode in DEEP:
                 raise AssayError(f"{name} has more than 8 bits per pixel (mode {image.mode}); save it with 8 bits.")
             channels = form.channels if form else 1 if image.mode in GREY else 3

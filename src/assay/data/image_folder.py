@@ -41,13 +41,13 @@ class ImageFolder:
             raise AssayError(f"There is no folder {self.root}; give a folder with one sub-folder of images per class.")
         folders = sorted(entry for entry in self.root.iterdir() if entry.is_dir() and entry.name[0] != ".")
         for folder in folders:
-            refuse_leading_out(folder, self.root.resolve())
+            refuse_leading_out(folder, self.root)
         if not folders:
             raise AssayError(f"{self.root} has no sub-folders; put the images of each class into one of its own.")
         self.paths: list[Path] = []
         counts = []
         for folder in folders:
-            found = sorted(files_below(folder, SUFFIXES))
+            found = sorted(files_below(folder, self.root, SUFFIXES))
             if not found:
                 raise AssayError(f"Class folder {folder} holds no images ({' '.join(SUFFIXES)}); fill or remove it.")
             self.paths += found

@@ -28,8 +28,8 @@ class Parquet:
 
     `image` is an encoded image (binary), a struct {bytes, path} as Hugging Face's datasets write it, or a fixed-size
     list of uint8 or floats, nested for several axes (the layout rule is `assay.data.image.channels_first`). Only the
-    labels and one row group are held in memory, up to MOST_UNPACKED of it. `size` and `channels` are as for a folder of images. `classes` are
-    those given, or the names that datasets left in the file.
+    labels and one row group are held in memory, up to MOST_UNPACKED of it. `size` and `channels` are as for a folder of
+    images. `classes` are those given, or the names that datasets left in the file.
     """
 
     def __init__(

@@ -55,12 +55,12 @@ def read_plain(path: Path, most: int) -> bytes:
     return content
 
 
-def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """The files below a folder that end so, whatever the case; nothing hidden, no link that leads out, no pipe.
+def files_below(folder: Path, home: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """The files below a folder that end so, whatever the case; nothing hidden, no link that leads out of `home`, no pipe.
 
     A link to a folder is not followed.
     """
-    home, waiting = folder.resolve(), [folder]
+    waiting = [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
@@ -81,8 +81,8 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def refuse_leading_out(path: Path, home: Path) -> None:
-    """Refuse a link that leads out of the folder `home`, which is resolved."""
-    if not path.resolve().is_relative_to(home):
+    """Refuse a link that leads out of the folder `home`."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(home)):
         raise AssayError(f"{str(path)!r} is a link that leads out of {str(home)!r}; put a copy in its place.")
 
 

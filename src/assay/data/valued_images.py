@@ -93,7 +93,7 @@ def open_valued(path: str | Path, size: tuple[int, int] | None = None, channels:
     root = Path(path)
     if not root.is_dir():
         raise AssayError(f"There is no folder {root}; give a folder of images with a number each.")
-    paths = sorted(files_below(root, SUFFIXES))
+    paths = sorted(files_below(root, root, SUFFIXES))
     if not paths:
         raise AssayError(f"{root} holds no images ({' '.join(SUFFIXES)}); give a folder of images with a number each.")
     tables = sorted(p for p in root.iterdir() if p.suffix.lower() == ".csv" and p.name[0] != "." and p.is_file())
@@ -101,7 +101,7 @@ def open_valued(path: str | Path, size: tuple[int, int] | None = None, channels:
         names = " and ".join(table.name for table in tables)
         raise AssayError(f"{root} holds {len(tables)} CSV files, {names}; leave only the one with the numbers there.")
     for table in tables:
-        refuse_leading_out(table, root.resolve())
+        refuse_leading_out(table, root)
     values = _numbers_of_table(tables[0], root, paths) if tables else [_number_of_name(found) for found in paths]
     form = Form(channels or len(decode(paths[0], str(paths[0]), None)), size)
     return ValuedImages(root, paths, np.array(values, dtype=np.float64), form)
