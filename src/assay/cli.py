@@ -54,10 +54,7 @@ class Guarded(TyperGroup):
         except BaseException as e:  # a subject's code that calls sys.exit(0) must not look like a pass
             if type(e).__module__.startswith(("typer.", "click.")):  # its own usage errors and exits
                 raise
-            ours = isinstance(e, Exception) and not isinstance(e, AssayError)
-            _complain(
-                in_words(e).replace("; --debug", "; this should not happen, --debug") if ours else in_words(e), ctx
-            )
+            _complain(_in_words(e), ctx)
             raise typer.Exit(2) from e
 
 
@@ -112,6 +109,13 @@ def _make(folder: Path) -> None:
 def _print(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _in_words(e: BaseException) -> str:
+    place = PLACE.get()
+    says = place.line.in_words(e) if isinstance(place, Inside) else in_words(e)
+    ours = isinstance(e, Exception) and not isinstance(e, AssayError)
+    return says.replace("; --debug", "; this should not happen, --debug") if ours else says
 
 
 def _complain(what: str, ctx: typer.Context | None = None) -> None:

@@ -117,6 +117,8 @@ class Spoken(io.TextIOBase):
         self._line, self._terminal = line, terminal
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError("this takes text")  # by which click tells it from a file of bytes
         for start in range(0, len(text), 2**15):
             self._line.send(out=text[start : start + 2**15])
         return len(text)

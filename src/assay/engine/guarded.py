@@ -179,10 +179,7 @@ class Child:
             raise Died(f"took more than {self._allowed:g} s and was ended; give it longer with --timeout")
         allowed, taken = self._limits.memory, self._family.memory()
         if allowed is not None and taken is not None and taken > allowed:
-            raise Died(
-                f"took more than {allowed / 1e9:.3g} GB of memory and was ended; give it more with --memory, or a "
-                f"smaller batch"
-            )
+            raise Died(f"took more than {allowed / 1e9:.3g} GB of memory and was ended; give it more with --memory")
 
     def _how_it_ended(self) -> str:
         try:
@@ -294,9 +291,7 @@ class _Asking:
     def go_on(self) -> None:
         """Start a child and hear it out. One that settles nothing is the last: another would not get further."""
         settled = 0 if self.record is None else len(self.record.rows)
-        self.meter.doing(
-            "loading torch and the questions" if self.record is None else "starting the model's process anew"
-        )
+        self.meter.doing("loading torch and the questions" if self.record is None else "starting the model anew")
         self.place, why = None, "the model's process said that it was done before it was"
         with ExitStack() as stack:
             child = stack.enter_context(started(ASK, self.job.to_json(), self.limits, self.folder))
