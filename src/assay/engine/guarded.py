@@ -232,8 +232,9 @@ def handed_over() -> Iterator[Path]:
         except ImportError:
             yield folder
             return
-        lock = stack.enter_context(open(folder / "in-use", "w"))  # held as long as this process lives
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = stack.enter_context(open(folder / "lock", "w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held as long as this process lives, and before anyone can look for it
+        os.rename(folder / "lock", folder / "in-use")
         for other in folder.parent.glob("assay-*/in-use"):
             try:
                 with open(other) as theirs:
