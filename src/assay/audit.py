@@ -48,6 +48,11 @@ class Described:
     origin: tuple[str, ...]
     fingerprint: str
 
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Described:
+        lists = {name: tuple(told[name]) for name in ("classes", "shape", "origin")}
+        return cls(**{**told, **lists})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -176,15 +181,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
     stored = chain.head(folder)
     try:
-        told = stored["subject"]
-        subject = Described(
-            **{
-                **told,
-                "classes": tuple(told["classes"]),
-                "shape": tuple(told["shape"]),
-                "origin": tuple(told["origin"]),
-            }
-        )
+        subject = Described.from_json(stored["subject"])
         rows = []
         for row in stored["rows"]:
             if row["status"] == "asked":
@@ -262,6 +259,10 @@ class Question:
     """Else it is here only because the standards limit it."""
 
     @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Question:
+        return cls(**{**told, "own": tuple(Standard(**s) for s in told["own"])})
+
+    @classmethod
     def of(cls, probe: Probe, left_out: str | None = None, named: bool = True) -> Question:
         return cls(
             probe=probe.name(),
@@ -271,6 +272,20 @@ class Question:
             own=probe.standards,
             left_out=left_out,
             named=named,
+        )
+
+    def unanswered(self, key: str, why: str, seconds: float) -> Answer:
+        """The answer where the question broke."""
+        return Answer(
+            probe=self.probe,
+            question=self.question,
+            source=self.source,
+            settings=self.settings,
+            key=key,
+            status="failed",
+            why=why,
+            seconds=seconds,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
 
@@ -304,6 +319,11 @@ class Begun:
     alarms: tuple[Alarm, ...]
     keys: tuple[str, ...]
     """Of each question, in the order of the plan."""
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Begun:
+        alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
+        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]))
 
 
 class Asker:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from assay.errors import AssayError, SubjectError
+from assay.errors import AssayError, SubjectError, in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,6 +93,8 @@ class Run:
     open: Callable[[str], Subject] | None = None
     """Opens further subjects that a setting names. It runs their code, so that only whoever typed the names gives it:
     nothing that is read from a file or a stored run may."""
+    in_words: Callable[[BaseException], str] = in_words
+    """How what broke a question is told, in one line."""
 
     def further(self, name: str) -> Subject:
         """The subject of this name, among those that may be opened."""
