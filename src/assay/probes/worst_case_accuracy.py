@@ -206,6 +206,7 @@ class WorstCaseAccuracy(Probe):
                 targets=3 if steps < 50 else 9,
                 queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
                 gradients=subject.differentiable,
+                shrunk=draws == 1,
                 eot=draws,
                 bounds=bounds,
                 rng=shard.rng,
