@@ -79,7 +79,7 @@ class WorstCaseAccuracy(Probe):
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"])
+        index = run.pick(subject.data["test"], run.budget.dear)
         found = {
             norm: run.map(
                 partial(self._break, subject, run, norm), subject, "test", index, f"worst-case change, {norm}"
