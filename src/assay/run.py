@@ -26,17 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery."""
+    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery.
+
+    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other.
+    """
 
     name: str
     samples: int | None
     steps: int
     restarts: int
     shown: int = 8
+    dear: int | None = None
 
 
 BUDGETS = {
-    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "quick": Budget("quick", samples=500, steps=20, restarts=1, dear=200),
     "standard": Budget("standard", samples=2000, steps=50, restarts=2),
     "full": Budget("full", samples=None, steps=100, restarts=5),
 }

@@ -160,9 +160,10 @@ def budget(told: Mapping[str, Any]) -> str:
 
     samples = told.get("samples")
     inputs = "every input" if samples is None else f"at most {counted(samples, 'input')}"
+    dear = f", {told['dear']:,} where each is asked about dozens of times" if told.get("dear") else ""
     search = [counted(told[f"{thing}s"], thing) for thing in ("step", "restart") if f"{thing}s" in told]
     searched = f"; {' and '.join(search)} where a worst case is searched for" if search else ""
-    return f"{told.get('name', 'unnamed')}: {inputs} per question{searched}"
+    return f"{told.get('name', 'unnamed')}: {inputs} per question{dear}{searched}"
 
 
 def made_with(environment: Mapping[str, str], device: str) -> str:
