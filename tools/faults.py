@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, suppress, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,12 @@ def load(folder: Path) -> None:
         except SystemExit as e:
             if e.code not in (0, 1, 3):
                 raise SystemExit(f"faults: the audit fails without any fault: {aside.name}") from e
+    import hostile
+    import torch.export.pt2_archive._package
+
+    with suppress(ImportError):
+        import onnxruntime  # noqa: F401
+    hostile._exported()
 
 
 def undisturbed(folder: Path, trap: int) -> Undisturbed:
@@ -78,9 +84,9 @@ def short(path: str) -> str:
 
 
 def everything(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
-    from campaign import disk
+    from campaign import disk, files, inputs
 
-    return [*disk.cases(base, seed, quick)]
+    return [c for part in (disk, files, inputs) for c in part.cases(base, seed, quick)]
 
 
 def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
