@@ -97,14 +97,20 @@ def test_a_run_is_opened_again_by_its_key(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
     folder = store.open_run(tmp_path, "s", "aa", {})
     (folder / "findings").mkdir()
-    dead, alive = folder / "findings" / ".p.json.999999999", folder / f".audit.json.{os.getpid()}"
-    dead.write_text("half")
-    alive.write_text("half")
+    names = (f"findings/.p.json.{1:016x}.part", f".audit.json.{2:016x}.part", f".card.md.{3:016x}.part", ".hidden")
+    dead, alive, young, foreign = (folder / name for name in names)
+    for path in (dead, alive, young, foreign):
+        path.write_text("half")
+        os.utime(path, (0, 0) if path is not young else None)
+    with open(alive) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        store.open_run(tmp_path, "s", "aa", {})
+        assert [p.exists() for p in (dead, alive, young, foreign)] == [False, True, True, True]
     store.open_run(tmp_path, "s", "aa", {})
-    assert not dead.exists()
-    assert alive.exists()
+    assert not alive.exists()
 
 
 def test_half_a_file_is_never_seen(tmp_path, monkeypatch):
@@ -136,7 +142,7 @@ def test_a_broken_finding_is_named(tmp_path):
 
 
 def test_witnesses_that_would_fill_the_disk_are_counted_and_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "WITNESS_BYTES", 3 * 2 * 64)
+    monkeypatch.setattr(store.answers, "WITNESS_BYTES", 3 * 2 * 64)
     store.save_answer(tmp_path, answer())
     assert len(store.load_answer(tmp_path / "findings" / "p.json").finding.witnesses) == 3
     assert json.loads((tmp_path / "findings" / "p.json").read_text())["witnesses_left_out"] == 2

@@ -6,23 +6,21 @@ Importing this needs no torch, and a stored audit opens without it.
 from __future__ import annotations
 
 import dataclasses
-import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay import shelf, store
 from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.probe import Answer, Probe, configure, put
-from assay.run import Engine, Progress, Run, silent
+from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
+from assay.store import chain
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -57,6 +55,10 @@ class Judged:
     judgements: tuple[Judgement, ...]
 
     @property
+    def standards(self) -> tuple[Standard, ...]:
+        return tuple(j.standard for j in self.judgements if j.standard is not None)
+
+    @property
     def verdict(self) -> Verdict:
         if self.answer.status != "asked" and not self.judgements:
             return "not asked"
@@ -80,6 +82,8 @@ class Audit:
     source: tuple[str, ...]
     """The words that name this subject on the command line; empty for an audit made in Python."""
     folder: Path | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
 
     @property
     def answered_first(self) -> list[Judged]:
@@ -125,6 +129,7 @@ class Audit:
             "when": self.when,
             "source": list(self.source),
             "status": self.status,
+            "links": dict(self.links),
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -136,6 +141,7 @@ class Audit:
                     "settings": dict(row.answer.settings),
                     "seconds": row.answer.seconds,
                     "when": row.answer.when,
+                    "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
@@ -147,12 +153,22 @@ class Audit:
             ],
         }
 
+    def as_stored(self, folder: Path) -> Audit:
+        """The audit with the answers that stand in its folder: another audit of it may have been there first."""
+        rows = []
+        for row in self.rows:
+            path = folder / "findings" / f"{row.answer.probe}.json"
+            stored = store.load_answer(path, whole=False) if row.answer.finding and path.exists() else row.answer
+            if stored.key == row.answer.key and (stored.when, stored.seconds) != (row.answer.when, row.answer.seconds):
+                row = Judged(answer=stored, judgements=judgements(stored, row.standards, self.alarms))
+            rows.append(row)
+        return dataclasses.replace(self, rows=tuple(rows), folder=folder)
+
 
 def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
-    path = folder / "audit.json"
+    stored = chain.head(folder)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
         told = stored["subject"]
         subject = Described(
             **{
@@ -177,12 +193,13 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                     why=row["why"],
                     seconds=row["seconds"],
                     when=row["when"],
+                    environment=row["environment"],
                 )
-            judgements = tuple(
+            found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
                 for j in row["judgements"]
             )
-            rows.append(Judged(answer=answer, judgements=judgements))
+            rows.append(Judged(answer=answer, judgements=found))
         return Audit(
             subject=subject,
             rows=tuple(rows),
@@ -194,13 +211,10 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             when=stored["when"],
             source=tuple(stored["source"]),
             folder=folder,
+            links=stored["links"],
         )
-    except FileNotFoundError as e:
-        raise AssayError(
-            f"{str(folder)!r} holds no finished audit ({e.filename!r} is missing); give the folder that `assay audit` "
-            f"named, or run the audit again to finish it."
-        ) from e
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
+        path = folder / chain.HEAD
         raise AssayError(f"Cannot read the audit {str(path)!r}: {type(e).__name__} {e}; audit again.") from e
 
 
@@ -221,6 +235,178 @@ def questions(wanted: Sequence[str | Probe] | None, standards: Standards) -> lis
     return asked
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A probe as its judge sees it, who needs neither its code nor torch."""
+
+    probe: str
+    question: str
+    source: str
+    settings: Mapping[str, Any]
+    own: tuple[Standard, ...]
+    """Its own limits: they hold where the user's standards are silent."""
+    left_out: str | None = None
+    """Why it is not asked now; an answer from before is taken all the same."""
+    named: bool = True
+    """Else it is here only because the standards limit it."""
+
+    @classmethod
+    def of(cls, probe: Probe, left_out: str | None = None, named: bool = True) -> Question:
+        return cls(
+            probe=probe.name(),
+            question=probe.question(),
+            source=probe.source,
+            settings=probe.settings(),
+            own=probe.standards,
+            left_out=left_out,
+            named=named,
+        )
+
+
+class Planned(NamedTuple):
+    probe: Probe
+    question: Question
+
+
+def plan(wanted: Sequence[str | Probe] | None, standards: Standards, budget: str) -> list[Planned]:
+    """What an audit asks, in order, and at the end what it should have asked by the standards and does not."""
+    asked = questions(wanted, standards)
+    planned = []
+    for probe in asked:
+        long = wanted is None and budget == "quick" and not probe.in_quick
+        left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}" if long else None
+        planned.append(Planned(probe, Question.of(probe, left_out)))
+    named = {probe.name() for probe in asked}
+    for name, limits in standards.limits.items():
+        if limits and name not in named:
+            left_out = f"it has a limit, but is not among the questions named: --probe {name} asks it too"
+            probe = configure(shelf.load("probes", name), standards.settings.get(name, {}))
+            planned.append(Planned(probe, Question.of(probe, left_out, named=False)))
+    return planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What is known once the subject is open and before anything was asked."""
+
+    subject: Described
+    alarms: tuple[Alarm, ...]
+    keys: tuple[str, ...]
+    """Of each question, in the order of the plan."""
+
+
+class Asker:
+    """The side of an audit that needs the model: it lets the subject in, makes the keys, and puts one question a time.
+
+    A limit on a question that can never apply to this subject is an error: the standards are wrong.
+    """
+
+    def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+        from assay.door import admit
+        from assay.subject import check
+
+        check(subject)
+        self.subject, alarms = admit(subject)
+        self.planned, self.run = planned, run
+        for probe, _ in planned:
+            reason = probe.why_not(self.subject) if standards.limits.get(probe.name()) else None
+            if reason is not None:
+                raise AssayError(
+                    f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
+                    f"of the standards."
+                )
+        fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+        self.begun = Begun(
+            subject=describe(self.subject, fingerprint),
+            alarms=alarms,
+            keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
+        )
+
+    def put(self, place: int) -> Answer:
+        probe, question = self.planned[place]
+        return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+
+
+class Record:
+    """The side of an audit that needs no model and no torch: it keeps the answers as they come, judges them, concludes.
+
+    With `out`, the run is written below that folder as it goes. `told` hears of each answer, and whether it was asked
+    now.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Question],
+        begun: Begun,
+        *,
+        standards: Standards,
+        budget: str,
+        seed: int,
+        device: str,
+        out: Path | None,
+        told: Callable[[Judged, bool], None] = lambda row, asked: None,
+        source: tuple[str, ...] = (),
+    ) -> None:
+        self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
+        self.budget, self.seed, self.device, self.source = budget_named(budget), seed, device, source
+        self.rows: dict[int, Judged] = {}
+        self.folder: Path | None = None
+        if out is not None:
+            named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
+            key = blake2b(" ".join(k for _, k in named).encode(), digest_size=16).hexdigest()
+            manifest = {
+                "subject": begun.subject.name,
+                "source": list(source),
+                "budget": budget,
+                "seed": seed,
+                "probes": [probe for probe, _ in named],
+            }
+            self.folder = store.open_run(out, begun.subject.name, key, manifest)
+
+    def knows(self, place: int) -> bool:
+        """Whether this question has its answer, here or from before."""
+        question = self.asked[place]
+        if place not in self.rows and self.folder is not None and question.named:
+            key = self.begun.keys[place]
+            answer = store.find_answer(self.folder.parent, self.folder, question.probe, key)
+            if answer is not None:
+                self._enter(place, answer, asked=False)
+        return place in self.rows
+
+    def take(self, place: int, answer: Answer) -> None:
+        """Keep and judge an answer that was given now."""
+        if self.folder is not None and self.asked[place].left_out is None:
+            store.save_answer(self.folder, answer)
+        self._enter(place, answer, asked=True)
+
+    def _enter(self, place: int, answer: Answer, asked: bool) -> None:
+        question = self.asked[place]
+        row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
+        self.rows[place] = row
+        if question.named:
+            self.told(row, asked)
+
+    def conclude(self, **surroundings: str) -> Audit:
+        """The audit, written to its folder, of a record in which every question has its answer."""
+        done = Audit(
+            subject=self.begun.subject,
+            rows=tuple(self.rows[place] for place in range(len(self.asked))),
+            budget=dataclasses.asdict(self.budget),
+            seed=self.seed,
+            device=self.device,
+            alarms=self.begun.alarms,
+            environment={**environment(self.device), **surroundings},
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            source=self.source,
+            folder=self.folder,
+        )
+        if self.folder is not None:
+            from assay.report import write
+
+            write(done, self.folder)
+        return done
+
+
 def audit(
     subject: Subject,
     *,
@@ -237,7 +423,7 @@ def audit(
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
 ) -> Audit:
-    """Ask a subject many questions and judge the answers.
+    """Ask a subject many questions and judge the answers, all in this process.
 
     With `out`, the run is written below that folder as it goes, and an audit that was begun there goes on where it
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
@@ -249,13 +435,11 @@ def audit(
 
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
     """
-    from assay.door import admit
     from assay.engine.local import ThisProcess
-    from assay.subject import check
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
-    asked = questions(probes, standards)
+    planned = plan(probes, standards, budget)
     run = Run(
         engine=engine or ThisProcess(),
         budget=budget_named(budget),
@@ -265,74 +449,34 @@ def audit(
         debug=debug,
         open=open,
     )
-    check(subject)
-    subject, alarms = admit(subject)
-    named = {probe.name() for probe in asked}
-    unnamed = [
-        configure(shelf.load("probes", name), standards.settings.get(name, {}))
-        for name, limits in standards.limits.items()
-        if limits and name not in named
-    ]
-    for probe in (*asked, *unnamed):
-        reason = probe.why_not(subject) if standards.limits.get(probe.name()) else None
-        if reason is not None:
-            raise AssayError(
-                f"The limit on {probe.name()!r} can never apply to {subject.name!r}: {reason}; take it out of the "
-                f"standards."
-            )
-    fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
-    keys = [probe.key(fingerprint, run, behaviour) for probe in asked]
-    folder = None
-    if out is not None:
-        key = blake2b(" ".join(keys).encode(), digest_size=16).hexdigest()
-        manifest = {
-            "subject": subject.name,
-            "source": list(source),
-            "budget": budget,
-            "seed": seed,
-            "probes": [p.name() for p in asked],
-        }
-        folder = store.open_run(Path(out), subject.name, key, manifest)
-    rows = []
-    for probe, key in zip(asked, keys, strict=True):
-        answer = store.find_answer(folder.parent, folder, probe.name(), key) if folder else None
-        known = answer is not None
-        if answer is None:
-            left_out = None
-            if probes is None and budget == "quick" and not probe.in_quick:
-                left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}"
-            answer = put(probe, subject, run, key, left_out=left_out)
-            if folder and left_out is None:
-                store.save_answer(folder, answer)
-        row = Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms))
-        told(row, not known)
-        rows.append(row)
-    for probe in unnamed:
-        left_out = f"it has a limit, but is not among the questions named: --probe {probe.name()} asks it too"
-        answer = put(probe, subject, run, probe.key(fingerprint, run, behaviour), left_out=left_out)
-        rows.append(Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms)))
-    done = Audit(
-        subject=describe(subject, fingerprint),
-        rows=tuple(rows),
-        budget=dataclasses.asdict(run.budget),
+    asker = Asker(subject, planned, run, standards)
+    record = Record(
+        [question for _, question in planned],
+        asker.begun,
+        standards=standards,
+        budget=budget,
         seed=seed,
         device=device,
-        alarms=alarms,
-        environment=environment(),
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        out=None if out is None else Path(out),
+        told=told,
         source=source,
-        folder=folder,
     )
-    if folder:
-        from assay.report import write
+    for place in range(len(planned)):
+        if not record.knows(place):
+            record.take(place, asker.put(place))
+    return record.conclude()
 
-        write(done, folder)
-    return done
+
+def _judgements(
+    question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
+) -> tuple[Judgement, ...]:
+    own = () if answer.finding is None else question.own
+    return judgements(answer, standards.limits.get(question.probe, own), alarms)
 
 
-def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
+def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
+    """An answer held against its limits; `alarms` are those about the subject as a whole."""
     if answer.finding is None:
-        limits = standards.limits.get(probe.name(), ()) if answer.status == "does not apply" else ()
         return tuple(
             Judgement(
                 standard=limit,
@@ -340,17 +484,15 @@ def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tupl
                 verdict="cannot tell",
                 why=f"it was not asked: {answer.why}",
             )
-            for limit in limits
+            for limit in (limits if answer.status == "does not apply" else ())
         )
-    judgements = []
-    for standard in standards.limits.get(probe.name(), probe.standards):
+    found = []
+    for standard in limits:
         try:
-            judgements.append(judge(standard, answer.finding, alarms))
+            found.append(judge(standard, answer.finding, alarms))
         except AssayError as e:  # a limit on a measure that this probe does not have must not look like a pass
-            judgements.append(
-                Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e))
-            )
-    return tuple(judgements)
+            found.append(Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e)))
+    return tuple(found)
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:
@@ -370,20 +512,3 @@ def describe(subject: Subject, fingerprint: str) -> Described:
         origin=subject.origin,
         fingerprint=fingerprint,
     )
-
-
-def environment() -> dict[str, str]:
-    """The versions and the kind of machine behind the numbers."""
-    import os
-
-    told = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(os.cpu_count()),
-    }
-    for package in ("assay", "torch", "numpy"):
-        try:
-            told[package] = version(package)
-        except PackageNotFoundError:
-            told[package] = "not installed"
-    return told

@@ -9,13 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
+from assay.run import environment
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ class Answer:
     why: str = ""
     seconds: float = 0.0
     when: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -206,6 +209,7 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "settings": probe.settings(),
         "key": key or probe.key(subject.fingerprint(), run),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(run.device),
     }
     reason = probe.why_not(subject) or left_out
     if "Classification" in probe.tasks:

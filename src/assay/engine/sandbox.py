@@ -31,7 +31,6 @@ import stat
 import struct
 import sys
 import sysconfig
-import tempfile
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -259,7 +258,8 @@ def _real(names: Iterable[str]) -> set[Path]:
 
 def _more_than_software() -> list[Path]:
     """Folders that, with all above them, are never granted as a whole because a package lies there."""
-    names = [os.path.expanduser("~"), tempfile.gettempdir(), "/home", "/root", "/tmp", "/var", "/etc", "/run", "/boot"]
+    names = ["/home", "/root", "/tmp", "/var", "/etc", "/run", "/boot", os.environ.get("TMPDIR", "")]
+    names.append(os.path.expanduser("~"))
     try:
         import pwd
 
@@ -342,7 +342,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 
 
 class _Refusal(NamedTuple):
-    """System calls that fail with `code`: always, or by what `argument` & `mask` is: `only` these, or all `but` these."""
+    """System calls that fail with `code`: always, or when `argument` & `mask` is one of `only`, or none of `but`."""
 
     calls: str
     argument: int | None = None
@@ -427,7 +427,7 @@ def _program(refusals: Sequence[_Refusal], machine: str) -> list[tuple[int, int,
 
 
 class _Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]  # noqa: RUF012
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]
 
 
 def _filter_calls(libc: ctypes.CDLL, refusals: Sequence[_Refusal]) -> str:
@@ -478,14 +478,11 @@ def _drop_privileges(libc: ctypes.CDLL) -> str:
     return ""
 
 
-_KEPT = frozenset(
-    "PATH LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR USER LOGNAME VIRTUAL_ENV CONDA_PREFIX LD_LIBRARY_PATH LD_PRELOAD "
-    "SYSTEMROOT DYLD_LIBRARY_PATH".split()
+_KEPT = re.compile(
+    r"PATH|LANG|LANGUAGE|TZ|TERM|COLUMNS|LINES|NO_COLOR|USER|LOGNAME|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"|(ASSAY_|LC_|PYTHON|TORCH_|PYTORCH_|CUDA_|CUBLAS_|CUDNN_|NVIDIA_|HIP_|HSA_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_).*"
+    r"|DYLD_LIBRARY_PATH|SYSTEMROOT"
 )
-_KEPT_FAMILIES = (
-    "ASSAY_ LC_ PYTHON TORCH_ PYTORCH_ CUDA_ CUBLAS_ CUDNN_ NVIDIA_ HIP_ ROCR_ HSA_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ "
-    "NUMEXPR_"
-).split()
 _SECRET = re.compile("TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH")
 
 
@@ -494,11 +491,7 @@ def scrubbed(environ: Mapping[str, str], *, home: Path) -> dict[str, str]:
 
     Caches, settings and temporary files go into `home`, which `confine` must let it write.
     """
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name in _KEPT or (name.startswith(tuple(_KEPT_FAMILIES)) and not _SECRET.search(name))
-    }
+    kept = {name: value for name, value in environ.items() if _KEPT.fullmatch(name) and not _SECRET.search(name)}
     if site.ENABLE_USER_SITE:
         kept.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages of `pip install --user` hang on HOME
     kept.setdefault("LOGNAME", "assay")  # else Python looks it up in /etc/passwd
@@ -553,7 +546,8 @@ def _system_allows(name: str) -> bool:
     """Would the file's mode allow it? Landlock does not show in access(2), so what is left is Landlock's refusal."""
     if os.path.lexists(name):
         return os.access(name, os.R_OK) or os.access(name, os.W_OK)
-    return os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
+    folder = os.path.dirname(os.path.abspath(name))
+    return os.access(folder, os.W_OK) or not os.path.isdir(folder)
 
 
 def _hidden_module(name: str) -> str | None:
