@@ -50,6 +50,7 @@ def load(folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
+    os.environ["MPLCONFIGDIR"] = str(folder / "fonts")  # a user who has drawn before has such a list of fonts
     with open(folder / "loading.txt", "w") as aside, redirect_stdout(aside), redirect_stderr(aside):
         try:
             audit_here(out=str(folder / "loading"))()
@@ -84,9 +85,9 @@ def short(path: str) -> str:
 
 
 def everything(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
-    from campaign import disk, files, inputs
+    from campaign import disk, files, inputs, strangers, words
 
-    return [c for part in (disk, files, inputs) for c in part.cases(base, seed, quick)]
+    return [c for part in (disk, files, inputs, strangers, words) for c in part.cases(base, seed, quick)]
 
 
 def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class Room:
                     "HOME": str(self.path / "home"),
                     "TMPDIR": str(self.path / "tmp"),
                     "COLUMNS": "160",
+                    "MPLCONFIGDIR": str(self.path.parent / "fonts"),  # matplotlib's own list of them, made once
                     **{k: proxy for k in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
                     **environment,
                 }
