@@ -90,7 +90,7 @@ def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["assay", *words])
             with pytest.raises(SystemExit) as ended:
-                cli.main()
+                cli.main(guarded=False)
         assert isinstance(ended.value.code, int)
         return Ended(ended.value.code, *capfd.readouterr())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay import shelf, store
 from assay.errors import AssayError
@@ -47,6 +47,11 @@ class Described:
     differentiable: bool
     origin: tuple[str, ...]
     fingerprint: str
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Described:
+        lists = {name: tuple(told[name]) for name in ("classes", "shape", "origin")}
+        return cls(**{**told, **lists})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,15 +181,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
     stored = chain.head(folder)
     try:
-        told = stored["subject"]
-        subject = Described(
-            **{
-                **told,
-                "classes": tuple(told["classes"]),
-                "shape": tuple(told["shape"]),
-                "origin": tuple(told["origin"]),
-            }
-        )
+        subject = Described.from_json(stored["subject"])
         rows = []
         for row in stored["rows"]:
             if row["status"] == "asked":
@@ -246,6 +243,201 @@ def questions(wanted: Sequence[str | Probe] | None, standards: Standards) -> lis
     return asked
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A probe as its judge sees it, who needs neither its code nor torch."""
+
+    probe: str
+    question: str
+    source: str
+    settings: Mapping[str, Any]
+    own: tuple[Standard, ...]
+    """Its own limits: they hold where the user's standards are silent."""
+    left_out: str | None = None
+    """Why it is not asked now; an answer from before is taken all the same."""
+    named: bool = True
+    """Else it is here only because the standards limit it."""
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Question:
+        return cls(**{**told, "own": tuple(Standard(**s) for s in told["own"])})
+
+    @classmethod
+    def of(cls, probe: Probe, left_out: str | None = None, named: bool = True) -> Question:
+        return cls(
+            probe=probe.name(),
+            question=probe.question(),
+            source=probe.source,
+            settings=probe.settings(),
+            own=probe.standards,
+            left_out=left_out,
+            named=named,
+        )
+
+    def unanswered(self, key: str, why: str, seconds: float) -> Answer:
+        """The answer where the question broke."""
+        return Answer(
+            probe=self.probe,
+            question=self.question,
+            source=self.source,
+            settings=self.settings,
+            key=key,
+            status="failed",
+            why=why,
+            seconds=seconds,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+class Planned(NamedTuple):
+    probe: Probe
+    question: Question
+
+
+def plan(wanted: Sequence[str | Probe] | None, standards: Standards, budget: str) -> list[Planned]:
+    """What an audit asks, in order, and at the end what it should have asked by the standards and does not."""
+    asked = questions(wanted, standards)
+    planned = []
+    for probe in asked:
+        long = wanted is None and budget == "quick" and not probe.in_quick
+        left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}" if long else None
+        planned.append(Planned(probe, Question.of(probe, left_out)))
+    named = {probe.name() for probe in asked}
+    for name, limits in standards.limits.items():
+        if limits and name not in named:
+            left_out = f"it has a limit, but is not among the questions named: --probe {name} asks it too"
+            probe = configure(shelf.load("probes", name), standards.settings.get(name, {}))
+            planned.append(Planned(probe, Question.of(probe, left_out, named=False)))
+    return planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What is known once the subject is open and before anything was asked."""
+
+    subject: Described
+    alarms: tuple[Alarm, ...]
+    keys: tuple[str, ...]
+    """Of each question, in the order of the plan."""
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Begun:
+        alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
+        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]))
+
+
+class Asker:
+    """The side of an audit that needs the model: it lets the subject in, makes the keys, and puts one question a time.
+
+    A limit on a question that can never apply to this subject is an error: the standards are wrong.
+    """
+
+    def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+        from assay.door import admit
+        from assay.subject import check
+
+        check(subject)
+        self.subject, alarms = admit(subject)
+        self.planned, self.run = planned, run
+        for probe, _ in planned:
+            reason = probe.why_not(self.subject) if standards.limits.get(probe.name()) else None
+            if reason is not None:
+                raise AssayError(
+                    f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
+                    f"of the standards."
+                )
+        fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+        self.begun = Begun(
+            subject=describe(self.subject, fingerprint),
+            alarms=alarms,
+            keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
+        )
+
+    def put(self, place: int) -> Answer:
+        probe, question = self.planned[place]
+        return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+
+
+class Record:
+    """The side of an audit that needs no model and no torch: it keeps the answers as they come, judges them, concludes.
+
+    With `out`, the run is written below that folder as it goes. `told` hears of each answer, and whether it was asked
+    now.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Question],
+        begun: Begun,
+        *,
+        standards: Standards,
+        budget: str,
+        seed: int,
+        device: str,
+        out: Path | None,
+        told: Callable[[Judged, bool], None] = lambda row, asked: None,
+        source: tuple[str, ...] = (),
+    ) -> None:
+        self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
+        self.budget, self.seed, self.device, self.source = budget_named(budget), seed, device, source
+        self.rows: dict[int, Judged] = {}
+        self.folder: Path | None = None
+        if out is not None:
+            named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
+            key = blake2b(" ".join(k for _, k in named).encode(), digest_size=16).hexdigest()
+            manifest = {
+                "subject": begun.subject.name,
+                "source": list(source),
+                "budget": budget,
+                "seed": seed,
+                "probes": [probe for probe, _ in named],
+            }
+            self.folder = store.open_run(out, begun.subject.name, key, manifest)
+
+    def knows(self, place: int) -> bool:
+        """Whether this question has its answer, here or from before."""
+        question = self.asked[place]
+        if place not in self.rows and self.folder is not None and question.named:
+            key = self.begun.keys[place]
+            answer = store.find_answer(self.folder.parent, self.folder, question.probe, key)
+            if answer is not None:
+                self._enter(place, answer, asked=False)
+        return place in self.rows
+
+    def take(self, place: int, answer: Answer) -> None:
+        """Keep and judge an answer that was given now."""
+        if self.folder is not None and self.asked[place].left_out is None:
+            store.save_answer(self.folder, answer)
+        self._enter(place, answer, asked=True)
+
+    def _enter(self, place: int, answer: Answer, asked: bool) -> None:
+        question = self.asked[place]
+        row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
+        self.rows[place] = row
+        if question.named:
+            self.told(row, asked)
+
+    def conclude(self, **surroundings: str) -> Audit:
+        """The audit, written to its folder, of a record in which every question has its answer."""
+        done = Audit(
+            subject=self.begun.subject,
+            rows=tuple(self.rows[place] for place in range(len(self.asked))),
+            budget=dataclasses.asdict(self.budget),
+            seed=self.seed,
+            device=self.device,
+            alarms=self.begun.alarms,
+            environment={**environment(self.device), **surroundings},
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            source=self.source,
+            folder=self.folder,
+        )
+        if self.folder is not None:
+            from assay.report import write
+
+            write(done, self.folder)
+        return done
+
+
 def audit(
     subject: Subject,
     *,
@@ -262,7 +454,7 @@ def audit(
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
 ) -> Audit:
-    """Ask a subject many questions and judge the answers.
+    """Ask a subject many questions and judge the answers, all in this process.
 
     With `out`, the run is written below that folder as it goes, and an audit that was begun there goes on where it
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
@@ -274,13 +466,11 @@ def audit(
 
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
     """
-    from assay.door import admit
     from assay.engine.local import ThisProcess
-    from assay.subject import check
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
-    asked = questions(probes, standards)
+    planned = plan(probes, standards, budget)
     run = Run(
         engine=engine or ThisProcess(),
         budget=budget_named(budget),
@@ -290,74 +480,29 @@ def audit(
         debug=debug,
         open=open,
     )
-    check(subject)
-    subject, alarms = admit(subject)
-    named = {probe.name() for probe in asked}
-    unnamed = [
-        configure(shelf.load("probes", name), standards.settings.get(name, {}))
-        for name, limits in standards.limits.items()
-        if limits and name not in named
-    ]
-    for probe in (*asked, *unnamed):
-        reason = probe.why_not(subject) if standards.limits.get(probe.name()) else None
-        if reason is not None:
-            raise AssayError(
-                f"The limit on {probe.name()!r} can never apply to {subject.name!r}: {reason}; take it out of the "
-                f"standards."
-            )
-    fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
-    keys = [probe.key(fingerprint, run, behaviour) for probe in asked]
-    folder = None
-    if out is not None:
-        key = blake2b(" ".join(keys).encode(), digest_size=16).hexdigest()
-        manifest = {
-            "subject": subject.name,
-            "source": list(source),
-            "budget": budget,
-            "seed": seed,
-            "probes": [p.name() for p in asked],
-        }
-        folder = store.open_run(Path(out), subject.name, key, manifest)
-    rows = []
-    for probe, key in zip(asked, keys, strict=True):
-        answer = store.find_answer(folder.parent, folder, probe.name(), key) if folder else None
-        known = answer is not None
-        if answer is None:
-            left_out = None
-            if probes is None and budget == "quick" and not probe.in_quick:
-                left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}"
-            answer = put(probe, subject, run, key, left_out=left_out)
-            if folder and left_out is None:
-                store.save_answer(folder, answer)
-        row = Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms))
-        told(row, not known)
-        rows.append(row)
-    for probe in unnamed:
-        left_out = f"it has a limit, but is not among the questions named: --probe {probe.name()} asks it too"
-        answer = put(probe, subject, run, probe.key(fingerprint, run, behaviour), left_out=left_out)
-        rows.append(Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms)))
-    done = Audit(
-        subject=describe(subject, fingerprint),
-        rows=tuple(rows),
-        budget=dataclasses.asdict(run.budget),
+    asker = Asker(subject, planned, run, standards)
+    record = Record(
+        [question for _, question in planned],
+        asker.begun,
+        standards=standards,
+        budget=budget,
         seed=seed,
         device=device,
-        alarms=alarms,
-        environment=environment(device),
-        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        out=None if out is None else Path(out),
+        told=told,
         source=source,
-        folder=folder,
     )
-    if folder:
-        from assay.report import write
+    for place in range(len(planned)):
+        if not record.knows(place):
+            record.take(place, asker.put(place))
+    return record.conclude()
 
-        write(done, folder)
-    return done
 
-
-def _judgements(probe: Probe, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
-    own = () if answer.finding is None else probe.standards
-    return judgements(answer, standards.limits.get(probe.name(), own), alarms)
+def _judgements(
+    question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
+) -> tuple[Judgement, ...]:
+    own = () if answer.finding is None else question.own
+    return judgements(answer, standards.limits.get(question.probe, own), alarms)
 
 
 def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:

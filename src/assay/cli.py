@@ -10,17 +10,17 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from assay.errors import AssayError
+from assay.errors import AssayError, in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from assay.audit import Audit, Judged
+    from assay.engine.child import Line
+    from assay.engine.guarded import Limits
+    from assay.engine.job import Job
     from assay.ledger import Entry
-    from assay.probe import Probe
     from assay.report.diff import Change
     from assay.run import Run, Tick
     from assay.shelf import Shelf
-    from assay.standard import Standards
     from assay.subject import Subject
     from assay.subjects import Source
 
@@ -50,17 +51,71 @@ class Guarded(TyperGroup):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush complains again
             raise typer.Exit(141) from None
-        except SystemExit as e:  # a subject's code that calls sys.exit(0) must not look like a pass
-            _complain(f"the subject's code called sys.exit({e.code!r}); take that out")
-            raise typer.Exit(2) from e
-        except AssayError as e:
-            _complain(str(e), ctx)
-            raise typer.Exit(2) from e
-        except Exception as e:
+        except BaseException as e:  # a subject's code that calls sys.exit(0) must not look like a pass
             if type(e).__module__.startswith(("typer.", "click.")):  # its own usage errors and exits
                 raise
-            _complain(f"{type(e).__name__}: {e}; this should not happen, --debug shows where", ctx)
+            _complain(_in_words(e), ctx)
             raise typer.Exit(2) from e
+
+
+@dataclass(frozen=True)
+class Parent:
+    """This process guards: what opens a model runs in a child."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """This process is such a child."""
+
+    line: Line
+
+
+PLACE: ContextVar[Parent | Inside | None] = ContextVar("PLACE", default=None)
+"""Where commands run; None: here, models too."""
+
+
+class InChild(TyperCommand):
+    """A command that opens a model, or a stranger's files, as a whole: in a child, whose word for its status counts."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # as above
+        place, given = PLACE.get(), ctx.params
+        if isinstance(place, Inside) and place.line.sandbox:
+            from assay.engine.job import named_paths
+
+            words = [str(w) for v in given.values() for w in (v if isinstance(v, tuple | list) else (v,)) if w]
+            out = [given["out"]] if "out" in given else []
+            for folder in out:
+                _make(folder)
+            place.line.confine(named_paths(words), out)
+        if not isinstance(place, Parent):
+            return super().invoke(ctx)
+        from assay.engine.guarded import command_guarded
+
+        limits = _limits(given.get("budget", "quick"), given["timeout"], given["memory"], given["sandbox"])
+        job = {"words": place.words, "terminal": sys.stdout.isatty()}
+        raise typer.Exit(command_guarded("assay.cli:child", job, limits, _print, _complain))
+
+
+def _make(folder: Path) -> None:
+    """A folder to write into must be there before all others are shut."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise AssayError(f"Cannot write {str(folder)!r}: {e.strerror or e}; choose another folder with --out.") from e
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _in_words(e: BaseException) -> str:
+    place = PLACE.get()
+    says = place.line.in_words(e) if isinstance(place, Inside) else in_words(e)
+    ours = isinstance(e, Exception) and not isinstance(e, AssayError)
+    return says.replace("; --debug", "; this should not happen, --debug") if ours else says
 
 
 def _complain(what: str, ctx: typer.Context | None = None) -> None:
@@ -156,6 +211,32 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example radius=8/255; may be given again."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show where an error came from.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="The most that one question may take, and opening the model; of other work, the most between two signs of "
+        "progress. [default: 1800, 14400 for standard, 172800 for full]",
+    ),
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory",
+        metavar="GB",
+        help="The most that the model's process, and what it starts, may hold in main memory (not a GPU's); Linux "
+        "only. [default: 90 % of what there is]",
+    ),
+]
+Sandbox = Annotated[
+    bool,
+    typer.Option(
+        "--sandbox/--no-sandbox",
+        help="Run the model without network, without writing outside the run, without reading outside its folder, its "
+        "data and the interpreter, as far as this system can.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `assay audit` named.")]
 
 
@@ -182,6 +263,9 @@ def audit(
     seed: Seed = 0,
     device: Device = "cpu",
     out: Out = Path("runs"),
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Ask many questions, judge the answers, write a report.
@@ -192,16 +276,20 @@ def audit(
 
     Example: assay audit model.pt2 --data images/ --standards assay.toml
     """
-    from assay.audit import questions
-    from assay.run import budget as budget_named
+    from assay.engine.job import Job
     from assay.standard import Standards, read_standards
 
-    budget_named(budget)
-    limits = read_standards(standards) if standards is not None else Standards()
-    named = list(dict.fromkeys(probe)) if probe else None
-    count = len(questions(named, limits))  # a name that nobody knows is told before the subject is opened
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
-    done = _audit(source, named, count, limits, budget, seed, device, out, debug)
+    limits = _limits(budget, timeout, memory, sandbox)
+    job = Job(
+        source=_source(subject, data, bounds, mean, std, size, allow_pickle, draws),
+        probes=tuple(dict.fromkeys(probe)) if probe else None,
+        standards=read_standards(standards) if standards is not None else Standards(),
+        budget=budget,
+        seed=seed,
+        device=device,
+        debug=debug,
+    )
+    done = _audit(job, limits, out)
     _show(done)
     raise typer.Exit(done.status)
 
@@ -222,23 +310,29 @@ def ask(
     seed: Seed = 0,
     device: Device = "cpu",
     out: Out = Path("runs"),
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Ask one question, with settings of your own.
 
     Example: assay ask worst-case-accuracy fashion-cnn --set radius=0.03
     """
-    from assay import shelf
-    from assay.probe import configure
+    from assay.engine.job import Job
     from assay.report.words import in_full
-    from assay.run import budget as budget_named
-    from assay.standard import Standards
 
-    budget_named(budget)
-    asked = configure(shelf.load("probes", probe), _pairs(settings))
-    source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
-    typed = getattr(asked, "others", ())
-    done = _audit(source, [asked], 1, Standards(), budget, seed, device, out, debug, typed)
+    limits = _limits(budget, timeout, memory, sandbox)
+    job = Job(
+        source=_source(subject, data, bounds, mean, std, size, allow_pickle, draws),
+        probes=(probe,),
+        settings=_pairs(settings),
+        budget=budget,
+        seed=seed,
+        device=device,
+        debug=debug,
+    )
+    done = _audit(job, limits, out)
     out_to = _console()
     answer = done.rows[0].answer
     if answer.finding is not None:
@@ -317,7 +411,7 @@ def diff(
     typer.echo(after / "diff.html")
 
 
-@app.command()
+@app.command(cls=InChild)
 def verify(
     run: RunFolder,
     subject: Annotated[
@@ -331,6 +425,9 @@ def verify(
     draws: Draws = None,
     allow_pickle: AllowPickle = False,
     device: Device = "cpu",
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Check that a run is what was found: its files, its numbers, and the inputs that broke the model.
@@ -386,6 +483,91 @@ def _verified(broken: int, lost: int, unchecked: int) -> str:
 
 
 @app.command()
+def seal(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run to seal.", show_default=False)] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="FILE", help="PEM: the private key to seal with, or the public one to check with."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="PATH", help="The model's file or folder, byte by byte.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="PATH", help="The data's file or folder, byte by byte.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="BUNDLE", help="Judge this seal, or a model.sig, instead.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="RUN", help="With --check: the run, if the seal does not lie in its folder."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Sign a run with your own key, or check what somebody sealed. No network is used.
+
+    The seal holds digests of every file of the run and, where they are given, of the model and the data. With --model,
+    seal/model.sig is what `model_signing verify key` reads; seal/bom.cdx.json is a CycloneDX bill of materials.
+    An encrypted key's passphrase is asked for, or taken from ASSAY_KEY_PASSPHRASE.
+
+    With --check, ends with 0 if the seal is whole, 1 if something broke, 2 for bad input. Whether the numbers are
+    right is another question: assay verify.
+
+    Example: assay seal runs/20260301-120000-fashion-cnn --key key.pem --model model.pt2
+
+    Example: assay seal --check runs/20260301-120000-fashion-cnn --key key.pub --model model.pt2
+    """
+    from assay.store.envelope import NEW_KEY
+    from assay.store.seal import check as judge
+    from assay.store.seal import seal as sign
+
+    if key is None:
+        raise AssayError(f"A seal needs --key; make one with: {NEW_KEY} (its public half: openssl pkey -pubout)")
+    if check is None:
+        if run is None or against is not None:
+            raise AssayError("Say what to seal: assay seal RUN --key FILE; --run goes with --check.")
+        with _meter() as meter:
+            made = sign(run, key, model=model, data=data, passphrase=_passphrase, doing=meter.doing)
+        _say(_console(), f"sealed {_counted(made.counts)} with the key {made.signer[:16]}")
+        if "model" not in made.counts:
+            _say(_console(), "the model's bytes are not sealed, only Assay's fingerprint of it: --model seals them")
+        typer.echo(made.bundle)
+        return
+    if run is not None:
+        raise AssayError(f"With --check, say --run {str(run)!r}: RUN alone is a run to seal.")
+    with _meter() as meter:
+        done = judge(check, key, run=against, model=model, data=data, doing=meter.doing)
+    console = _console()
+    for link in done.broken[:SHOWN]:
+        _say(console, f"broken: {link}")
+    if len(done.broken) > SHOWN:
+        _say(console, f"and {len(done.broken) - SHOWN} more")
+    for part in done.unseen:
+        _say(console, f"the {part} is sealed too, and was not compared: give --{part}")
+    when = f", sealed {done.when}" if done.when else ""
+    what = f"the signature is of the key {done.signer[:16]}{when}; compared {_counted(done.counts)}"
+    _say(console, f"broken: {len(done.broken)} of its links" if done.broken else f"whole: {what}")
+    raise typer.Exit(1 if done.broken else 0)
+
+
+SHOWN = 20
+"""Broken links that are told one by one."""
+
+
+def _counted(counts: Mapping[Any, int]) -> str:
+    return ", ".join(f"{n} {'file' if n == 1 else 'files'} of the {part}" for part, n in counts.items())
+
+
+def _passphrase() -> str | None:
+    if not sys.stdin.isatty():
+        return None
+    given: str = typer.prompt("Passphrase of the key", hide_input=True, err=True)
+    return given
+
+
+@app.command(cls=InChild)
 def cure(
     remedy: Annotated[str, typer.Argument(metavar="REMEDY", help="A name of `assay remedies`.")],
     subject: SubjectName = "fashion-cnn",
@@ -406,6 +588,9 @@ def cure(
     seed: Seed = 0,
     device: Device = "cpu",
     out: Out = Path("runs"),
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Audit, apply a remedy, audit again, and compare. The cured weights are kept beside the page.
@@ -444,7 +629,7 @@ def cure(
     raise typer.Exit(done.status)
 
 
-@app.command()
+@app.command(cls=InChild)
 def explain(
     subject: SubjectName = "fashion-cnn",
     given: Annotated[
@@ -509,6 +694,9 @@ def explain(
     seed: Seed = 0,
     device: Device = "cpu",
     out: Out = Path("runs"),
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Explain one answer by many maps, and put each map on trial.
@@ -593,7 +781,7 @@ def explain(
     typer.echo(done.page)
 
 
-@app.command()
+@app.command(cls=InChild)
 def rank(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images with a number each: see above.")],
     architecture: Annotated[
@@ -631,6 +819,9 @@ def rank(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where ranker.safetensors is written.")] = Path(
         "ranker"
     ),
+    timeout: Timeout = None,
+    memory: Memory = None,
+    sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
     """Train a model that says which of two images has the higher number, and draws what it sees.
@@ -804,21 +995,16 @@ def _pairs(settings: Sequence[str] | None) -> dict[str, str]:
 
 
 def _device(name: str) -> str:
-    import torch
+    from assay.engine.opening import device_named
 
-    if name not in ("cpu", "cuda", "auto"):
-        raise AssayError(f"There is no device {name!r}; choose cpu, cuda or auto.")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise AssayError("--device 'cuda' was asked for, but torch sees no GPU here; use --device cpu or auto.")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    return device_named(name)
 
 
 def _open(source: Source, meter: Meter) -> Subject:
-    meter.doing(f"opening {source.subject}")
-    from assay.door import admit
-    from assay.subjects import open_subject
+    from assay.engine.opening import opened
 
-    return admit(open_subject(source)).subject
+    meter.doing(f"opening {source.subject}")
+    return opened(source)
 
 
 def _run(device: str, meter: Meter, debug: bool, budget: str = "quick", seed: int = 0) -> Run:
@@ -836,51 +1022,38 @@ def _run(device: str, meter: Meter, debug: bool, budget: str = "quick", seed: in
     )
 
 
-def _audit(
-    source: Source,
-    asked: Sequence[str | Probe] | None,
-    count: int,
-    standards: Standards,
-    budget: str,
-    seed: int,
-    device: str,
-    out: Path,
-    debug: bool,
-    typed: Sequence[str] = (),
-) -> Audit:
-    """Audit what the source names; `typed` are further subjects of this command line, which may run their code."""
+def _limits(budget: str, timeout: float | None, memory: float | None, sandbox: bool) -> Limits:
+    from assay.engine.guarded import Limits
+    from assay.run import budget as budget_named
+
+    return Limits.of(budget_named(budget).name, timeout, memory, sandbox)
+
+
+def _audit(job: Job, limits: Limits, out: Path) -> Audit:
+    """Ask what the job wants: in a child where this process guards, else here."""
     from assay.audit import audit
 
+    if isinstance(PLACE.get(), Parent):
+        from assay.engine.guarded import audit_guarded
+
+        with _meter() as meter:
+            return audit_guarded(job, limits, out, meter)
+    count = len(job.plan())  # a name that nobody knows is told before the subject is opened
     with _meter(count) as meter:
-        place, opened = _device(device), _open(source, meter)
-
-        @cache
-        def further(name: str) -> Subject:
-            from assay import shelf
-            from assay.subjects import Source
-
-            if name in shelf.names("subjects"):
-                return _open(Source(name), meter)
-            if name not in typed:
-                raise AssayError(
-                    f"The model {name!r} is named in a file; its code runs only if you type it: assay ask PROBE --set "
-                    f"others={name}."
-                )
-            return _open(replace(source, subject=name, draws=None), meter)
-
+        place, opened = _device(job.device), _open(job.source, meter)
         return audit(
             opened,
-            probes=asked,
-            budget=budget,
-            standards=standards,
-            seed=seed,
+            probes=job.asked(),
+            budget=job.budget,
+            standards=job.standards,
+            seed=job.seed,
             device=place,
             out=out,
             progress=meter.progress,
             told=meter.told,
-            source=source.words(),
-            debug=debug,
-            open=further,
+            source=job.source.words(),
+            debug=job.debug,
+            open=job.further(lambda source: _open(source, meter)),
         )
 
 
@@ -916,7 +1089,11 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    class PlainTable(Table):
+        def add_row(self, *cells: Any, **how: Any) -> None:
+            super().add_row(*(_plain(cell) if isinstance(cell, str) else cell for cell in cells), **how)
+
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -1003,6 +1180,9 @@ class Meter:
         self.console, self.bars, self.left = console, bars, questions
         self.bar: TaskID | None = None
         self.due = time.monotonic() + 2
+        self.last = ""
+        place = PLACE.get()
+        self.beat: Callable[[], None] = place.line.beat if isinstance(place, Inside) else lambda: None
 
     def line(self, text: str) -> None:
         _say(self.console, text)
@@ -1010,6 +1190,8 @@ class Meter:
 
     def doing(self, what: str, total: int | None = None) -> None:
         """Say what the work is now; without a total, that it goes on."""
+        what = self.last = _plain(what)
+        self.beat()
         if self.bars is None:
             if time.monotonic() > self.due:
                 self.line(what)
@@ -1026,12 +1208,21 @@ class Meter:
         def tick(n: int) -> None:
             nonlocal done
             done += n
+            self.last = f"{about}: {done} of {total}"
+            self.beat()
             if self.bars is not None and self.bar is not None:
                 self.bars.advance(self.bar, n)
             elif time.monotonic() > self.due:
-                self.line(f"{about}: {done} of {total}")
+                self.line(self.last)
 
         yield tick
+
+    def alive(self, seconds: float) -> None:
+        """Nothing new, but the work goes on; a bar shows that by itself."""
+        from assay.report.words import duration
+
+        if self.bars is None and time.monotonic() > self.due:
+            self.line(f"{self.last} ({duration(seconds)} so far)")
 
     def told(self, row: Judged, asked: bool) -> None:
         """A question was answered: close its bar and begin the next."""
@@ -1064,9 +1255,29 @@ def _meter(questions: int | None = None) -> Iterator[Meter]:
         yield Meter(console, bars, questions)
 
 
-def main() -> None:
-    """The console script."""
+def main(guarded: bool = True) -> None:
+    """The console script. Models run in a child process; a test that knows its model may have them run here."""
+    _forgive_streams()
+    PLACE.set(Parent(tuple(sys.argv[1:])) if guarded else None)
+    app()
+
+
+def child() -> NoReturn:
+    """A whole command in a child process: what it prints, and its status, go to the parent."""
+    from assay.engine.child import Line, Spoken
+
+    _forgive_streams()
+    line = Line()
+    sys.stdout = Spoken(line, line.job["terminal"])
+    PLACE.set(Inside(line))
+    try:
+        app(args=list(line.job["words"]), prog_name="assay")
+    except SystemExit as e:
+        line.send(status=e.code if isinstance(e.code, int) else 2)
+    line.leave(0)
+
+
+def _forgive_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # where there is no minus sign, a question mark and no traceback
-    app()

@@ -21,3 +21,14 @@ class MissingExtra(AssayError):
     @classmethod
     def of(cls, what: str, package: str, extra: str) -> MissingExtra:
         return cls(f"{what} needs {package}: pip install 'assay[{extra}]'")
+
+
+def in_words(e: BaseException) -> str:
+    """What was raised, as one line."""
+    if isinstance(e, AssayError):
+        return str(e)
+    if isinstance(e, SystemExit):
+        return f"the subject's code called sys.exit({e.code!r}); take that out"
+    if isinstance(e, Exception):
+        return f"{type(e).__name__}: {e}; --debug shows where"
+    return f"the subject's code raised {type(e).__name__}, with which a program is stopped; take that out"

@@ -226,11 +226,12 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
                     finding = dataclasses.replace(finding, witnesses=_in_natural_units(finding.witnesses, subject))
                 assert finding.witnesses is not None
                 finding = _sworn(finding, finding.witnesses, subject, run)
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # a model that calls sys.exit or lets a CancelledError out breaks one question
         if run.debug:
             raise
-        why = str(e) if isinstance(e, AssayError) else f"{type(e).__name__}: {e}; --debug shows where"
-        return Answer(**told, status="failed", why=why, seconds=time.perf_counter() - start)
+        return Answer(**told, status="failed", why=run.in_words(e), seconds=time.perf_counter() - start)
     return Answer(**told, status="asked", finding=finding, seconds=time.perf_counter() - start)
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from assay.errors import AssayError, SubjectError
+from assay.errors import AssayError, SubjectError, in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,17 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery."""
+    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery.
+
+    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other.
+    """
 
     name: str
     samples: int | None
     steps: int
     restarts: int
     shown: int = 8
+    dear: int | None = None
 
 
 BUDGETS = {
-    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "quick": Budget("quick", samples=500, steps=20, restarts=1, dear=200),
     "standard": Budget("standard", samples=2000, steps=50, restarts=2),
     "full": Budget("full", samples=None, steps=100, restarts=5),
 }
@@ -93,6 +97,8 @@ class Run:
     open: Callable[[str], Subject] | None = None
     """Opens further subjects that a setting names. It runs their code, so that only whoever typed the names gives it:
     nothing that is read from a file or a stored run may."""
+    in_words: Callable[[BaseException], str] = in_words
+    """How what broke a question is told, in one line."""
 
     def further(self, name: str) -> Subject:
         """The subject of this name, among those that may be opened."""

@@ -79,7 +79,7 @@ class WorstCaseAccuracy(Probe):
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"])
+        index = run.pick(subject.data["test"], run.budget.dear)
         found = {
             norm: run.map(
                 partial(self._break, subject, run, norm), subject, "test", index, f"worst-case change, {norm}"
@@ -206,6 +206,7 @@ class WorstCaseAccuracy(Probe):
                 targets=3 if steps < 50 else 9,
                 queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
                 gradients=subject.differentiable,
+                shrunk=draws == 1,
                 eot=draws,
                 bounds=bounds,
                 rng=shard.rng,

@@ -184,6 +184,4 @@ def _scalar(value: Any) -> str:
         return re.sub(r"^(-?\d+)e", r"\1.0e", text)  # YAML 1.1 reads 1e-05 as a word, 1.0e-05 as a number
     if isinstance(value, str):
         value = words.printable(value)
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    # Line breaks to YAML, though not to JSON.
-    return re.sub("[\u0085\u2028\u2029\ufeff]", lambda found: f"\\u{ord(found.group(0)):04x}", text)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -76,6 +76,7 @@ def draw(view: Curve | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
     ours: Any = {**{k: v for k, v in mpl.rcParamsDefault.items() if k != "backend"}, **_RC}
     with mpl.rc_context(ours), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's fonts draw it, not ours
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long names; the picture stands
         figure = Figure(figsize=(_WIDTH, 3.1), layout="constrained")
         FigureCanvasSVG(figure)
         _drawer(view, figure)

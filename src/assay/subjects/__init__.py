@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
+from assay.data.plain_file import check_plain
 from assay.errors import AssayError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def open_subject(source: Source) -> Subject:
         raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
     if path.is_dir():
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
+    check_plain(path)
     if kind == ".py":
         return _open_script(path, source)
     if kind == ".safetensors":

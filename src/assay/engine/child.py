@@ -1,0 +1,213 @@
+"""The child's side: a process that runs a stranger's code, and a private line on which it tells its parent what came.
+
+The parent (`guarded.py`) starts it as a new interpreter. Its first line on stdin is the job, its stdout is the line
+back: both are moved to descriptors of their own before anything of the model is loaded, so that what the model prints
+goes to stderr and what it reads is empty. Each message opens with a token that came with the job; whatever else gets
+onto the line, by a model that writes to every descriptor, is dropped at the other end. A model that searches the
+memory of its own process can find the token: it can forge its own numbers, as any code could that shares a process
+with what measures it, and nothing else, because the parent writes the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from assay.errors import AssayError, in_words
+
+if TYPE_CHECKING:
+    from assay.run import Tick
+
+TOLD_EVERY = 0.2  # seconds between two messages about the same progress
+PR_SET_PDEATHSIG = 1
+
+
+class Line:
+    """The private line to the parent, and what the parent said first."""
+
+    def __init__(self) -> None:
+        self._from, self._to = os.fdopen(os.dup(0), "rb"), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        self._lock, self._due = threading.Lock(), 0.0
+        first = json.loads(self._from.readline())
+        self._token = first["token"].encode()
+        self.job: Mapping[str, Any] = first["job"]
+        self.folder = Path(first["folder"])
+        self.sandbox: bool = first["sandbox"]
+        _die_with(first["parent"])
+
+    def send(self, **message: Any) -> None:
+        text = json.dumps(message, default=str).encode()
+        left = memoryview(b"\n" + self._token + text + b"\n")  # a line of its own, whatever stands before it
+        with self._lock:
+            while left:
+                left = left[os.write(self._to, left) :]
+
+    def receive(self) -> dict[str, Any]:
+        said = self._from.readline()
+        if not said:
+            os._exit(2)  # the parent is gone
+        answer: dict[str, Any] = json.loads(said)
+        return answer
+
+    @contextmanager
+    def progress(self, about: str, total: int) -> Iterator[Tick]:
+        """Progress as a probe tells it, told on at most a few times a second."""
+        self.send(doing=about, total=total)
+        waiting, due = 0, time.monotonic() + TOLD_EVERY
+
+        def tick(n: int) -> None:
+            nonlocal waiting, due
+            waiting += n
+            if time.monotonic() > due:
+                self.send(tick=waiting)
+                waiting, due = 0, time.monotonic() + TOLD_EVERY
+
+        yield tick
+        if waiting:
+            self.send(tick=waiting)
+
+    def beat(self) -> None:
+        """There is progress, however it is told."""
+        if time.monotonic() > self._due:
+            self.send(alive=True)
+            self._due = time.monotonic() + TOLD_EVERY
+
+    def confine(self, read: list[Path], write: list[Path]) -> None:
+        """Shut out the network and the files that are not named, as far as this system can; tell what held."""
+        from assay.engine.sandbox import confine
+
+        held = confine(read=read, write=[*write, self.folder])
+        self.send(held=held.held, missing=held.missing)
+
+    def in_words(self, e: BaseException) -> str:
+        """What was raised, as one line; where the sandbox is why, that."""
+        from assay.engine.sandbox import refused
+
+        return (refused(e) if self.sandbox else None) or in_words(e)
+
+    def leave(self, status: int) -> NoReturn:
+        """End at once: no thread that the model left behind and nothing that it registered can keep the process."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(status)
+
+
+class Spoken(io.TextIOBase):
+    """A stdout of which the parent prints what is written."""
+
+    def __init__(self, line: Line, terminal: bool) -> None:
+        self._line, self._terminal = line, terminal
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError("this takes text")  # by which click tells it from a file of bytes
+        for start in range(0, len(text), 2**15):
+            self._line.send(out=text[start : start + 2**15])
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel end this process with its parent, and choose it first where memory runs out; leave no core."""
+    if sys.platform == "linux":
+        import ctypes
+        import resource
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != parent:  # it went before it was asked for
+            os._exit(2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        except OSError:
+            return
+
+
+def ask() -> NoReturn:
+    """Open the subject of the job and put the questions that the parent wants asked, one after the other."""
+    line = Line()
+    from assay.engine.job import Job
+
+    job = Job.from_json(line.job)
+    try:
+        if line.sandbox:
+            line.confine(job.reads(), [])
+        _ask_all(job, line)
+    except BaseException as e:
+        if job.debug:
+            traceback.print_exc()
+        line.send(error=line.in_words(e))
+        line.leave(2)
+    line.send(done=True)
+    line.leave(0)
+
+
+def _ask_all(job: Any, line: Line) -> None:
+    from assay.audit import Asker
+    from assay.engine.local import ThisProcess
+    from assay.engine.opening import device_named, opened
+    from assay.run import Run, budget
+    from assay.store import save_answer
+    from assay.subjects import Source
+
+    planned = job.plan()
+    line.send(plan=[dataclasses.asdict(question) for _, question in planned])
+
+    def open(source: Source) -> Any:
+        line.send(doing=f"opening {source.subject}", total=None)
+        return opened(source)
+
+    run = Run(
+        engine=ThisProcess(),
+        budget=budget(job.budget),
+        seed=job.seed,
+        device=device_named(job.device),
+        progress=line.progress,
+        debug=job.debug,
+        open=job.further(open),
+        in_words=line.in_words,
+    )
+    asker = Asker(open(job.source), planned, run, job.standards)
+    line.send(begun=dataclasses.asdict(asker.begun), device=run.device)
+    for place, (_, question) in enumerate(planned):
+        line.send(next=place)
+        if not line.receive()["ask"]:
+            continue
+        started = time.perf_counter()
+        try:
+            answer = asker.put(place)
+        except KeyboardInterrupt as e:  # nobody can press a key here: the model raised it
+            answer = question.unanswered(asker.begun.keys[place], line.in_words(e), time.perf_counter() - started)
+        if answer.finding is not None:
+            try:
+                save_answer(line.folder / str(place), answer)
+            except AssayError as e:
+                answer = question.unanswered(asker.begun.keys[place], str(e), answer.seconds)
+        line.send(answered=place, answer=None if answer.finding is not None else dataclasses.asdict(answer))
