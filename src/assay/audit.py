@@ -249,6 +249,7 @@ def audit(
 
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
     """
+    from assay.data.digest import reading
     from assay.door import admit
     from assay.engine.local import ThisProcess
     from assay.subject import check
@@ -280,7 +281,9 @@ def audit(
                 f"The limit on {probe.name()!r} can never apply to {subject.name!r}: {reason}; take it out of the "
                 f"standards."
             )
-    fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
+    with reading(progress):
+        fingerprint, behaviour = subject.fingerprint(), subject.behaviour()
+        described = describe(subject, fingerprint)
     keys = [probe.key(fingerprint, run, behaviour) for probe in asked]
     folder = None
     if out is not None:
@@ -312,7 +315,7 @@ def audit(
         answer = put(probe, subject, run, probe.key(fingerprint, run, behaviour), left_out=left_out)
         rows.append(Judged(answer=answer, judgements=_judgements(probe, answer, standards, alarms)))
     done = Audit(
-        subject=describe(subject, fingerprint),
+        subject=described,
         rows=tuple(rows),
         budget=dataclasses.asdict(run.budget),
         seed=seed,

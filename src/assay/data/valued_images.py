@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import as_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.image_folder import SUFFIXES, is_image
-from assay.data.stamp import stamp
 from assay.errors import AssayError
 
 CUT = 20170806  # any number, but never another one: what was trained on must not be tested on another day
@@ -48,8 +48,8 @@ class ValuedImages:
         return as_inputs(pixels[where]), torch.from_numpy(self.values[rows])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times of change, of the numbers, and of how images are brought to one form."""
-        files = stamp(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
+        """A hash of names and contents, of the numbers, and of how images are brought to one form."""
+        files = of_files(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
         return hashlib.blake2b(files.encode() + self.values.tobytes(), digest_size=16).hexdigest()
 
     def rows(self, rows: NDArray[np.integer]) -> ValuedImages:
