@@ -132,7 +132,7 @@ def test_a_third_partys_probe_hangs_on_its_package(folder: Path) -> None:
     sys.path.insert(0, str(pack.parent))
     (pack / "__init__.py").write_text("")
     (pack / "question.py").write_text(
-        "from assay.probe import Probe\nfrom theirs_of_code import method\nclass Theirs(Probe):\n    def ask(self): ...\n"
+        "from assay.probe import Probe\nfrom theirs_of_code import method\nclass Theirs(Probe):\n    ask = method.f\n"
     )
     (pack / "method.py").write_text("def f(): return 1\n")
     try:

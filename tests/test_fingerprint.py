@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import io
 import re
+import sys
 import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -202,7 +202,7 @@ def test_a_class_without_a_file_is_known_by_its_code() -> None:
 
 UNKNOWN: dict[str, Callable[[], Any]] = {
     "a lock": threading.Lock,
-    "an open file": lambda: Path(__file__).open(),
+    "an open file": lambda: sys.__stderr__,
     "a generator": lambda: (x for x in "ab"),
     "a lock in an object": lambda: Own(lock=threading.Lock()),
     "a lock in a closure": lambda: closing_over(threading.Lock()),
