@@ -169,7 +169,7 @@ def test_a_single_file_may_be_renamed_and_files_of_a_folder_may_not(sealed: Path
 
 
 def test_what_is_being_written_into_a_run_is_not_taken_for_a_part_of_it(sealed: Path) -> None:
-    (sealed / "run/.audit.json.4711").write_text("half")
+    (sealed / "run/.audit.json.0123456789abcdef.part").write_text("half")
     assert judge(sealed) == ()
 
 
@@ -574,7 +574,7 @@ def _said(**more: Any) -> bytes:
     [
         (b"hello", "text/plain", "is signed, but holds 'text/plain' and no in-toto statement; give a seal"),
         (b"{", envelope.PAYLOAD, "is no JSON that can be read"),
-        (b"[]", envelope.PAYLOAD, "is no JSON object"),
+        (b"[]", envelope.PAYLOAD, "it is a list and no object"),
         (b"\xff", envelope.PAYLOAD, "is no JSON that can be read"),
         (
             b'{"_type": "https://in-toto.io/Statement/v0.1"}',
@@ -590,6 +590,11 @@ def _said(**more: Any) -> bytes:
         (_said(predicateType=SEAL), envelope.PAYLOAD, "is signed, but not as .*seal/v1 is written"),
         (_said(predicateType=SEAL, predicate=3, subject=[]), envelope.PAYLOAD, "not as .* is written"),
         (_said(predicateType=SEAL, predicate={}, subject=[{"name": "../x", "digest": {}}]), envelope.PAYLOAD, "not as"),
+        (
+            _said(predicateType=SEAL, predicate={}, subject=[{"name": "run/a", "digest": {"sha256": "0"}}] * 2),
+            envelope.PAYLOAD,
+            r"not as .* is written \(ValueError subject 'run/a'\)",
+        ),
     ],
 )
 def test_what_is_signed_but_no_seal(place: Path, payload: bytes, kind: str, says: str) -> None:
@@ -601,11 +606,11 @@ def test_what_is_signed_but_no_seal(place: Path, payload: bytes, kind: str, says
 BUNDLES: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "is no JSON that can be read"),
     "a picture": (b"\x89PNG\r\n", "is no JSON that can be read"),
-    "a list": (b"[]", "is no JSON object"),
+    "a list": (b"[]", "it is a list and no object"),
     "another object": (b"{}", "is no Sigstore bundle with a DSSE envelope and one signature"),
     "a deep one": (b'{"a":' * 200_000, "is no JSON that can be read"),
     "a long number": (b'{"a": ' + b"9" * 100_000 + b"}", "is no JSON that can be read"),
-    "a name twice": (b'{"mediaType": "a", "mediaType": "b"}', r"is no JSON that can be read \(a name stands twice\)"),
+    "a name twice": (b'{"mediaType": "a", "mediaType": "b"}', "is no JSON that can be read: a name stands twice"),
     "a large one": (b"{" + b" " * envelope.BUNDLE_BYTES, "has more than 16,777,216 bytes, the most that is read"),
     "wrong kinds": (b'{"mediaType": 1, "verificationMaterial": [], "dsseEnvelope": ""}', "is no Sigstore bundle"),
 }
@@ -651,7 +656,10 @@ def _inside(folder: Path) -> None:
 
 
 UNFIT: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a run of another format": (lambda f: _of_format(f, 99), r"is of format 99, and this Assay seals format \d"),
+    "a run of another format": (
+        lambda f: _of_format(f, 99),
+        r"audit\.json has format 99, and this version of Assay reads format \d",
+    ),
     "a run that did not end": (lambda f: (f / "run/audit.json").unlink(), "holds no finished audit"),
     "a model that is nowhere": (lambda f: shutil.rmtree(f / "model"), r"Cannot read '.*model': No such file"),
     "a model with a link": (
@@ -661,7 +669,19 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a model with a pipe": (lambda f: os.mkfifo(f / "model/x"), "Cannot seal 'x' of the model: it is no plain file"),
     "a run with a link": (
         lambda f: (f / "run/x.html").symlink_to("/etc/hostname"),
-        r"Cannot seal 'x\.html' of the run: it is a link",
+        r"is not sealed, for its chain is broken: 'x\.html' is vouched for by nothing in this run; audit again",
+    ),
+    "a run with a link where its seal goes": (
+        lambda f: [(f / "away").mkdir(), (f / "run/seal").symlink_to("../away")],
+        r"is not sealed, for its chain is broken: 'seal' is vouched for by nothing|Cannot seal 'seal' of the run",
+    ),
+    "a run whose finding was edited": (
+        lambda f: (f / "run/findings/accuracy.json").write_text("{}"),
+        r"is not sealed, for its chain is broken: findings/accuracy\.json was changed after audit\.json was written",
+    ),
+    "a run whose samples are gone and whose page was edited": (
+        lambda f: [(f / "run/samples/accuracy.parquet").unlink(), (f / "run/report.html").write_text("fine")],
+        r"chain is broken: .* \(and 1 more\); audit again",
     ),
     "an empty model": (lambda f: [shutil.rmtree(f / "model"), (f / "model").mkdir()], "holds no file; give a file"),
 }
@@ -674,7 +694,7 @@ def test_what_is_not_sealed(place: Path, what: str) -> None:
     spoil(place)
     with pytest.raises(AssayError, match=says):
         seal(place / "run", place / "key.pem", model=place / "model")
-    assert not (place / "run/seal").exists()
+    assert not (place / "run/seal/run.sigstore.json").exists()
 
 
 def test_a_seal_is_not_written_into_what_it_seals(place: Path) -> None:
