@@ -113,12 +113,8 @@ def seal(
         files = {part: dict(found.files) for part, found in parts.items()}
         files["run"].pop(MODEL_SIGNATURE, None)  # of an earlier seal
         files["run"] |= {name: hashlib.sha256(file).hexdigest() for name, file in written.items()}
-        predicate = {
-            "assay": __version__,
-            "sealed": when,
-            "run": told,
-            **{part: found.told() for part, found in parts.items() if part != "run"},
-        }
+        predicate: dict[str, Any] = {"assay": __version__, "sealed": when, "run": told}
+        predicate |= {part: found.told() for part, found in parts.items() if part != "run"}
         bundle = signed({"_type": STATEMENT, **_subjects(files), "predicateType": SEAL, "predicate": predicate}, secret)
         if len(bundle) > BUNDLE_BYTES:
             raise AssayError(
@@ -338,8 +334,8 @@ def _files_of_seal(statement: Mapping[str, Any]) -> dict[Part, dict[str, str]]:
         if part not in ("run", "model", "data") or name in found.setdefault(part, {}):
             raise ValueError(f"subject {subject['name']!r}")
         found[part][name] = str(subject["digest"]["sha256"])
-    for part in found:
-        statement["predicate"][part]["name" if part != "run" else "when"]  # each part is told of, too
+    if any(not isinstance(statement["predicate"][part], dict) for part in found):
+        raise ValueError("predicate")
     return found
 
 
@@ -377,9 +373,10 @@ def _otherwise(said: Mapping[str, Any], run: Path, found: Content, broken: list[
         return []
     changed = any(line.startswith(f"run/{chain.HEAD} ") for line in broken)
     try:
-        now = _told(read_json(read(run, chain.HEAD, JSON_BYTES)))  # in whatever format: bytes are compared here
+        most = BUNDLE_BYTES if changed else JSON_BYTES  # what nobody signed may be a bomb
+        now = _told(read_json(read(run, chain.HEAD, most)))  # in whatever format: bytes are what was sealed
     except (OSError, ValueError):
         return []  # what cannot be read was changed, and is told already
     if changed and now["when"] != said.get("when"):
-        return [f"the run was audited again ({now['when']}) after it was sealed ({said.get('when')}); seal it again"]
+        return [f"the run was audited again ({now['when']}): sealed was its audit of {said.get('when')}; seal it again"]
     return [] if changed else [f"the seal says otherwise than audit.json of: {k}" for k in now if now[k] != said.get(k)]
