@@ -154,12 +154,10 @@ def test_a_run_that_nobody_touched_is_whole(made: Path) -> None:
 
 def test_it_needs_no_torch(made: Path) -> None:
     code = (
-        f"import sys\nsys.modules['torch'] = None\nsys.argv = ['assay', 'verify', {str(made)!r}]\n"
-        "from assay.cli import main\nmain()"
+        "import sys\nfrom pathlib import Path\nsys.modules['torch'] = None\nfrom assay.verify import verify\n"
+        f"sys.exit(verify(Path({str(made)!r})).status)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done
-    assert "every link holds" in done.stdout
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3
 
 
 # Without the subject: what was changed, and which link says so.
