@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -397,6 +398,17 @@ def test_another_subject_is_told_from_the_one_that_was_audited(made: Path) -> No
         "the subject here has the fingerprint" in each and "weights or its code" in each for each in found.broken
     )
     assert found.lost
+
+
+def test_a_model_that_cannot_be_hashed_is_not_called_another(made: Path) -> None:
+    def held() -> Subject:
+        subject = shapes()
+        subject.model.lock = threading.Lock()  # type: ignore[assignment]
+        return subject
+
+    found = with_subject(made, held)
+    assert (found.broken, found.lost, found.status) == ((), (), 3)
+    assert "it holds something that cannot be hashed" in found.unchecked[0]
 
 
 # A stranger's run.

@@ -311,11 +311,10 @@ def _same_subject(stored: Audit, subject: Subject, alarms: tuple[Alarm, ...]) ->
     unchecked = []
     if here.fingerprint != there.fingerprint and not broken:
         says = f"the subject here has the fingerprint {here.fingerprint}, and the run was made on {there.fingerprint}"
-        torch = [e.get("torch") for e in (environment(), stored.environment)]
-        if torch[0] == torch[1]:
+        if subject.fingerprint() == here.fingerprint:
             broken.append(f"{says}: its weights or its code differ; give --subject what was audited")
         else:
-            unchecked.append(f"{says}: torch is {torch[0]} here and was {torch[1]}, which alone may be why")
+            unchecked.append("whether this is the model that was audited: it holds something that cannot be hashed")
     if any(a.doubts == EVERYTHING for a in alarms) and not any(a.doubts == EVERYTHING for a in stored.alarms):
         broken.append("an alarm about this subject doubts every number, and audit.json has none")
     return broken, unchecked
