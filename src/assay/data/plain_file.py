@@ -56,9 +56,9 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def files_below(folder: Path, home: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """The files below a folder that end so, whatever the case; nothing hidden, no link that leads out of `home`, no pipe.
+    """The files below a folder that end so, whatever the case, and nothing hidden.
 
-    A link to a folder is not followed.
+    A link that leads out of `home` is refused, as is a pipe; a link to a folder is not followed.
     """
     waiting = [folder]
     while waiting:
