@@ -274,10 +274,10 @@ def test_verify_judges_witnesses_again_without_attacking(assay: Command, monkeyp
     run = Path(assay("audit", "subject.py:build", "--probe", "accuracy", "--probe", "worst-case-accuracy").last).parent
     for name in ("accuracy", "worst-case-accuracy"):
         monkeypatch.setattr(shelf.load("probes", name), "ask", _never)
-    ended = assay("verify", str(run))
+    ended = assay("verify", str(run), "--subject", "subject.py:build")
     assert ended.status == 0, ended
-    assert ended.last == "every witness holds"
-    held = dict(re.findall(r"^ *(\S+) +(\d+) +\2 *$", ended.out, re.MULTILINE))
+    assert ended.last == "every link and witness holds"
+    held = dict(re.findall(r"^ *(\S+) +\d+ +\d+ +(\d+) +\2 *$", ended.out, re.MULTILINE))
     assert set(held) == {"accuracy", "worst-case-accuracy"}
     assert all(int(n) > 0 for n in held.values())
 
@@ -290,25 +290,20 @@ def test_verify_says_which_no_longer_hold_and_why(assay: Command) -> None:
     run = Path(assay(*ACCURACY).last).parent
     ended = assay("verify", str(run), "--subject", "subject.py:turned")
     assert ended.status == 1
-    lost = re.findall(r"^accuracy, input \d+, as it is: the model answers .* which is right$", ended.out, re.MULTILINE)
-    assert ended.last == f"{len(lost)} no longer hold"
-    assert "caution: this is not the subject" in ended.out
+    told = r"^lost: accuracy, input \d+, as it is: the model answers .* which is right$"
+    lost = re.findall(told, ended.out, re.MULTILINE)
+    assert ended.last.endswith(f" broken, {len(lost)} witnesses no longer hold")
+    assert "broken: the subject here has the fingerprint" in ended.out
 
 
-def test_verify_of_a_run_made_in_python_wants_a_subject(assay: Command) -> None:
+def test_verify_of_a_run_made_in_python_says_what_a_subject_would_show(assay: Command) -> None:
     import assay as package
+    from assay.subjects import Source, open_subject
 
-    sys.path.insert(0, os.getcwd())
-    namespace: dict[str, object] = {}
-    exec(compile(SUBJECT, "subject.py", "exec"), namespace)
-    build = namespace["build"]
-    assert callable(build)
-    made = package.audit(build(), probes=["accuracy"], out="made")
-    sys.path.pop(0)
+    made = package.audit(open_subject(Source("subject.py:build")), probes=["accuracy"], out="made")
     ended = assay("verify", str(made.folder))
-    assert ended.status == 2
-    assert "was made in Python" in ended.err
-    assert "give --subject" in ended.err
+    assert ended.status == 3
+    assert "not checked: the model and the data: no --subject was given" in ended.out
     assert assay("verify", str(made.folder), "--subject", "subject.py:build").status == 0
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from assay import shelf
 from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError, SubjectError
+from assay.probe import configure, put
 from assay.run import BUDGETS, Budget, Run, budget
 
 
@@ -32,6 +34,17 @@ def test_shares_that_do_not_divide_are_rounded_to_the_total():
         run = Run(engine=ThisProcess(), budget=Budget("b", samples=n, steps=1, restarts=1))
         assert len(run.pick(data)) == n
     assert len(replace(run, budget=BUDGETS["full"]).pick(data)) == 15
+
+
+def test_a_quick_look_asks_fewer_inputs_where_each_takes_dozens_of_passes(digits, run):
+    hurried = replace(run, budget=Budget("hurried", samples=30, steps=1, restarts=1, shown=0, dear=10))
+    asked = {}
+    for name in ("accuracy", "everyday-change", "worst-case-accuracy"):
+        finding = put(configure(shelf.load("probes", name), {}), digits, hurried).finding
+        asked[name] = finding.samples.columns["index"].tolist()
+    assert (len(asked["accuracy"]), len(asked["everyday-change"]), len(asked["worst-case-accuracy"])) == (30, 10, 10)
+    assert set(asked["everyday-change"]) <= set(asked["accuracy"])  # the fewer are among the others
+    assert BUDGETS["standard"].dear is BUDGETS["full"].dear is None
 
 
 def test_shards_join_in_order_and_each_has_its_own_generator(digits, run):

@@ -6,23 +6,23 @@ Importing this needs no torch, and a stored audit opens without it.
 from __future__ import annotations
 
 import dataclasses
-import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay import shelf, store
 from assay.errors import AssayError
-from assay.finding import Alarm
+from assay.finding import Alarm, Finding
 from assay.probe import Answer, Probe, configure, put
-from assay.run import Engine, Progress, Run, silent
+from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
+from assay.store import chain
+from assay.store.answers import finding_of
+from assay.store.typed import check_types
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -62,6 +62,10 @@ class Judged:
     judgements: tuple[Judgement, ...]
 
     @property
+    def standards(self) -> tuple[Standard, ...]:
+        return tuple(j.standard for j in self.judgements if j.standard is not None)
+
+    @property
     def verdict(self) -> Verdict:
         if self.answer.status != "asked" and not self.judgements:
             return "not asked"
@@ -85,11 +89,18 @@ class Audit:
     source: tuple[str, ...]
     """The words that name this subject on the command line; empty for an audit made in Python."""
     folder: Path | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
 
     @property
     def answered_first(self) -> list[Judged]:
         """The rows as a reader wants them: what does not apply comes last."""
         return sorted(self.rows, key=lambda row: row.answer.status == "does not apply")
+
+    @property
+    def made_otherwise(self) -> tuple[Judged, ...]:
+        """The rows that were found with other versions or on another machine than the audit was concluded with."""
+        return tuple(row for row in self.rows if row.answer.environment not in ({}, self.environment))
 
     @property
     def status(self) -> int:
@@ -130,6 +141,7 @@ class Audit:
             "when": self.when,
             "source": list(self.source),
             "status": self.status,
+            "links": dict(self.links),
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -141,6 +153,7 @@ class Audit:
                     "settings": dict(row.answer.settings),
                     "seconds": row.answer.seconds,
                     "when": row.answer.when,
+                    "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
@@ -152,17 +165,27 @@ class Audit:
             ],
         }
 
+    def as_stored(self, folder: Path) -> Audit:
+        """The audit with the answers that stand in its folder: another audit of it may have been there first."""
+        rows = []
+        for row in self.rows:
+            path = folder / finding_of(row.answer.probe)
+            stored = store.load_answer(path, whole=False) if row.answer.finding and path.exists() else row.answer
+            if stored.key == row.answer.key and (stored.when, stored.seconds) != (row.answer.when, row.answer.seconds):
+                row = Judged(answer=stored, judgements=judgements(stored, row.standards, self.alarms))
+            rows.append(row)
+        return dataclasses.replace(self, rows=tuple(rows), folder=folder)
+
 
 def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
-    path = folder / "audit.json"
+    stored = chain.head(folder)
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
         subject = Described.from_json(stored["subject"])
         rows = []
         for row in stored["rows"]:
             if row["status"] == "asked":
-                answer = store.load_answer(folder / "findings" / f"{row['probe']}.json", whole)
+                answer = store.load_answer(folder / finding_of(row["probe"]), whole)
             else:
                 answer = Answer(
                     probe=row["probe"],
@@ -174,13 +197,14 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                     why=row["why"],
                     seconds=row["seconds"],
                     when=row["when"],
+                    environment=row["environment"],
                 )
-            judgements = tuple(
+            found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
                 for j in row["judgements"]
             )
-            rows.append(Judged(answer=answer, judgements=judgements))
-        return Audit(
+            rows.append(Judged(answer=answer, judgements=found))
+        audit = Audit(
             subject=subject,
             rows=tuple(rows),
             budget=stored["budget"],
@@ -191,13 +215,14 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             when=stored["when"],
             source=tuple(stored["source"]),
             folder=folder,
+            links=stored["links"],
         )
-    except FileNotFoundError as e:
-        raise AssayError(
-            f"{str(folder)!r} holds no finished audit ({e.filename!r} is missing); give the folder that `assay audit` "
-            f"named, or run the audit again to finish it."
-        ) from e
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as e:
+        check_types(audit, leave=(Finding,))  # findings were looked at as they were read
+        return audit
+    except AssayError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
+        path = folder / chain.HEAD
         raise AssayError(f"Cannot read the audit {str(path)!r}: {type(e).__name__} {e}; audit again.") from e
 
 
@@ -308,6 +333,7 @@ class Asker:
     """
 
     def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+        from assay.data.digest import reading
         from assay.door import admit
         from assay.subject import check
 
@@ -321,9 +347,11 @@ class Asker:
                     f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
                     f"of the standards."
                 )
-        fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+        with reading(run.progress):
+            fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+            described = describe(self.subject, fingerprint)
         self.begun = Begun(
-            subject=describe(self.subject, fingerprint),
+            subject=described,
             alarms=alarms,
             keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
         )
@@ -401,7 +429,7 @@ class Record:
             seed=self.seed,
             device=self.device,
             alarms=self.begun.alarms,
-            environment={**environment(), **surroundings},
+            environment={**environment(self.device), **surroundings},
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             source=self.source,
             folder=self.folder,
@@ -476,8 +504,13 @@ def audit(
 def _judgements(
     question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
 ) -> tuple[Judgement, ...]:
+    own = () if answer.finding is None else question.own
+    return judgements(answer, standards.limits.get(question.probe, own), alarms)
+
+
+def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, ...]) -> tuple[Judgement, ...]:
+    """An answer held against its limits; `alarms` are those about the subject as a whole."""
     if answer.finding is None:
-        limits = standards.limits.get(question.probe, ()) if answer.status == "does not apply" else ()
         return tuple(
             Judgement(
                 standard=limit,
@@ -485,17 +518,15 @@ def _judgements(
                 verdict="cannot tell",
                 why=f"it was not asked: {answer.why}",
             )
-            for limit in limits
+            for limit in (limits if answer.status == "does not apply" else ())
         )
-    judgements = []
-    for standard in standards.limits.get(question.probe, question.own):
+    found = []
+    for standard in limits:
         try:
-            judgements.append(judge(standard, answer.finding, alarms))
+            found.append(judge(standard, answer.finding, alarms))
         except AssayError as e:  # a limit on a measure that this probe does not have must not look like a pass
-            judgements.append(
-                Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e))
-            )
-    return tuple(judgements)
+            found.append(Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e)))
+    return tuple(found)
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:
@@ -515,20 +546,3 @@ def describe(subject: Subject, fingerprint: str) -> Described:
         origin=subject.origin,
         fingerprint=fingerprint,
     )
-
-
-def environment() -> dict[str, str]:
-    """The versions and the kind of machine behind the numbers."""
-    import os
-
-    told = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(os.cpu_count()),
-    }
-    for package in ("assay", "torch", "numpy"):
-        try:
-            told[package] = version(package)
-        except PackageNotFoundError:
-            told[package] = "not installed"
-    return told

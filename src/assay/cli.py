@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -381,7 +381,9 @@ def report(run: RunFolder, debug: Debug = False) -> None:
     """
     from assay.audit import open_audit
     from assay.report import write
+    from assay.store.chain import refuse_changed
 
+    refuse_changed(run)
     write(open_audit(run), run)
     typer.echo(run / "report.html")
 
@@ -399,7 +401,10 @@ def diff(
     from assay.audit import open_audit
     from assay.report.diff import compare, render_diff
     from assay.store import write_atomically
+    from assay.store.chain import refuse_changed
 
+    for run in (before, after):
+        refuse_changed(run)
     old, new = open_audit(before, whole=True), open_audit(after, whole=True)
     write_atomically(after / "diff.html", render_diff(old, new))
     _show_changes(old, new, compare(old, new))
@@ -410,7 +415,7 @@ def diff(
 def verify(
     run: RunFolder,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="SUBJECT", help="Judge them on this subject instead.")
+        str | None, typer.Option("--subject", metavar="SUBJECT", help="What was audited, opened as `assay audit` does.")
     ] = None,
     data: Data = None,
     bounds: Bounds = None,
@@ -425,52 +430,141 @@ def verify(
     sandbox: Sandbox = True,
     debug: Debug = False,
 ) -> None:
-    """Judge the inputs that broke a model again.
+    """Check that a run is what was found: its files, its numbers, and the inputs that broke the model.
 
-    Each is shown to the model once more and checked against its box and ball; nothing is attacked.
+    Every file is compared with the digest that vouches for it, measures are computed again from their samples, and
+    verdicts judged again. No code and no consent is taken from the run: with --subject, and the options that opened it,
+    fingerprints, inputs, labels and answers are compared too, and each input that broke the model is shown to it once
+    more and checked against its box and ball; nothing is attacked. A model that comes with Assay is opened by its name.
 
-    Ends with 0 if all still hold, 1 if not.
+    Ends with 0 if all holds, 1 if a link is broken or a witness lost, 3 if nothing is, but something could not be
+    checked, as without --subject; 2 for bad input. Whoever made the run can make all its digests anew: `assay seal`
+    says who did.
 
-    Example: assay verify runs/20260301-120000-fashion-cnn
+    Example: assay verify runs/20260301-120000-model --subject model.pt2 --data images/
     """
-    from assay.audit import open_audit
-    from assay.probe import judge_witnesses, undisturbed
-    from assay.subjects import Source
+    from assay.verify import reference
+    from assay.verify import verify as check
 
-    stored = open_audit(run, whole=True)
-    if subject is None and not stored.source:
-        raise AssayError(
-            f"The run {str(run)!r} was made in Python and does not say how to open its subject; give --subject."
-        )
-    source = (
-        Source.from_words(stored.source)
-        if subject is None
-        else _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
-    )
+    name = subject
+    if name is None:
+        for given, option in ((data, "data"), (bounds, "bounds"), (mean, "mean"), (std, "std"), (size, "size")):
+            if given is not None:
+                raise AssayError(f"--{option} is about a subject; name that with --subject too.")
+        name = reference(run)
     with _meter() as meter:
-        ready, opened = _run(device, meter, debug), _open(source, meter)
-        same = opened.fingerprint() == stored.subject.fingerprint
-        table, lost = _table("question", "witnesses", "hold"), []
-        for row in stored.rows:
-            name, witnesses = row.answer.probe, row.answer.finding.witnesses if row.answer.finding else None
-            if witnesses is None:
-                table.add_row(name, "none", "")
-                continue
-            meter.doing(f"judging the witnesses of {name}")
-            with undisturbed(opened.model, ready):
-                held, reasons = judge_witnesses(witnesses, opened, ready)
-            table.add_row(name, str(len(held)), str(int(held.sum())))
-            lost += [
-                f"{name}, input {witnesses.index[i]}, {witnesses.how[i]}: {why}" for i, why in enumerate(reasons) if why
-            ]
-    console = _console()
+        if name is None:
+            done = check(run, doing=meter.doing)
+        else:
+            from assay.door import admit
+            from assay.subjects import open_subject
+
+            source = _source(name, data, bounds, mean, std, size, allow_pickle, draws)
+            done = check(run, lambda: admit(open_subject(source)), _run(device, meter, debug), doing=meter.doing)
+    console, table = _console(), _table("question", "measures", "follow from samples", "witnesses", "hold")
+    for q in (q for q in done.questions if q.measures):
+        own = f", {q.own_intervals} with an interval of its own" if q.own_intervals else ""
+        held = "" if q.held is None else str(q.held)
+        table.add_row(_plain(q.probe), str(q.measures), f"{q.follow}{own}", str(q.witnesses or "none"), held)
     console.print(table)
-    for each in lost:
-        _say(console, each)
-    if not same:
-        _say(console, "caution: this is not the subject that the run was made on; its weights, code or data differ")
-    typer.echo(f"{len(lost)} no longer hold" if lost else "every witness holds")
-    raise typer.Exit(1 if lost else 0)
+    for kind, sentences in (("broken", done.broken), ("lost", done.lost), ("not checked", done.unchecked)):
+        for each in sentences:
+            _say(console, f"{kind}: {each}")
+    typer.echo(_verified(len(done.broken), len(done.lost), len(done.unchecked)))
+    raise typer.Exit(done.status)
+
+
+def _verified(broken: int, lost: int, unchecked: int) -> str:
+    if broken or lost:
+        links = f"{broken} {'link is' if broken == 1 else 'links are'} broken"
+        witnesses = f"{lost} {'witness no longer holds' if lost == 1 else 'witnesses no longer hold'}"
+        return ", ".join([*([links] if broken else []), *([witnesses] if lost else [])])
+    return "every link holds, and not everything could be checked" if unchecked else "every link and witness holds"
+
+
+@app.command()
+def seal(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run to seal.", show_default=False)] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="FILE", help="PEM: the private key to seal with, or the public one to check with."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="PATH", help="The model's file or folder, byte by byte.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="PATH", help="The data's file or folder, byte by byte.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="BUNDLE", help="Judge this seal, or a model.sig, instead.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="RUN", help="With --check: the run, if the seal does not lie in its folder."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Sign a run with your own key, or check what somebody sealed. No network is used.
+
+    The seal holds digests of every file of the run and, where they are given, of the model and the data. With --model,
+    seal/model.sig is what `model_signing verify key` reads; seal/bom.cdx.json is a CycloneDX bill of materials.
+    An encrypted key's passphrase is asked for, or taken from ASSAY_KEY_PASSPHRASE.
+
+    With --check, ends with 0 if the seal is whole, 1 if something broke, 2 for bad input. Whether the numbers are
+    right is another question: assay verify.
+
+    Example: assay seal runs/20260301-120000-fashion-cnn --key key.pem --model model.pt2
+
+    Example: assay seal --check runs/20260301-120000-fashion-cnn --key key.pub --model model.pt2
+    """
+    from assay.store.envelope import NEW_KEY
+    from assay.store.seal import check as judge
+    from assay.store.seal import seal as sign
+
+    if key is None:
+        raise AssayError(f"A seal needs --key; make one with: {NEW_KEY} (its public half: openssl pkey -pubout)")
+    if check is None:
+        if run is None or against is not None:
+            raise AssayError("Say what to seal: assay seal RUN --key FILE; --run goes with --check.")
+        with _meter() as meter:
+            made = sign(run, key, model=model, data=data, passphrase=_passphrase, doing=meter.doing)
+        _say(_console(), f"sealed {_counted(made.counts)} with the key {made.signer[:16]}")
+        if "model" not in made.counts:
+            _say(_console(), "the model's bytes are not sealed, only Assay's fingerprint of it: --model seals them")
+        typer.echo(made.bundle)
+        return
+    if run is not None:
+        raise AssayError(f"With --check, say --run {str(run)!r}: RUN alone is a run to seal.")
+    with _meter() as meter:
+        done = judge(check, key, run=against, model=model, data=data, doing=meter.doing)
+    console = _console()
+    for link in done.broken[:SHOWN]:
+        _say(console, f"broken: {link}")
+    if len(done.broken) > SHOWN:
+        _say(console, f"and {len(done.broken) - SHOWN} more")
+    for part in done.unseen:
+        _say(console, f"the {part} is sealed too, and was not compared: give --{part}")
+    when = f", sealed {done.when}" if done.when else ""
+    what = f"the signature is of the key {done.signer[:16]}{when}; compared {_counted(done.counts)}"
+    _say(console, f"broken: {len(done.broken)} of its links" if done.broken else f"whole: {what}")
+    raise typer.Exit(1 if done.broken else 0)
+
+
+SHOWN = 20
+"""Broken links that are told one by one."""
+
+
+def _counted(counts: Mapping[Any, int]) -> str:
+    return ", ".join(f"{n} {'file' if n == 1 else 'files'} of the {part}" for part, n in counts.items())
+
+
+def _passphrase() -> str | None:
+    if not sys.stdin.isatty():
+        return None
+    given: str = typer.prompt("Passphrase of the key", hide_input=True, err=True)
+    return given
 
 
 @app.command(cls=InChild)
@@ -995,7 +1089,11 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    class PlainTable(Table):
+        def add_row(self, *cells: Any, **how: Any) -> None:
+            super().add_row(*(_plain(cell) if isinstance(cell, str) else cell for cell in cells), **how)
+
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -1092,7 +1190,7 @@ class Meter:
 
     def doing(self, what: str, total: int | None = None) -> None:
         """Say what the work is now; without a total, that it goes on."""
-        self.last = what
+        what = self.last = _plain(what)
         self.beat()
         if self.bars is None:
             if time.monotonic() > self.due:

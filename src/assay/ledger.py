@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from assay import shelf
-from assay.audit import environment
 from assay.claim import Claim, Evidence, Published
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
 from assay.report.words import in_full, moment
-from assay.run import Run
-from assay.store import FORMAT, strict_json, write_atomically
+from assay.run import Run, environment
+from assay.store import strict_json, write_atomically
 
 LEDGER = Path("claims/ledger")
+FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
     tested = claim(name)
     start = time.perf_counter()
     evidence = tested.test(run)
-    versions = environment()
-    place = f"{versions.pop('system')}, {versions.pop('cores')} cores"
+    versions = environment(run.device)
+    place, device = f"{versions.pop('system')}, {versions.pop('cores')} cores", versions.pop("device")
     options = [] if run.budget.name == "quick" else ["--budget", run.budget.name]
     options += ["--seed", str(run.seed), *([] if run.device == "cpu" else ["--device", run.device])]
     entry = Entry(
@@ -82,7 +82,7 @@ def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
         evidence=evidence,
         seed=run.seed,
         budget=run.budget.name,
-        machine=place if run.device == "cpu" else f"{place}, {_accelerator()}",
+        machine=place if run.device == "cpu" else f"{place}, {device}",
         versions=versions,
         command=shlex.join(["assay", "claims", "test", name, *options]),
         seconds=time.perf_counter() - start,
@@ -90,12 +90,6 @@ def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
     )
     write_atomically(_file(root, name), strict_json({"format": FORMAT, **dataclasses.asdict(entry)}))
     return entry
-
-
-def _accelerator() -> str:
-    import torch
-
-    return torch.cuda.get_device_name()
 
 
 def _file(root: Path, name: str) -> Path:

@@ -9,13 +9,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from assay import code
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
+from assay.run import environment
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ class Probe(ABC):
     in_shares: ClassVar[bool] = False
     """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
     `Subject.in_shares`, and its radii are such shares."""
-    version: ClassVar[int] = 1
-    """Raised when the method changes, so that stored answers of the older one are asked again."""
 
     @abstractmethod
     def ask(self, subject: Subject, run: Run) -> Finding: ...
@@ -99,18 +99,23 @@ class Probe(ABC):
         return ()
 
     def key(self, fingerprint: str, run: Run, behaviour: str = "") -> str:
-        """What makes two askings the same: subject and its answers, question, settings, version, seed and budget."""
+        """What makes two askings the same: subject and its answers, question, settings, code, seed, budget, device.
+
+        The code is that of the probe and of whatever it imports, of the engine and of what a run hands to it, with the
+        versions of Assay and of installed packages: whoever changes a method need not think of the answers stored.
+        """
         parts = [
             fingerprint,
             behaviour,
             self.name(),
-            self.version,
+            code.behind(type(self), type(run), type(run.engine)),
             self.settings(),
             run.seed,
+            run.device.partition(":")[0],
             dataclasses.asdict(run.budget),
             *self.depends_on(run),
         ]
-        return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Configurable(Protocol):
@@ -191,6 +196,8 @@ class Answer:
     why: str = ""
     seconds: float = 0.0
     when: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -206,6 +213,7 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "settings": probe.settings(),
         "key": key or probe.key(subject.fingerprint(), run),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(run.device),
     }
     reason = probe.why_not(subject) or left_out
     if "Classification" in probe.tasks:

@@ -16,7 +16,7 @@ import pytest
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding
 from assay.probe import Answer, configure, put
-from assay.report.words import NBSP, in_full, limit
+from assay.report.words import NBSP, in_full, limit, printable
 from assay.standard import Standard, judge
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Answered:
         __tracebackhide__ = True
         settings = ", ".join(f"{name}={value!r}" for name, value in self.answer.settings.items())
         told = f"{self.subject}, {self.answer.probe}({settings}): {self.answer.question} {why}"
-        pytest.fail(told.replace(NBSP, " "), pytrace=False)
+        pytest.fail(printable(told).replace(NBSP, " "), pytrace=False)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.errors import AssayError, SubjectError, in_words
@@ -20,17 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery."""
+    """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery.
+
+    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other.
+    """
 
     name: str
     samples: int | None
     steps: int
     restarts: int
     shown: int = 8
+    dear: int | None = None
 
 
 BUDGETS = {
-    "quick": Budget("quick", samples=500, steps=20, restarts=1),
+    "quick": Budget("quick", samples=500, steps=20, restarts=1, dear=200),
     "standard": Budget("standard", samples=2000, steps=50, restarts=2),
     "full": Budget("full", samples=None, steps=100, restarts=5),
 }
@@ -154,3 +164,37 @@ class Run:
                 f"weights and its scaling."
             )
         return logits, np.asarray(rows["y"], dtype=np.int64)
+
+
+def environment(device: str = "cpu") -> dict[str, str]:
+    """The versions, the kind of device and the kind of machine behind the numbers, and a hash of Assay's own code."""
+    return dict(_environment(device))
+
+
+@cache
+def _environment(device: str) -> tuple[tuple[str, str], ...]:
+    told = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+        "device": device,
+    }
+    if device.startswith("cuda"):
+        import torch
+
+        if torch.cuda.is_available():  # else whoever asks for it is told where the work begins
+            told["device"] = torch.cuda.get_device_name(device)
+    for package in ("assay", "torch", "numpy"):
+        try:
+            told[package] = version(package)
+        except PackageNotFoundError:
+            told[package] = "not installed"
+    return (*told.items(), ("code", _own_code()))
+
+
+def _own_code() -> str:
+    """SHA-256 over Assay's own files: two copies of one version that differ are told apart."""
+    found, here = sha256(), Path(__file__).parent
+    for path in sorted(here.rglob("*.py")):
+        found.update(f"{path.relative_to(here).as_posix()} {sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()

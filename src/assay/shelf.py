@@ -31,6 +31,11 @@ def _entry_points(shelf: Shelf) -> dict[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=f"assay.{shelf}")}
 
 
+def ours(shelf: Shelf) -> list[str]:
+    """The names that come with Assay itself."""
+    return sorted(_modules(shelf))
+
+
 def names(shelf: Shelf) -> list[str]:
     """Every name on the shelf, ours and third parties'; nothing is loaded."""
     return sorted({*_modules(shelf), *_entry_points(shelf)})

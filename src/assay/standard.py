@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from assay.data.plain_file import read_plain
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Measure
 
+MOST_BYTES = 2**20  # of a file of standards
+LONGEST_LINE = 4000  # a name of a hundred thousand parts would take hours
 Verdict = Literal["pass", "fail", "cannot tell", "not asked", "no standard"]
 
 
@@ -109,12 +112,17 @@ def read_standards(path: Path) -> Standards:
     at_most = 0.3
     """
     try:
-        stored = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = read_plain(path, MOST_BYTES).decode()
+        if max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
+            raise AssayError(f"{str(path)!r} has a line of over {LONGEST_LINE} characters; write shorter ones.")
+        stored = tomllib.loads(text)
     except OSError as e:
         raise AssayError(
             f"Cannot read standards from {str(path)!r}: {e.strerror}; give the path of a TOML file."
         ) from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except AssayError:
+        raise
+    except (ValueError, RecursionError) as e:  # not TOML, not UTF-8, a number of too many digits, lists in lists
         raise AssayError(f"{str(path)!r} is not TOML: {e}; mend that line.") from e
     strange = sorted(set(stored) - {"probes", "standards"})
     if strange:

@@ -13,6 +13,7 @@ import pytest
 from assay.audit import open_audit
 from assay.finding import Finding, Measure
 from assay.report import words, write
+from assay.report.card import card
 from assay.report.page import MOST_MEASURES, Pictured, render
 from assay.standard import Standard
 from assay.store import save_answer
@@ -258,3 +259,22 @@ def test_a_notebook_shows_the_page_in_a_frame(small):
     ((tag, attributes),) = frame.tags
     assert tag == "iframe"
     Page(attributes["srcdoc"])
+
+
+def test_an_answer_that_was_found_elsewhere_says_with_what(build):
+    found = Finding(says="so", measures=(Measure(name="m", value=1.0, better="higher"),))
+    rows = [build.answered(name, f"{name}?", found) for name in ("here", "there")]
+    now = dict(build.audit(*rows).environment)
+    made = (now, {**now, "torch": "2.5.1", "system": "Linux aarch64"})
+    here, there = (
+        dataclasses.replace(row, answer=dataclasses.replace(row.answer, environment=environment))
+        for row, environment in zip(rows, made, strict=True)
+    )
+    audit = build.audit(here, there)
+    page, text = render(audit), card(audit)
+    assert page.count("Found with") == 1
+    assert "Linux aarch64" in page.split("Found with")[1].split("</dd>")[0]
+    assert "1 of 2 (50 %) answers were found earlier or elsewhere" in page
+    assert text.count("torch 2.5.1") == 1
+    assert "- there? Found" in text
+    assert "elsewhere" not in render(build.audit(here))

@@ -83,6 +83,9 @@ def test_a_budget_is_stated_in_words(realistic):
         "quick: at most 500 inputs per question; 20 steps and 1 restart where a worst case is searched for"
     )
     assert words.budget({"name": "full", "samples": None}) == "full: every input per question"
+    assert words.budget({"name": "quick", "samples": 500, "dear": 200}) == (
+        "quick: at most 500 inputs per question, 200 where each is asked about dozens of times"
+    )
 
 
 def test_the_command_repeats_the_question_with_every_setting(realistic):

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError, MissingExtra
 from assay.subjects import Source, open_subject
-from assay.subjects._onnx import OnnxModel, Rebuilt, _locations
+from assay.subjects._onnx import OnnxModel, Rebuilt
+from assay.subjects._onnx_weights import locations
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -61,11 +62,24 @@ def test_the_fingerprint_covers_the_file_and_the_weights_beside_it(forms, tmp_pa
 
 
 @pytest.mark.parametrize("length", [3, 127, 128, 300])
-def test_names_of_any_length_are_found(length):
-    model = onnx.TensorProto()
-    entry = model.external_data.add()
-    entry.key, entry.value = "location", "w" * length
-    assert _locations(model.SerializeToString()) == {"w" * length}
+def test_names_of_any_length_are_found_wherever_a_tensor_may_stand(length):
+    model = onnx.ModelProto(doc_string="\x0a\x08location\x12\x05false")
+    tensors = [model.graph.initializer.add(), model.graph.node.add().attribute.add().t]
+    tensors += [model.graph.sparse_initializer.add().values, model.graph.sparse_initializer.add().indices]
+    inner = model.graph.node.add().attribute.add().g
+    tensors += [inner.initializer.add(), inner.node.add().attribute.add().graphs.add().initializer.add()]
+    tensors += [inner.node.add().attribute.add().tensors.add(), inner.node.add().attribute.add().sparse_tensor.values]
+    tensors += [model.functions.add().node.add().attribute.add().t, model.functions.add().attribute_proto.add().t]
+    tensors += [model.training_info.add().algorithm.initializer.add()]
+    tensors += [inner.node.add().attribute.add().sparse_tensors.add().values]
+    for k, tensor in enumerate(tensors):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", "w" * length + str(k)
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "offset", "12"
+        tensor.float_data.extend([0.5] * 3)
+        tensor.dims.extend([1, 2, 3])
+    assert locations(model.SerializeToString()) == {"w" * length + str(k) for k in range(len(tensors))}
 
 
 @pytest.mark.parametrize("location", ["../weights.bin", "/tmp/weights.bin", "link.bin"])

@@ -7,33 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from assay.errors import AssayError, SubjectError
 from assay.subjects import Source, open_subject
-
-number = st.floats(allow_nan=False, allow_infinity=False)
-several = st.none() | st.lists(number, min_size=1, max_size=3).map(tuple)
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.builds(
-        Source,
-        subject=st.text(min_size=1),
-        data=st.none() | st.text(),
-        bounds=st.none() | st.tuples(number, number),
-        mean=several,
-        std=several,
-        size=st.none() | st.integers(1, 4096),
-        allow_pickle=st.booleans(),
-        draws=st.none() | st.integers(1, 50),
-    )
-)
-def test_words_name_the_source_again(source):
-    assert Source.from_words(source.words()) == source
 
 
 def test_words_are_those_of_the_command_line():
@@ -42,17 +19,6 @@ def test_words_are_those_of_the_command_line():
         "model.onnx --data images --bounds 0 255 --mean 0.485,0.456,0.406 --std 0.25 --size 224 --allow-pickle"
     )
     assert Source("fashion-cnn").words() == ("fashion-cnn",)
-
-
-@pytest.mark.parametrize("words", [("m.pt2", "--colour", "red"), ("m.pt2", "--size"), ("m.pt2", "--mean", "red")])
-def test_other_words_are_refused(words):
-    with pytest.raises(AssayError, match="do not name a subject"):
-        Source.from_words(words)
-
-
-def test_an_audit_made_in_python_has_no_words():
-    with pytest.raises(AssayError, match="made in Python"):
-        Source.from_words(())
 
 
 def test_importing_needs_no_torch():

@@ -6,10 +6,12 @@ import gzip
 import math
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.plain_file import MOST_UNPACKED, open_plain
 from assay.errors import AssayError
 
 # The third byte of the header names the element type; multi-byte values are big-endian.
@@ -21,20 +23,27 @@ def read_idx(path: str | Path) -> NDArray[np.generic]:
     path = Path(path)
     if not path.is_file():
         raise AssayError(f"There is no idx file at {path}; give the path of an existing file.")
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
+    with open_plain(path) as file:
         try:
-            raw = gzip.decompress(raw)
+            return _read(path, gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file)
         except (EOFError, OSError, zlib.error) as error:
             raise AssayError(f"{path} is a damaged gzip file ({error}); fetch it again.") from error
+
+
+def _read(path: Path, file: IO[bytes]) -> NDArray[np.generic]:
+    raw = file.read(4)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in ELEMENTS:
-        raise AssayError(f"{path} is not an idx file: it begins with {raw[:4].hex()!r}, not 0000, a type and a rank.")
-    start = 4 + 4 * raw[3]
-    if len(raw) < start:
+        raise AssayError(f"{path} is not an idx file: it begins with {raw.hex()!r}, not 0000, a type and a rank.")
+    sides = file.read(4 * raw[3])
+    if len(sides) < 4 * raw[3]:
         raise AssayError(f"{path} ends inside its header; fetch it again.")
-    shape = tuple(int(side) for side in np.frombuffer(raw, ">u4", raw[3], 4))
+    shape = tuple(int(side) for side in np.frombuffer(sides, ">u4"))
     element = np.dtype(ELEMENTS[raw[2]])
-    expected = start + element.itemsize * math.prod(shape)
-    if len(raw) != expected:
-        raise AssayError(f"{path} has {len(raw)} bytes where its header {shape} asks for {expected}; fetch it again.")
-    return np.frombuffer(raw, element, offset=start).reshape(shape).astype(element.newbyteorder("="))
+    start, size = 4 + len(sides), element.itemsize * math.prod(shape)
+    if size > MOST_UNPACKED:
+        raise AssayError(f"{path} unpacks to {size:,} bytes, over the {MOST_UNPACKED:,} that are held; give a part.")
+    content = file.read(size + 1)
+    if len(content) != size:
+        more = "more" if len(content) > size else f"{start + len(content)}"
+        raise AssayError(f"{path} has {more} bytes where its header {shape} asks for {start + size}; fetch it again.")
+    return np.frombuffer(content, element).reshape(shape).astype(element.newbyteorder("="))

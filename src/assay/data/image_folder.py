@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import UNIT, as_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
-from assay.data.stamp import stamp
+from assay.data.plain_file import files_below, refuse_leading_out
 from assay.errors import AssayError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -39,12 +40,14 @@ class ImageFolder:
         if not self.root.is_dir():
             raise AssayError(f"There is no folder {self.root}; give a folder with one sub-folder of images per class.")
         folders = sorted(entry for entry in self.root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        for folder in folders:
+            refuse_leading_out(folder, self.root)
         if not folders:
             raise AssayError(f"{self.root} has no sub-folders; put the images of each class into one of its own.")
         self.paths: list[Path] = []
         counts = []
         for folder in folders:
-            found = sorted(path for path in folder.rglob("*") if is_image(path, folder))
+            found = sorted(files_below(folder, self.root, SUFFIXES))
             if not found:
                 raise AssayError(f"Class folder {folder} holds no images ({' '.join(SUFFIXES)}); fill or remove it.")
             self.paths += found
@@ -69,11 +72,5 @@ class ImageFolder:
         return as_inputs(pixels, self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times of change, and of how the images are brought to one form."""
-        return stamp(self.root, self.paths, f"ImageFolder {tuple(self.form)} {self.pixels}")
-
-
-def is_image(path: Path, folder: Path) -> bool:
-    """An image by its suffix, with nothing hidden on the way from `folder`."""
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return path.suffix.lower() in SUFFIXES and not hidden and path.is_file()
+        """A hash of names and contents, and of how the images are brought to one form."""
+        return of_files(self.root, self.paths, f"ImageFolder {tuple(self.form)} {self.pixels}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -13,20 +15,58 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.archive import open_archive
 from assay.data.arrays import UNIT, as_inputs, as_labels, check_inputs
+from assay.data.digest import of_files
 from assay.data.image import channels_first
-from assay.data.stamp import stamp
+from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
 from assay.errors import AssayError
 
 NAMES = (("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("inputs", "targets"))
+MOST_HEADER = 10_000  # characters, as numpy has it
+MOST_AXES = 16
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """An array in a file, of which rows are read when they are asked for.
+
+    It is read, not mapped: a file that is cut off meanwhile gives an error here, where a map would end the process.
+    """
+
+    path: Path
+    name: str
+    start: int
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: NDArray[np.integer]) -> NDArray[np.generic]:  # k -> k *d
+        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        room = memoryview(out.reshape(-1).view(np.uint8))
+        each = self.dtype.itemsize * math.prod(self.shape[1:])
+        # Rows that follow one another in the file are read at once.
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        with open_plain(self.path) as file:
+            for run in np.split(np.arange(len(rows)), breaks):
+                if not len(run):
+                    continue
+                file.seek(self.start + int(rows[run[0]]) * each)
+                part = room[run[0] * each : (run[-1] + 1) * each]
+                if file.readinto(part) != len(part):
+                    raise AssayError(f"{self.path} ends inside array {self.name}; write it again.")
+        return out
 
 
 class Npz:
     """An .npz file with arrays `x` and `y` (or images/labels, x_test/y_test, inputs/targets: the first pair found).
 
-    Inputs that were stored without compression (`numpy.savez`) are mapped, not read, so the file may be larger than
-    memory; compressed ones (`numpy.savez_compressed`) are read whole. uint8 is brought to `pixels`, floats stay as they
-    are. n h w and n h w c are turned to n c h w by the rule of `assay.data.image.channels_first`. No pickle is opened.
+    Inputs that were stored without compression (`numpy.savez`) are read when they are taken, so the file may be larger
+    than memory; compressed ones (`numpy.savez_compressed`) are read whole, up to MOST_UNPACKED. uint8 is brought to
+    `pixels`, floats stay as they are. n h w and n h w c are turned to n c h w by the rule of
+    `assay.data.image.channels_first`. No pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
@@ -36,12 +76,12 @@ class Npz:
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing .npz file.")
         try:
-            with zipfile.ZipFile(self.path) as archive:
+            with open_archive(self.path) as archive:
                 found = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
                 pair = next((pair for pair in NAMES if found.issuperset(pair)), None)
                 if pair is None:
                     raise AssayError(
-                        f"{self.path} holds {', '.join(map(repr, sorted(found))) or 'no arrays'}; it needs inputs and "
+                        f"{self.path} holds {some(sorted(found)) or 'no arrays'}; it needs inputs and "
                         f"labels named {' or '.join('/'.join(pair) for pair in NAMES)}."
                     )
                 self.x, y = (read_member(self.path, archive, f"{name}.npy") for name in pair)
@@ -49,11 +89,14 @@ class Npz:
             raise
         except Exception as error:  # damaged archives raise BadZipFile, zlib.error, LZMAError, RuntimeError and more
             raise AssayError(f"{self.path} cannot be read as an .npz file ({error}); write it again.") from error
-        check_inputs(self.x)
-        self.labels = as_labels(y, len(self.x))
-        if not len(self):
-            raise AssayError(f"{self.path} holds no rows; give at least one input.")
-        channels_first(self.x)  # an impossible layout is refused now, not at the first batch
+        alike = np.broadcast_to(np.zeros((), self.x.dtype), self.x.shape)
+        check_inputs(alike)
+        if len(self) > MOST_ROWS:
+            raise AssayError(f"{self.path} holds {len(self):,} rows, more than {MOST_ROWS:,}; give a part of them.")
+        self.labels = as_labels(y if isinstance(y, np.ndarray) else y[np.arange(len(y))], len(self.x))
+        if not alike.size:
+            raise AssayError(f"{self.path} holds no rows, or rows of nothing; give at least one input.")
+        channels_first(alike)  # an impossible layout is refused now, not at the first batch
 
     def __len__(self) -> int:
         return len(self.x)
@@ -62,15 +105,15 @@ class Npz:
         """Inputs as float32 in natural units and their int64 labels."""
         rows = np.arange(len(self))[indices]
         # The layout is told from the whole array: k rows have the same trailing axes, so the answer is the same.
-        return as_inputs(channels_first(np.asarray(self.x[rows])), self.pixels), torch.from_numpy(self.labels[rows])
+        return as_inputs(channels_first(self.x[rows]), self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
-        """A hash of the file's name, size and time of change."""
-        return stamp(self.path.parent, [self.path], f"Npz {self.pixels}")
+        """A hash of the file's name and content."""
+        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}")
 
 
-def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """One array of the archive: mapped if it is stored plainly, else read."""
+def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDArray[Any]:
+    """One array of the archive: its rows where they lie, if it is stored plainly, else the whole of it."""
     entry = archive.getinfo(name)
     with archive.open(entry) as file:
         try:
@@ -86,25 +129,37 @@ def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[np.g
     size = dtype.itemsize * math.prod(shape)
     if header + size != entry.file_size:
         raise AssayError(f"Array {name} in {path} has {entry.file_size - header} bytes, not {size}; write it again.")
-    if entry.compress_type != zipfile.ZIP_STORED or not size:
+    if entry.compress_type != zipfile.ZIP_STORED or fortran or not size or not shape:
+        if size > MOST_UNPACKED:
+            raise AssayError(
+                f"Array {name} in {path} unpacks to {size:,} bytes, over the {MOST_UNPACKED:,} that are held at once; "
+                "save it with numpy.savez(path, x=numpy.ascontiguousarray(x), ...), of which rows are read one by one."
+            )
         with archive.open(entry) as file:
-            array: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
+            array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
         return array
-    with path.open("rb") as raw:
+    with open_plain(path) as raw:
         # The local header repeats the name and may have another extra field than the central one, so it is asked.
         raw.seek(entry.header_offset + 26)
         lengths = np.frombuffer(raw.read(4), "<u2")
     start = entry.header_offset + 30 + int(lengths.sum()) + header
     if start + size > path.stat().st_size:
         raise AssayError(f"{path} ends inside array {name}; write it again.")
-    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+    return OnDisk(path, name, start, dtype, shape)
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Shape, whether the first axis runs fastest, and dtype of an .npy stream; leaves it at the first element."""
     version = npy.read_magic(file)
-    if version == (1, 0):
-        return npy.read_array_header_1_0(file)
-    if version == (2, 0):
-        return npy.read_array_header_2_0(file)
-    raise ValueError(f".npy version {version[0]}.{version[1]}, which only named fields need")
+    width = {(1, 0): 2, (2, 0): 4}.get(version)
+    if width is None:
+        raise ValueError(f".npy version {version[0]}.{version[1]}, which only named fields need")
+    told = file.read(width)
+    length = int.from_bytes(told, "little")
+    if length > MOST_HEADER:  # numpy looks at this after it has read them
+        raise ValueError(f"it is {length:,} characters long")
+    read = npy.read_array_header_1_0 if width == 2 else npy.read_array_header_2_0
+    shape, fortran, dtype = read(io.BytesIO(told + file.read(length)))
+    if min(shape, default=0) < 0 or len(shape) > MOST_AXES:
+        raise ValueError(f"its shape is {shape}"[:80])
+    return shape, fortran, dtype

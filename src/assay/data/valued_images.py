@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import as_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
-from assay.data.image_folder import SUFFIXES, is_image
-from assay.data.stamp import stamp
+from assay.data.image_folder import SUFFIXES
+from assay.data.plain_file import files_below, open_plain, read_plain, refuse_leading_out
 from assay.errors import AssayError
 
+MOST_TABLE = 64 * 2**20  # bytes of a CSV file
+MOST_CELLS = 20_000_000  # short rows are filled up to the longest: one long row among many would make any number
 CUT = 20170806  # any number, but never another one: what was trained on must not be tested on another day
 
 
@@ -48,8 +51,8 @@ class ValuedImages:
         return as_inputs(pixels[where]), torch.from_numpy(self.values[rows])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times of change, of the numbers, and of how images are brought to one form."""
-        files = stamp(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
+        """A hash of names and contents, of the numbers, and of how images are brought to one form."""
+        files = of_files(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
         return hashlib.blake2b(files.encode() + self.values.tobytes(), digest_size=16).hexdigest()
 
     def rows(self, rows: NDArray[np.integer]) -> ValuedImages:
@@ -69,7 +72,10 @@ class ValuedImages:
 
     def marks(self) -> NDArray[np.int64]:  # n
         """A hash of each file's bytes, by which an image is known again under another name and in another folder."""
-        digests = [hashlib.blake2b(path.read_bytes(), digest_size=8).digest() for path in self.paths]
+        digests = []
+        for path in self.paths:
+            with open_plain(path) as file:
+                digests.append(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest())
         return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
@@ -87,13 +93,15 @@ def open_valued(path: str | Path, size: tuple[int, int] | None = None, channels:
     root = Path(path)
     if not root.is_dir():
         raise AssayError(f"There is no folder {root}; give a folder of images with a number each.")
-    paths = sorted(found for found in root.rglob("*") if is_image(found, root))
+    paths = sorted(files_below(root, root, SUFFIXES))
     if not paths:
         raise AssayError(f"{root} holds no images ({' '.join(SUFFIXES)}); give a folder of images with a number each.")
     tables = sorted(p for p in root.iterdir() if p.suffix.lower() == ".csv" and p.name[0] != "." and p.is_file())
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
         raise AssayError(f"{root} holds {len(tables)} CSV files, {names}; leave only the one with the numbers there.")
+    for table in tables:
+        refuse_leading_out(table, root)
     values = _numbers_of_table(tables[0], root, paths) if tables else [_number_of_name(found) for found in paths]
     form = Form(channels or len(decode(paths[0], str(paths[0]), None)), size)
     return ValuedImages(root, paths, np.array(values, dtype=np.float64), form)
@@ -158,7 +166,7 @@ def _column_of_numbers(table: Path, heading: list[str], rows: Sequence[_Row], na
 def _read(table: Path) -> tuple[list[str], list[_Row]]:
     """The heading (or numbers of columns, where there is none) and the rows, all of one width."""
     try:
-        lines = table.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_plain(table, MOST_TABLE).decode("utf-8-sig").splitlines()
         first = lines[0] if lines else ""
         delimiter = max(",;\t", key=first.count)
         read = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
@@ -166,6 +174,8 @@ def _read(table: Path) -> tuple[list[str], list[_Row]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise AssayError(f"{table} cannot be read as CSV ({error}); write it again as UTF-8.") from error
     width = max((len(row.cells) for row in rows), default=0)
+    if width * len(rows) > MOST_CELLS:
+        raise AssayError(f"{table} has {len(rows):,} rows, the longest of {width:,} cells; give two columns.")
     rows = [_Row(row.place, row.cells + [""] * (width - len(row.cells))) for row in rows]
     heading = [f"column {column + 1}" for column in range(width)]
     if rows and not any(Path(cell).suffix.lower() in SUFFIXES for cell in rows[0].cells):

@@ -13,9 +13,10 @@ What stays open, by design or for want of a rule:
 - a process that the subject starts sees no /proc/self of its own, as the rule is bound to this process.
 
 What is refused although a harmless subject might want it: /dev/shm, which is shared with every process (so workers of a
-DataLoader, named semaphores and joblib's processes do not start: `scrubbed` has joblib work in this one), sockets of
-any kind but a pair of connected streams, symbolic links and FIFOs also inside the run (the parent could be led
-outside by one), changed modes and times of files (a filter of system calls cannot see whose file it is).
+DataLoader, named semaphores and joblib's processes do not start: `scrubbed` has joblib work in this one); sockets of
+any kind but a pair of connected streams, and one that CUDA needs and that cannot connect; symbolic links and FIFOs also
+inside the run (the parent could be led outside by one); changed modes and times of files (a filter of system calls
+cannot see whose file it is).
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import stat
 import struct
 import sys
 import sysconfig
-import tempfile
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +63,8 @@ def confine(*, read: Sequence[Path], write: Sequence[Path], network: bool = Fals
     """Give up, for good, everything but reading `read` and the interpreter and writing (and reading) `write`.
 
     Paths are taken as they are given, links followed: a home folder in `read` is readable as a whole. Of nested
-    folders the wider right counts, so a subject that lies inside `write` can be changed by itself.
+    folders the wider right counts, so a subject that lies inside `write` can be changed by itself. With `network`
+    CUDA does not start: it wants a local socket, and those could then be connected.
     """
     if sys.platform != "linux":
         return _nothing(f"{platform.system() or sys.platform} has neither Landlock nor seccomp")
@@ -184,6 +185,7 @@ def _granted(read: Sequence[Path], write: Sequence[Path], *, network: bool) -> I
     for path in devices:
         yield path, _DRIVING
     if devices:
+        yield Path(f"/proc/{os.getpid()}/task"), _READING | _WRITE_FILE | _TRUNCATE  # CUDA names its threads
         for name in ("/sys", "/proc/driver", "/proc/devices", "/proc/modules"):
             yield Path(name), _READING
 
@@ -259,7 +261,8 @@ def _real(names: Iterable[str]) -> set[Path]:
 
 def _more_than_software() -> list[Path]:
     """Folders that, with all above them, are never granted as a whole because a package lies there."""
-    names = [os.path.expanduser("~"), tempfile.gettempdir(), "/home", "/root", "/tmp", "/var", "/etc", "/run", "/boot"]
+    names = ["/home", "/root", "/tmp", "/var", "/etc", "/run", "/boot", os.environ.get("TMPDIR", "")]
+    names.append(os.path.expanduser("~"))
     try:
         import pwd
 
@@ -342,7 +345,7 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 
 
 class _Refusal(NamedTuple):
-    """System calls that fail with `code`: always, or by what `argument` & `mask` is: `only` these, or all `but` these."""
+    """System calls that fail with `code`: always, or when `argument` & `mask` is one of `only`, or none of `but`."""
 
     calls: str
     argument: int | None = None
@@ -359,13 +362,16 @@ _FILE_FLAGS = (0x40086602, 0x401C5820)  # FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 
 def _refusals(*, network: bool, truncation: bool) -> list[_Refusal]:
     """`truncation` where Landlock has no rule against it."""
-    families = (int(socket.AF_INET), int(socket.AF_INET6), 16) if network else ()  # 16: netlink, for looking up names
+    unix, stream, in_order = 1, 1, 5
+    # A socket of this machine leads out as well: docker's, a desktop's. One of a connected pair leads nowhere, unless
+    # it sends datagrams, which carry an address each. CUDA makes one that listens, and never connects it.
+    sockets = [_Refusal("connect"), _Refusal("socket", 0, but=(unix,)), _Refusal("socket", 1, 0xF, but=(in_order,))]
+    if network:
+        sockets = [_Refusal("socket", 0, but=(2, 10, 16))]  # IPv4, IPv6, and netlink for looking up names
     refusals = [
-        # A socket of this machine leads out as well: docker's, a desktop's. One of a pair leads nowhere, unless it
-        # sends datagrams, which carry an address each.
-        _Refusal("socket", 0, but=families) if network else _Refusal("socket connect"),
-        _Refusal("socketpair", 0, but=(1,)),
-        _Refusal("socketpair", 1, mask=0xF, but=(1,)),
+        *sockets,
+        _Refusal("socketpair", 0, but=(unix,)),
+        _Refusal("socketpair", 1, 0xF, but=(stream,)),
         _Refusal("io_uring_setup"),  # opens sockets past this filter
         _Refusal("ptrace process_vm_readv process_vm_writev pidfd_getfd perf_event_open"),
         # Memory, queues and keys that all of a user's processes share without a file.
@@ -427,7 +433,7 @@ def _program(refusals: Sequence[_Refusal], machine: str) -> list[tuple[int, int,
 
 
 class _Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]  # noqa: RUF012
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]
 
 
 def _filter_calls(libc: ctypes.CDLL, refusals: Sequence[_Refusal]) -> str:
@@ -478,14 +484,11 @@ def _drop_privileges(libc: ctypes.CDLL) -> str:
     return ""
 
 
-_KEPT = frozenset(
-    "PATH LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR USER LOGNAME VIRTUAL_ENV CONDA_PREFIX LD_LIBRARY_PATH LD_PRELOAD "
-    "SYSTEMROOT DYLD_LIBRARY_PATH".split()
+_KEPT = re.compile(
+    r"PATH|LANG|LANGUAGE|TZ|TERM|COLUMNS|LINES|NO_COLOR|USER|LOGNAME|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"|(ASSAY_|LC_|PYTHON|TORCH_|PYTORCH_|CUDA_|CUBLAS_|CUDNN_|NVIDIA_|HIP_|HSA_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_).*"
+    r"|DYLD_LIBRARY_PATH|SYSTEMROOT"
 )
-_KEPT_FAMILIES = (
-    "ASSAY_ LC_ PYTHON TORCH_ PYTORCH_ CUDA_ CUBLAS_ CUDNN_ NVIDIA_ HIP_ ROCR_ HSA_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ "
-    "NUMEXPR_"
-).split()
 _SECRET = re.compile("TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH")
 
 
@@ -494,16 +497,18 @@ def scrubbed(environ: Mapping[str, str], *, home: Path) -> dict[str, str]:
 
     Caches, settings and temporary files go into `home`, which `confine` must let it write.
     """
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name in _KEPT or (name.startswith(tuple(_KEPT_FAMILIES)) and not _SECRET.search(name))
-    }
+    kept = {name: value for name, value in environ.items() if _KEPT.fullmatch(name) and not _SECRET.search(name)}
     if site.ENABLE_USER_SITE:
         kept.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages of `pip install --user` hang on HOME
     kept.setdefault("LOGNAME", "assay")  # else Python looks it up in /etc/passwd
     private = dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"), str(home))
-    return kept | private | {"JOBLIB_MULTIPROCESSING": "0"}  # its processes need /dev/shm, and it warns without
+    return kept | private | _CALM
+
+
+_CALM = {
+    "JOBLIB_MULTIPROCESSING": "0",  # its processes need /dev/shm; without, it warns and works in this one as well
+    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime sends events to its maker unless told not to
+}
 
 
 def refused(error: BaseException) -> str | None:
@@ -553,7 +558,8 @@ def _system_allows(name: str) -> bool:
     """Would the file's mode allow it? Landlock does not show in access(2), so what is left is Landlock's refusal."""
     if os.path.lexists(name):
         return os.access(name, os.R_OK) or os.access(name, os.W_OK)
-    return os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
+    folder = os.path.dirname(os.path.abspath(name))
+    return os.access(folder, os.W_OK) or not os.path.isdir(folder)
 
 
 def _hidden_module(name: str) -> str | None:

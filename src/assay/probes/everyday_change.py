@@ -53,7 +53,7 @@ class EverydayChange(Probe):
             raise AssayError(f"corruptions={','.join(strange)!r} are not known; choose from {', '.join(CORRUPTIONS)}.")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"])
+        index = run.pick(subject.data["test"], run.budget.dear)
         rows = run.map(lambda shard: self._break(subject, shard), subject, "test", index, "everyday change")
         label = np.asarray(rows["label"], dtype=np.int64)
         clean, kept = rows["clean"].astype(bool), rows["kept"].astype(bool)  # n, n c s

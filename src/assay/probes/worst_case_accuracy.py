@@ -71,7 +71,6 @@ class WorstCaseAccuracy(Probe):
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
-    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "l2_radius")
@@ -79,7 +78,7 @@ class WorstCaseAccuracy(Probe):
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"])
+        index = run.pick(subject.data["test"], run.budget.dear)
         found = {
             norm: run.map(
                 partial(self._break, subject, run, norm), subject, "test", index, f"worst-case change, {norm}"
@@ -206,6 +205,7 @@ class WorstCaseAccuracy(Probe):
                 targets=3 if steps < 50 else 9,
                 queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
                 gradients=subject.differentiable,
+                shrunk=draws == 1,
                 eot=draws,
                 bounds=bounds,
                 rng=shard.rng,

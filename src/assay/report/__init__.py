@@ -6,23 +6,39 @@ import dataclasses
 from pathlib import Path
 
 from assay.audit import Audit
-from assay.store import slug, strict_json, write_atomically
+from assay.errors import AssayError
+from assay.store import chain, slug, strict_json, turn, write_atomically
+
+TRIES = 3  # of a writer who was disturbed by another that does not see its lock
 
 
 def write(audit: Audit, folder: Path) -> None:
     """Write all that is read of an audit into its run folder; `audit.json` comes last and vouches for the others."""
+    for _ in range(TRIES):
+        with turn(folder):
+            links = _write(audit.as_stored(folder), folder)
+            if all(chain.holds(folder, name, wanted) for name, wanted in links.items()):
+                return
+    raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
+
+
+def _write(audit: Audit, folder: Path) -> dict[str, str]:
     from assay.report.card import card
     from assay.report.figures import standalone
     from assay.report.junit import junit
     from assay.report.page import drawings, render
 
-    audit = dataclasses.replace(audit, folder=folder)
     drawn = {row.answer.probe: drawings(row) for row in audit.rows}
+    links = chain.stored(folder, [row.answer.probe for row in audit.rows])
     for probe, some in drawn.items():
         for drawing in some:
-            name = f"{slug(probe)}-{slug(drawing.name)}.svg"
-            write_atomically(folder / "figures" / name, standalone(str(drawing.svg)))
-    write_atomically(folder / "report.html", render(audit, drawn))
-    write_atomically(folder / "junit.xml", junit(audit))
-    write_atomically(folder / "card.md", card(audit))
-    write_atomically(folder / "audit.json", strict_json(audit.to_json()))
+            name = f"figures/{slug(probe)}-{slug(drawing.name)}.svg"
+            links[name] = write_atomically(folder / name, standalone(str(drawing.svg)))
+    for path in (folder / "figures").glob("*.svg"):
+        if f"figures/{path.name}" not in links:  # of a view that is no more
+            path.unlink()
+    links["report.html"] = write_atomically(folder / "report.html", render(audit, drawn))
+    links["junit.xml"] = write_atomically(folder / "junit.xml", junit(audit))
+    links["card.md"] = write_atomically(folder / "card.md", card(audit))
+    write_atomically(folder / chain.HEAD, strict_json(dataclasses.replace(audit, links=links).to_json()))
+    return links

@@ -111,6 +111,11 @@ def _body(audit: Audit) -> str:
         f"Budget: {_md(words.budget(audit.budget))}. Seed {audit.seed}. "
         f"Measured {_md(words.moment(audit.when))} with {_md(words.made_with(audit.environment, audit.device))}. "
         f"Fingerprint of the subject: {_md(subject.fingerprint)}.",
+        *(
+            f"- {_md(row.answer.question)} Found {_md(words.moment(row.answer.when))} with "
+            f"{_md(words.made_with(row.answer.environment, audit.device))}."
+            for row in audit.made_otherwise
+        ),
         "",
         "## Limits of this card",
         "",
@@ -179,6 +184,4 @@ def _scalar(value: Any) -> str:
         return re.sub(r"^(-?\d+)e", r"\1.0e", text)  # YAML 1.1 reads 1e-05 as a word, 1.0e-05 as a number
     if isinstance(value, str):
         value = words.printable(value)
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    # Line breaks to YAML, though not to JSON.
-    return re.sub("[\u0085\u2028\u2029\ufeff]", lambda found: f"\\u{ord(found.group(0)):04x}", text)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

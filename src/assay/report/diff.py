@@ -83,12 +83,18 @@ def cautions(before: Audit, after: Audit) -> tuple[str, ...]:
             f"The budgets differ: {words.budget(before.budget)}, then {words.budget(after.budget)}. A harder search "
             f"finds worse, so a worst case may have moved without the subject."
         )
-    versions = [a.environment.get("assay") for a in (before, after)]
+    versions = [_versions(a) for a in (before, after)]
     if versions[0] != versions[1]:
         told.append(f"The audits were made with Assay {versions[0]} and {versions[1]}; a method may have changed.")
     if before.device != after.device:
         told.append(f"One audit ran on {before.device}, the other on {after.device}; rounding differs.")
     return tuple(told)
+
+
+def _versions(audit: Audit) -> str:
+    """The versions of Assay that its answers were found with, which are not that of the audit where it resumed."""
+    found = {row.answer.environment.get("assay") for row in audit.rows if row.answer.finding} - {None}
+    return " and ".join(sorted(map(str, found))) or str(audit.environment.get("assay"))
 
 
 def _change(before: Audit, after: Audit, old: Judged, new: Judged, was: Measure, now: Measure) -> Change:

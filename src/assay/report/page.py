@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.audit import Audit, Described, Judged
-from assay.finding import Alarm, Gallery, Measure, Panel
+from assay.finding import Alarm, Gallery, Measure, Panel, share
 from assay.probe import Answer
 from assay.report import words
 from assay.report.figures import draw
@@ -175,6 +175,9 @@ def colophon(audit: Audit) -> Iterator[tuple[str, str]]:
     others = dict(audit.environment)
     yield "Made with", f"Assay {others.pop('assay', 'of unknown version')}"
     yield "Environment", words.made_with(others, audit.device)
+    if audit.made_otherwise:
+        count = share(audit.made_otherwise, len(audit.rows))
+        yield "Found otherwise", f"{count} answers were found earlier or elsewhere; each says with what"
     yield "Budget", words.budget(audit.budget)
     yield "Seed", str(audit.seed)
     yield "Time", words.duration(sum(row.answer.seconds for row in audit.rows)) + " for all questions"
@@ -254,6 +257,8 @@ def _method(audit: Audit, row: Judged) -> Iterator[tuple[str, str]]:
     if answer.status == "does not apply":
         return
     yield "Taken", f"{words.duration(answer.seconds)}, {words.moment(answer.when)}"
+    if any(row is other for other in audit.made_otherwise):
+        yield "Found with", words.made_with(answer.environment, audit.device)
     if audit.folder is not None:
         table, kept = f"samples/{answer.probe}.parquet", f"witnesses/{answer.probe}.safetensors"
         if (audit.folder / table).exists():

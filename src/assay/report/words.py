@@ -19,12 +19,18 @@ OUTCOMES: tuple[Outcome, ...] = ("pass", "fail", "cannot tell", "error", "not as
 
 NBSP = "\u00a0"
 MINUS = "\u2212"
-# What XML 1.0 does not allow, what HTML calls an error, and halves of surrogate pairs, which do not encode as UTF-8.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+# What XML 1.0 does not allow, what HTML calls an error, halves of surrogate pairs, which do not encode as UTF-8, and what
+# is not seen itself but moves, hides or turns round what stands beside it: no two names may look alike by it, and no
+# line read otherwise than it is. Tab and line feed stay; whoever wants one line joins the words.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufff9-\ufffc\ufffe\uffff"
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
+    "\U000e0000-\U000e0fff]"
+)
 
 
 def printable(text: str) -> str:
-    """The same text with every character that a page or an XML file cannot hold shown as U+FFFD."""
+    """The same text with every character that no page, file or terminal should be given shown as U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
@@ -154,15 +160,17 @@ def budget(told: Mapping[str, Any]) -> str:
 
     samples = told.get("samples")
     inputs = "every input" if samples is None else f"at most {counted(samples, 'input')}"
+    dear = f", {told['dear']:,} where each is asked about dozens of times" if told.get("dear") else ""
     search = [counted(told[f"{thing}s"], thing) for thing in ("step", "restart") if f"{thing}s" in told]
     searched = f"; {' and '.join(search)} where a worst case is searched for" if search else ""
-    return f"{told.get('name', 'unnamed')}: {inputs} per question{searched}"
+    return f"{told.get('name', 'unnamed')}: {inputs} per question{dear}{searched}"
 
 
 def made_with(environment: Mapping[str, str], device: str) -> str:
-    """Versions and machine: 'Python 3.11.9, torch 2.6.0, Linux x86_64, 2 cores, device cpu'."""
-    said = {"python": "Python {}", "system": "{}", "cores": "{} cores"}
-    return ", ".join([*(said.get(k, f"{k} {{}}").format(v) for k, v in environment.items()), f"device {device}"])
+    """Versions and machine: 'Python 3.11.9, Linux x86_64, 2 cores, device cpu, torch 2.6.0, code 9f86d081884c'."""
+    said = {"python": "Python {}", "system": "{}", "cores": "{} cores", "code": "code {:.12}"}
+    told = {**environment, "device": environment.get("device", device)}
+    return ", ".join(said.get(k, f"{k} {{}}").format(v) for k, v in told.items())
 
 
 def setting(value: Any) -> str:

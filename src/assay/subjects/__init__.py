@@ -6,12 +6,12 @@ Importing this needs no torch: the command line does it to answer `--help`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
+from assay.data.plain_file import check_plain
 from assay.errors import AssayError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or mode
 
 @dataclass(frozen=True)
 class Source:
-    """Where a subject comes from, as it was typed: enough to open it again."""
+    """Where a subject comes from, as it was typed. A run keeps the words for people: nobody opens what a run names."""
 
     subject: str
     data: str | None = None
@@ -57,35 +57,6 @@ class Source:
             words += ["--draws", str(self.draws)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
-    @classmethod
-    def from_words(cls, words: Sequence[str]) -> Source:
-        """The inverse of `words`, with which a stored audit finds its subject again."""
-        if not words:
-            raise AssayError("This audit was made in Python and does not say where its subject is; name the subject.")
-        source, rest = cls(words[0]), list(words[1:])
-        try:
-            while rest:
-                option = rest.pop(0)
-                if option == "--data":
-                    source = dataclasses.replace(source, data=rest.pop(0))
-                elif option == "--bounds":
-                    source = dataclasses.replace(source, bounds=(_bound(rest.pop(0)), _bound(rest.pop(0))))
-                elif option == "--mean":
-                    source = dataclasses.replace(source, mean=tuple(map(float, rest.pop(0).split(","))))
-                elif option == "--std":
-                    source = dataclasses.replace(source, std=tuple(map(float, rest.pop(0).split(","))))
-                elif option == "--size":
-                    source = dataclasses.replace(source, size=int(rest.pop(0)))
-                elif option == "--draws":
-                    source = dataclasses.replace(source, draws=int(rest.pop(0)))
-                elif option == "--allow-pickle":
-                    source = dataclasses.replace(source, allow_pickle=True)
-                else:
-                    raise ValueError(option)
-        except (ValueError, IndexError) as e:
-            raise AssayError(f"The words {' '.join(words)!r} do not name a subject ({e}); name it again.") from e
-        return source
-
 
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
@@ -104,6 +75,7 @@ def open_subject(source: Source) -> Subject:
         raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
     if path.is_dir():
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
+    check_plain(path)
     if kind == ".py":
         return _open_script(path, source)
     if kind == ".safetensors":
@@ -251,11 +223,6 @@ def _has_gradient(subject: Subject) -> bool:
     finally:
         for m, mode in modes:
             m.training = mode
-
-
-def _bound(text: str) -> float | tuple[float, ...]:
-    numbers = tuple(map(float, text.split(",")))
-    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

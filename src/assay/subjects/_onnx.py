@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from assay.data.plain_file import check_plain, open_plain, read_plain
 from assay.errors import AssayError, MissingExtra
 from assay.subjects._intake import Intake
+from assay.subjects._onnx_weights import Damaged, locations
 
 if TYPE_CHECKING:
     from assay.subject import Data
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
+MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
 AGREEMENT = 1e-4
 """How far, relative to the largest answer, a rebuilt model may be from onnxruntime: float32 rounds 1e-7 a step."""
 
@@ -60,11 +63,20 @@ def open_onnx(path: Path) -> OnnxModel:
         import onnxruntime
     except ImportError as e:
         raise MissingExtra.of("Reading .onnx", "onnxruntime", "onnx") from e
-    digest = _digest(path)
+    content = read_plain(path, MOST_BYTES)
+    weights = _weights(path, content)
+    digest = hashlib.blake2b(content, digest_size=16)
+    for file in filter(Path.exists, weights):
+        with open_plain(file) as kept:
+            while part := kept.read(2**20):
+                digest.update(part)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors come as exceptions; they need not be printed as well
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # what was looked at, and no other reading
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # Where no other file belongs to it, the bytes that were looked at are the ones that are run.
+        given = str(path) if weights else content
+        session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as e:  # its exceptions share no class but this one
         raise AssayError(f"{str(path)!r} cannot be read as ONNX ({_told(e)}); export the model again.") from e
     inputs, outputs = session.get_inputs(), session.get_outputs()
@@ -76,7 +88,7 @@ def open_onnx(path: Path) -> OnnxModel:
     if inputs[0].type not in DTYPES or not inputs[0].shape:
         raise AssayError(f"{str(path)!r} takes {inputs[0].type} of shape {inputs[0].shape}; export it for floats.")
     batch, *shape = (d if isinstance(d, int) else None for d in inputs[0].shape)
-    return OnnxModel(session, Intake(path.name, tuple(shape), batch or 1, batch), digest)
+    return OnnxModel(session, Intake(path.name, tuple(shape), batch or 1, batch), digest.digest())
 
 
 def with_gradients(onnx: OnnxModel, path: Path, data: Data) -> tuple[nn.Module, str]:
@@ -105,30 +117,23 @@ def with_gradients(onnx: OnnxModel, path: Path, data: Data) -> tuple[nn.Module, 
     return rebuilt, f"{path.name} rebuilt by onnx2torch, with answers within {gap:.1e} of onnxruntime's."
 
 
-def _digest(path: Path) -> bytes:
-    """A hash of the file and of the weights that it keeps in files beside it; such a file elsewhere is refused."""
-    content = path.read_bytes()
-    digest = hashlib.blake2b(content, digest_size=16)
-    for name in sorted(_locations(content)):
-        weights = (path.parent / name).resolve()
-        if not weights.is_relative_to(path.parent.resolve()):
-            raise AssayError(f"{str(path)!r} keeps weights in {name!r}, outside its folder; put them beside the model.")
-        if weights.is_file():
-            digest.update(weights.read_bytes())
-    return digest.digest()
-
-
-def _locations(content: bytes) -> set[str]:
-    """Names of the files that hold a model's weights: in protobuf, field 1 is `location` and field 2 the name.
-
-    Read from the bytes because onnxruntime does not tell, and the onnx package need not be here.
-    """
-    found = set()
-    # The length of the name comes before it, seven bits a byte, the lowest first; two bytes are enough for any path.
-    for match in re.finditer(rb"\x0a\x08location\x12([\x80-\xff]?)([\x00-\x7f])", content):
-        more, last = match.groups()
-        length = (more[0] - 128) + (last[0] << 7) if more else last[0]
-        found.add(content[match.end() : match.end() + length].decode("utf-8", "replace"))
+def _weights(path: Path, content: bytes) -> list[Path]:
+    """The files beside the model that it keeps weights in; such a file elsewhere is refused."""
+    try:
+        names = sorted(locations(content))
+    except Damaged as e:
+        raise AssayError(f"{str(path)!r} cannot be read as ONNX ({e}); export the model again.") from e
+    home = os.path.realpath(path.parent)
+    found = []
+    for name in names:
+        weights = Path(os.path.realpath(path.parent / name.replace("\0", "\ufffd")))
+        if not weights.is_relative_to(home):
+            raise AssayError(
+                f"{str(path)!r} keeps weights in {name!r:.200}, outside its folder; put them beside the model."
+            )
+        if weights.exists():  # if not, onnxruntime says so
+            check_plain(weights)
+        found.append(weights)
     return found
 
 

@@ -77,7 +77,8 @@ def open_ranker(path: str | Path, data: str | Path) -> Subject:
     path = Path(path)
     with _opened(path) as f:
         about = f.metadata() or {}
-        state = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118  (not a mapping)
+        # Copies: what is given is mapped, and a file that is cut off later would end the process.
+        state = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118  (not a mapping)
     try:
         seen = state.pop(SEEN).numpy()
         shape = ARCHITECTURES[about["architecture"]].shape

@@ -7,8 +7,8 @@ Read from the sources of torch 2.13 (`torch.export.load`, `torch/export/pt2_arch
    objects among the constants, weights and constants of older torch (`*.pt`), and the whole format of torch 2.7 and
    older. `torch.load` is tried with `weights_only=True` at most, and then again without;
 2. native code: `data/aotinductor/` is loaded as a shared library;
-3. text that is evaluated: sizes such as `Symbol('s0')` go through `sympy.sympify`, which is `eval`; `guards_code`
-   becomes a function that is called with every batch;
+3. text that is evaluated: sizes such as `Symbol('s0')` go through `sympy.sympify`, which is `eval`, and 9**9**9 is a
+   size that nobody lives to see; `guards_code` becomes a function that is called with every batch;
 4. operators by name: `torch.ops.aten.from_file` makes a file; any attribute of torch is looked up (`torch.os.system`),
    and only torch's own verifier keeps it from being called;
 5. names: that of an input, for one, is pasted into generated Python as `def forward(self, NAME)`;
@@ -26,15 +26,19 @@ import ast
 import io
 import json
 import re
+import struct
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from assay.data.archive import open_archive
 from assay.errors import AssayError
 
 MOST_MEMBERS = 100_000
+MOST_TEXT = 64 * 2**20
+"""Bytes of a program or a list of weights; Python makes some twenty times as much of it."""
 DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {}}
 """Stack traces, checks of inputs (done by the loader of this package) and names of tuples."""
 
@@ -100,9 +104,16 @@ FUNCTIONS = {
 }
 """What sizes are written with: sympy's names for arithmetic and torch's own."""
 
-SPELLED = {"Symbol": re.compile(r"[A-Za-z_]\w*"), "Float": re.compile(r"-?[\d.]+(?:e[+-]?\d+)?")}
+SPELLED = {"Symbol": re.compile(r"[A-Za-z_]\w{0,60}"), "Float": re.compile(r"-?[\d.]{1,40}(?:e[+-]?\d{1,3})?")}
 
 ARITHMETIC = (ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator, ast.keyword, ast.expr_context)
+
+LONGEST = 4000  # characters of a size; those of large models have a few hundred
+MOST_BITS = 4096  # of any number on the way to a size: a size itself has 63
+UNKNOWN = 63  # bits of a symbol, which stands for a size
+STEP = 64  # the largest power, shift and number of decimals that is written down
+RAISED = {"Pow", "PowByNatural", "FloatPow", "LShift", "RShift", "RoundDecimal", "pow", "lshift", "rshift"}
+"""Functions whose second argument may make a number of any length; it must be written down, and small."""
 
 LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 ONE_IN = [
@@ -149,8 +160,8 @@ def disarmed(path: Path) -> io.BytesIO:
         raise
     except Distrusted as e:
         raise AssayError(
-            f"{str(path)!r} holds {e}, and loading it could run code; save it again with torch.export.save from a "
-            f"plain model, or insist with --allow-pickle."
+            f"{str(path)!r} holds {e}, and loading it could run code or never end; save it again with torch.export.save "
+            f"from a plain model, or insist with --allow-pickle."
         ) from e
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError, OSError) as e:
         raise AssayError(
@@ -169,7 +180,7 @@ def _members(path: Path) -> dict[str, bytes]:
     """The members by their name below the archive's one folder, after a look at names, number and sizes."""
     mend = f"write it with torch.export.save(torch.export.export(model.eval(), (x,)), {path.name!r})"
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             entries = archive.infolist()
             names = [e.filename for e in entries]
             if len(entries) > MOST_MEMBERS:
@@ -179,9 +190,17 @@ def _members(path: Path) -> dict[str, bytes]:
             if strange:
                 raise AssayError(f"{str(path)!r} has a member {strange[0]!r} outside it or twice; {mend}.")
             # torch stores members as they are; compressed or overlapping ones could be any size when unpacked.
+            texts = [e for e in entries if e.filename.endswith(".json") and e.file_size > MOST_TEXT]
+            if texts:
+                raise AssayError(
+                    f"{str(path)!r} has {texts[0].file_size:,} bytes in {texts[0].filename!r}, over {MOST_TEXT:,}; {mend}."
+                )
             size = sum(e.file_size for e in entries)
             if size > path.stat().st_size:
                 raise AssayError(f"{str(path)!r} unpacks to {size} bytes, more than it has itself; {mend}.")
+            packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
+            if packed:
+                raise AssayError(f"{str(path)!r} has a packed member {packed[0]!r}; {mend}.")
             if "serialized_exported_program.json" in names:
                 raise Distrusted("the pickled weights of torch 2.7 or older")
             split = {n: n.partition("/") for n in names}
@@ -194,7 +213,7 @@ def _members(path: Path) -> dict[str, bytes]:
             if pickled:
                 raise Distrusted(f"the pickle {pickled[0]!r}")
             return {s[2]: archive.read(n) for n, s in split.items()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, struct.error) as e:
         raise AssayError(f"{str(path)!r} is not a .pt2 file ({e}); {mend}.") from e
 
 
@@ -214,7 +233,9 @@ def _cleaned_program(program: Mapping[str, Any], path: Path) -> Any:
                 f"positional argument and returns the logits alone."
             )
         signature[spec] = json.dumps(wanted)
-    return _cleaned({**program, "graph_module": {**module, "module_call_graph": calls}}, "")
+    cleaned = _cleaned({**program, "graph_module": {**module, "module_call_graph": calls}}, "")
+    _check_numbers(cleaned["graph_module"]["graph"])
+    return cleaned
 
 
 def _cleaned(value: Any, key: str) -> Any:
@@ -267,8 +288,10 @@ def _check_operator(name: str) -> None:
 def _check_expression(text: str) -> None:
     """A size: numbers, symbols and arithmetic. Strings may only name a symbol or spell a number.
 
-    A string anywhere else would be evaluated in its turn.
+    A string anywhere else would be evaluated in its turn. No number on the way may be longer than MOST_BITS.
     """
+    if len(text) > LONGEST:
+        raise Distrusted(f"a size that is too long ({text!r:.60})")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
@@ -291,3 +314,97 @@ def _check_expression(text: str) -> None:
                 raise Distrusted(f"a size with text in it ({text!r:.60})")
         elif not isinstance(node, ARITHMETIC):
             raise Distrusted(f"a size that is more than arithmetic ({text!r:.60})")
+    if _bits(tree) > MOST_BITS:
+        raise Distrusted(f"a size that may become too large a number ({text!r:.60})")
+
+
+def _bits(node: ast.expr) -> int:
+    """How long the number may be that comes of this, in bits; more than MOST_BITS where there is no telling."""
+    if isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name)
+        if any(isinstance(k.value, ast.Constant) and _length(k.value.value) > 10 for k in node.keywords):
+            return MOST_BITS + 1  # of a Float: how many bits to compute
+        if node.func.id in ("Symbol", "Float"):
+            return UNKNOWN
+        return _grown(node.func.id, node.args)
+    if isinstance(node, ast.BinOp):
+        name = {ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift"}.get(type(node.op), "")
+        return _grown(name, [node.left, node.right])
+    if isinstance(node, ast.UnaryOp):
+        return _bits(node.operand)
+    return _length(node.value) if isinstance(node, ast.Constant) else UNKNOWN
+
+
+def _grown(function: str, arguments: Sequence[ast.expr]) -> int:
+    """No arithmetic makes a number longer than its arguments together, but for powers and shifts."""
+    if function not in RAISED:
+        return sum(map(_bits, arguments)) + len(arguments)
+    if len(arguments) != 2:
+        return MOST_BITS + 1
+    step = _written(arguments[1])
+    return MOST_BITS + 1 if step is None else _raised(function, _bits(arguments[0]), step)
+
+
+def _written(node: ast.expr) -> int | None:
+    """The whole number that is written here, as 3, -3 or Integer(3)."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) == "Integer":
+        node = node.args[0]
+    sign = 1
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        sign, node = (-sign if isinstance(node.op, ast.USub) else sign), node.operand
+    return sign * node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def _raised(function: str, base: int, step: int) -> int:
+    """Bits of a number of so many bits that is raised, shifted or rounded by this."""
+    if abs(step) > STEP:
+        return MOST_BITS + 1
+    return base * max(1, abs(step)) if "pow" in function.lower() else base + 4 * abs(step)
+
+
+def _length(value: object) -> int:
+    return value.bit_length() if isinstance(value, int) else UNKNOWN
+
+
+def _check_numbers(graph: Mapping[str, Any], known: Mapping[str, int] | None = None) -> None:
+    """Refuse nodes that compute numbers which grow beyond MOST_BITS, as squares of squares do."""
+    bits = dict(known or {})  # of the numbers that nodes gave so far
+    for node in graph["nodes"]:
+        given = [_told(i["arg"], bits) for i in node["inputs"]]
+        for inner in _graphs(node["inputs"]):
+            _check_numbers(inner, bits)
+        family, _, function = str(node["target"]).rpartition(".")
+        if family != "_operator" or function == "getitem":
+            continue
+        made = sum(length for length, _ in given) + len(given)
+        if function in RAISED:
+            step = given[1][1] if len(given) == 2 else None
+            made = MOST_BITS + 1 if step is None else _raised(function, given[0][0], step)
+        if made > MOST_BITS:
+            raise Distrusted(f"a number that may become too large ({function} in node {node['name']!r:.60})")
+        for out in node["outputs"]:
+            for kind, value in out.items():
+                if kind in ("as_sym_int", "as_sym_float") and isinstance(value, dict) and "as_name" in value:
+                    bits[value["as_name"]] = made
+
+
+def _told(argument: Any, bits: Mapping[str, int]) -> tuple[int, int | None]:
+    """How long the number is that an argument gives, and the number, where it is written down."""
+    while isinstance(argument, dict) and len(argument) == 1:
+        ((kind, argument),) = argument.items()
+        if kind == "as_name":
+            return bits.get(argument, UNKNOWN), None
+    return (argument.bit_length(), argument) if isinstance(argument, int) else (UNKNOWN, None)
+
+
+def _graphs(value: Any) -> Iterator[Any]:
+    """The graphs among arguments: the branches of a condition."""
+    if isinstance(value, dict):
+        if "nodes" in value:
+            yield value
+        else:
+            for inner in value.values():
+                yield from _graphs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _graphs(inner)

@@ -6,6 +6,7 @@ from torch import nn
 
 from assay.errors import AssayError
 from assay.methods.attack.ensemble import ATTACKS, worst_case
+from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 
 
@@ -75,6 +76,22 @@ def test_broken_inputs_leave(linear):
     worst_case(hard, x, y, radius=0.001, steps=20, targets=2, queries=50)
     assert easy.images < 12 * len(x)
     assert easy.images < hard.images / 3
+
+
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 0.08), ("l2", 0.6)])
+def test_what_withstood_the_minimal_norm_attack_need_not_meet_it_again(digits, norm, radius):
+    y = digits.y[:80]
+    alone = minimal_norm(digits.model, digits.x[:80], y, norm=norm, steps=10)
+    held = ~(alone.success & (alone.distance <= radius))
+    x, y = digits.x[:80][held], y[held]
+    twice, once = Counted(digits.model), Counted(digits.model)
+    settings = {"norm": norm, "radius": radius, "steps": 10, "targets": 3, "queries": 50}
+    before, after = worst_case(twice, x, y, **settings), worst_case(once, x, y, **settings, shrunk=True)
+    assert len(x) > 10
+    assert (before.success == after.success).all()
+    assert (before.by == after.by).all()
+    assert ATTACKS.index("minimal-norm") not in before.by.tolist()
+    assert once.images < twice.images
 
 
 def test_without_gradients_only_square_is_run(linear):

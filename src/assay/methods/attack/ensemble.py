@@ -77,6 +77,7 @@ def worst_case(
     targets: int = 9,
     queries: int = 1000,
     gradients: bool = True,
+    shrunk: bool = False,
     eot: int = 1,
     eot_mode: EotMode = "loss",
     bounds: tuple[float, float] = (0.0, 1.0),
@@ -86,9 +87,10 @@ def worst_case(
 ) -> WorstCase:
     """Break as many inputs as can be broken inside the ball: n *d, n -> WorstCase.
 
-    Without `gradients` only Square is run, on everything. `steps`, `restarts`, `targets` and `queries` are
-    what an input gets at the most from each attack. `batch`: how many inputs are attacked together, 64 on a CPU and all
-    on a GPU unless given; a model that may only see few at a time wants it there too.
+    Without `gradients` only Square is run, on everything. `shrunk`: these inputs have withstood the minimal-norm attack
+    of as many steps, which draws nothing and so would walk the same way again; it is left out. `steps`, `restarts`,
+    `targets` and `queries` are what an input gets at the most from each attack. `batch`: how many inputs are attacked
+    together, 64 on a CPU and all on a GPU unless given; a model that may only see few at a time wants it there too.
     """
     check(x, y, bounds=bounds)
     rng = rng or torch.Generator().manual_seed(0)
@@ -166,7 +168,8 @@ def worst_case(
         field.attack("apgd-dlr", climb("dlr", steps, min(LIKELY, targets), restarts), rows)
         if targets > LIKELY:
             field.attack("apgd-dlr", climb("dlr", quarter, targets, restarts), rows)
-        field.attack("minimal-norm", shrink, rows)
+        if not shrunk:
+            field.attack("minimal-norm", shrink, rows)
         if norm in ("linf", "l2") and queries:
             gained = field.attack("square", search(max(2, queries // 10)), rows)
             if gained or field.attack("square", search(queries), spot):

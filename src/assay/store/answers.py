@@ -1,0 +1,325 @@
+"""Answers on disk: a finding's JSON, and beside it the samples and witnesses that it vouches for.
+
+The JSON is written last of an answer's files, opens with its key, and keeps the SHA-256 of each of the others: a
+finding is there whole or not at all, is found by its key without reading it, and shows where a file of its was changed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from assay.errors import AssayError
+from assay.finding import Table, Witnesses, finding_from_json, finding_to_json
+from assay.probe import Answer
+from assay.store.files import (
+    JSON_BYTES,
+    digest,
+    first_key,
+    make_folder,
+    naming,
+    read,
+    read_json,
+    strict_json,
+    turn,
+    write_atomically,
+)
+from assay.store.typed import check_types
+
+FORMAT = 2
+WITNESS_BYTES = 256 * 2**20
+"""The most that one probe's witnesses may take on disk; the rest is counted and left out."""
+SAMPLES_BYTES = 1024 * 2**20
+"""The most that one probe's samples may unpack to."""
+TRIES = 3  # of a writer who cannot be alone and was disturbed
+BROKEN = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssayError)
+"""What reading a file raises that is not what we wrote."""
+
+
+def save_answer(folder: Path, answer: Answer) -> None:
+    """Write an answer. Where another audit of this folder has just answered the same question, that answer stands."""
+    name = finding_of(answer.probe)
+    with naming(folder / "findings"):
+        make_folder(folder)
+    for _ in range(TRIES):
+        with turn(folder):
+            if first_key(folder, name) == answer.key and _stands(folder, name):
+                return
+            _write_answer(folder, name, answer)
+            if _stands(folder, name, answer.status):
+                return
+    raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
+
+
+def _stands(folder: Path, name: str, status: str = "asked") -> bool:
+    """Whether an answer that is stored is whole."""
+    try:
+        return load_answer(folder / name, whole=False, linked=True).status == status
+    except AssayError:
+        return False
+
+
+def _write_answer(folder: Path, name: str, answer: Answer) -> None:
+    stored: dict[str, Any] = {
+        "key": answer.key,
+        "format": FORMAT,
+        "probe": answer.probe,
+        "question": answer.question,
+        "source": answer.source,
+        "settings": dict(answer.settings),
+        "status": answer.status,
+        "why": answer.why,
+        "seconds": answer.seconds,
+        "when": answer.when,
+        "environment": dict(answer.environment),
+        "links": {},
+    }
+    finding = answer.finding
+    if finding is not None:
+        stored["finding"] = finding_to_json(finding)
+    samples, witnesses = samples_of(answer.probe), witnesses_of(answer.probe)
+    if finding is not None and finding.samples is not None:
+        stored["links"][samples] = write_atomically(folder / samples, _table_bytes(finding.samples))
+    if finding is not None and finding.witnesses is not None and len(finding.witnesses):
+        kept, stored["witnesses_left_out"] = _witness_bytes(finding.witnesses)
+        stored["links"][witnesses] = write_atomically(folder / witnesses, kept)
+    for stale in {samples, witnesses} - set(stored["links"]):  # of a writer who was killed before its finding
+        (folder / stale).unlink(missing_ok=True)
+    write_atomically(folder / name, strict_json(stored))
+
+
+def finding_of(probe: str) -> str:
+    """Where the finding of a probe lies in its run; AssayError where its name would lead elsewhere."""
+    if not isinstance(probe, str) or not re.fullmatch(r"[A-Za-z0-9+_-][A-Za-z0-9.+_-]{0,99}", probe):
+        raise AssayError(f"The probe's name {str(probe)[:100]!r} is no file name; use letters, digits and - _ + .")
+    return f"findings/{probe}.json"
+
+
+def samples_of(probe: str) -> str:
+    return f"samples/{probe}.parquet"
+
+
+def witnesses_of(probe: str) -> str:
+    return f"witnesses/{probe}.safetensors"
+
+
+def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None:
+    """An answer with this key: in the run's own folder, or carried over from another run beside it.
+
+    What stands in its place in the own folder and cannot be believed (half of a file, another format, samples that were
+    changed) is set aside, and the question is asked again.
+    """
+    name = finding_of(probe)
+    with turn(folder):  # else what another audit of this folder is writing just now would look torn
+        if (folder / name).exists() or (folder / name).is_symlink():
+            try:
+                if first_key(folder, name) not in (key, None):
+                    raise AssayError("it answers another question")
+                own = load_answer(folder / name, whole=False, linked=True)
+                if own.status == "asked":
+                    return own
+            except AssayError as e:
+                set_aside(folder, name, str(e))
+    for path in sorted(root.glob(f"*/{name}"), reverse=True):
+        other = path.parent.parent
+        if other == folder or first_key(other, name) != key:
+            continue
+        try:
+            answer = load_answer(path)
+        except AssayError:  # it is that run's to mend
+            continue
+        if answer.status == "asked":
+            save_answer(folder, answer)
+            return answer
+    return None
+
+
+def set_aside(folder: Path, name: str, why: str) -> None:
+    """Move a file that cannot be believed to `aside/`, where nothing is read, and say so in one line."""
+    aside = folder / "aside" / f"{secrets.token_hex(4)}-{Path(name).name}"
+    with naming(aside):
+        make_folder(aside.parent)
+        os.replace(folder / name, aside)
+    line = " ".join(why.split()).partition("; ")[0]
+    logging.getLogger("assay").warning("%r is set aside as %r and asked again: %s", name, str(aside), line)
+
+
+def load_answer(path: Path, whole: bool = True, linked: bool = False) -> Answer:
+    """Read a stored answer; with `whole`, its samples and witnesses too; `linked` only sees that they are unchanged.
+
+    Needs no torch.
+    """
+    folder, name = path.parent.parent, f"{path.parent.name}/{path.name}"
+    try:
+        stored = read_json(read(folder, name, JSON_BYTES))
+        check_format(name, stored)
+        if name != finding_of(stored["probe"]):
+            raise ValueError(f"it is the finding of {stored['probe']!r}")
+        samples = witnesses = None
+        for other, wanted in links_of(stored).items() if whole or linked else ():
+            if digest(folder, other) != wanted:
+                raise ValueError(f"{other} was changed after {name} was written")
+            if whole and other == samples_of(stored["probe"]):
+                samples = read_table(read(folder, other))
+            elif whole:
+                witnesses = read_witnesses(read(folder, other))
+        return answer_from(stored, samples, witnesses)
+    except FileNotFoundError as e:
+        raise AssayError(
+            f"Cannot read the finding {str(path)!r}: {e.filename!r} is missing; delete it and audit again."
+        ) from e
+    except AssayError as e:
+        raise AssayError(f"Cannot read the finding {str(path)!r}: {e}") from e
+    except BROKEN as e:
+        what = str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}"
+        raise AssayError(f"Cannot read the finding {str(path)!r}: {what}; delete it and audit again.") from e
+
+
+def check_format(name: str, stored: Mapping[str, Any]) -> None:
+    if not isinstance(stored.get("format"), int):
+        raise ValueError("it does not say which format it has")
+    if stored["format"] != FORMAT:
+        raise AssayError(
+            f"{name} has format {stored['format']}, and this version of Assay reads format {FORMAT}; audit "
+            "again, or open it with the version that wrote it."
+        )
+
+
+def links_of(stored: Mapping[str, Any]) -> dict[str, str]:
+    """The files that a stored finding vouches for: its own samples and witnesses, and nothing else."""
+    links, known = stored["links"], (samples_of(stored["probe"]), witnesses_of(stored["probe"]))
+    if not isinstance(links, dict) or not all(k in known and isinstance(v, str) for k, v in links.items()):
+        raise ValueError(f"its links are not digests of {' and '.join(known)}")
+    return links
+
+
+def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witnesses: Witnesses | None = None) -> Answer:
+    """The answer that a JSON object of ours tells of."""
+    answer = Answer(
+        probe=stored["probe"],
+        question=stored["question"],
+        source=stored["source"],
+        settings=stored["settings"],
+        key=stored["key"],
+        status=stored["status"],
+        finding=finding_from_json(stored["finding"], samples, witnesses) if "finding" in stored else None,
+        why=stored["why"],
+        seconds=stored["seconds"],
+        when=stored["when"],
+        environment=stored["environment"],
+    )
+    check_types(answer, leave=(Table, Witnesses))
+    return answer
+
+
+def _table_bytes(table: Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    columns = {name: pa.array(column, from_pandas=True) for name, column in table.columns.items()}
+    pq.write_table(pa.table(columns).replace_schema_metadata({"split": table.split}), out)
+    return out.getvalue()
+
+
+def read_table(content: bytes) -> Table:
+    """Samples as we write them; ValueError where the file is another, or unpacks to more than SAMPLES_BYTES."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        about = pq.read_metadata(io.BytesIO(content))
+        schema = about.schema.to_arrow_schema()
+        if about.num_columns != len(schema.names) or len(set(schema.names)) != len(schema.names):
+            raise ValueError("its columns are not plain")
+        packings = {
+            about.row_group(i).column(j).compression for i in range(about.num_row_groups) for j in range(len(schema))
+        }
+        if not packings <= {"SNAPPY", "UNCOMPRESSED"}:  # these cannot swell a small file to a large one
+            raise ValueError(f"it is packed with {', '.join(sorted(packings))}")
+        texts = [f.name for f in schema if pa.types.is_string(f.type)]
+        if len(schema) * about.num_rows * 8 > SAMPLES_BYTES or not all(
+            f.name in texts or _is_plain(f.type) for f in schema
+        ):
+            raise ValueError("its columns are too long, or neither numbers nor text")
+        batches, size = [], 0
+        # A text that stands once in the file and in every row takes its length times the rows only where it is copied.
+        for batch in pq.ParquetFile(io.BytesIO(content), read_dictionary=texts).iter_batches(2**16):
+            for column in batch.columns:
+                told = pa.types.is_dictionary(column.type)
+                lengths = pc.binary_length(column.dictionary).take(column.indices) if told else None
+                size += column.nbytes + (pc.sum(lengths).as_py() or 0 if told else 0)
+            if size > SAMPLES_BYTES:
+                raise ValueError(f"it unpacks to more than {SAMPLES_BYTES:,} bytes")
+            batches.append(batch)
+        stored = pa.Table.from_batches(batches, None if batches else schema)
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f"the samples are no Parquet file of ours: {e}") from e
+    columns = {n: np.asarray(stored[n].to_numpy(zero_copy_only=False)) for n in stored.column_names}
+    return Table((schema.metadata or {}).get(b"split", b"test").decode(), columns)
+
+
+def _is_plain(kind: Any) -> bool:
+    import pyarrow as pa
+
+    plain = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return any(fits(kind) for fits in plain)
+
+
+def _witness_bytes(w: Witnesses) -> tuple[bytes, int]:
+    """As many as fit into WITNESS_BYTES, and how many are left out."""
+    from safetensors.numpy import save
+
+    each = 2 * max(1, w.clean[:1].nbytes)
+    n = min(len(w), max(1, WITNESS_BYTES // each))
+    arrays: dict[str, Any] = {
+        "index": w.index[:n],
+        "clean": w.clean[:n],
+        "changed": w.changed[:n],
+        "label": w.label[:n],
+        "said": w.said[:n],
+        "radius": w.radius[:n],
+    }
+    about = {"split": w.split, "norm": json.dumps(w.norm[:n]), "how": json.dumps(w.how[:n])}
+    return save(arrays, metadata=about), len(w) - n
+
+
+def read_witnesses(content: bytes) -> Witnesses:
+    """Witnesses as we write them; ValueError where the file is another."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(content)  # whose sizes are those of the file: nothing unpacks
+        about = read_json(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        words = {name: json.loads(about[name]) for name in ("norm", "how")}
+    except (SafetensorError, LookupError, TypeError, RecursionError, ValueError) as e:
+        raise ValueError(f"the witnesses are no safetensors file of ours: {e}") from e
+    kinds = {"index": "i", "clean": "f", "changed": "f", "label": "i", "said": "i", "radius": "f"}
+    n = len(arrays["index"]) if "index" in arrays and arrays["index"].ndim == 1 else -1
+    fits = (
+        set(arrays) == set(kinds)
+        and all(len(a) == n and a.dtype.kind == kinds[k] for k, a in arrays.items() if a.ndim)
+        and all(arrays[k].ndim == 1 for k in ("label", "said", "radius"))
+        and arrays["clean"].shape == arrays["changed"].shape
+        and all(isinstance(w, list) and len(w) == n and all(isinstance(s, str) for s in w) for w in words.values())
+        and isinstance(about.get("split"), str)
+    )
+    if not fits:
+        raise ValueError("the witnesses are not arrays of one length, as we write them")
+    return Witnesses(
+        split=about["split"],
+        norm=tuple(words["norm"]),
+        how=tuple(words["how"]),
+        **{name: np.asarray(array) for name, array in arrays.items()},
+    )

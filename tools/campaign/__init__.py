@@ -1,0 +1,1 @@
+"""The parts of the fault campaign, which `tools/faults.py` runs."""

@@ -1,0 +1,177 @@
+"""A case of the campaign, and the audit that most of them disturb."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.room import Ended, Room
+
+ASKED = ("accuracy", "was-it-tampered-with")
+"""Two questions without gradients: a fork of a process that took one cannot take another."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault or one bad input; `kind/name` runs it alone."""
+
+    kind: str
+    name: str
+    road: str
+    act: Callable[[Room], None]
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+FORK = "one process"
+"""The command's own guard and printing around Python's audit(), in a fork of a process that has loaded everything."""
+COMMAND = "command line"
+"""A new interpreter with the console script's function, with child and sandbox."""
+WORKER = "reader alone"
+"""The function that opens the file, many files in one forked process with a limit on memory and time."""
+
+
+def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], None]:
+    """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
+
+    def act() -> None:
+        import typer
+
+        from assay import cli
+        from assay.audit import audit
+        from assay.subjects import Source, open_subject
+
+        app = typer.Typer(cls=cli.Guarded, pretty_exceptions_enable=False)
+        app.callback()(lambda: None)
+
+        @app.command()
+        def here() -> None:
+            asked = probes or ASKED
+            with cli._meter(len(asked)) as meter:
+                source = Source("digits-mlp")
+                done = audit(
+                    open_subject(source), probes=asked, seed=seed, out=out, told=meter.told, source=source.words()
+                )
+            cli._show(done)
+            raise typer.Exit(done.status)
+
+        sys.argv = ["assay", "here"]
+        app()
+
+    return act
+
+
+def command_here(*words: str) -> Callable[[], None]:
+    """The command line in a fork: for commands that read and for words that are refused before anything runs."""
+
+    def act() -> None:
+        from assay import cli
+
+        sys.argv = ["assay", *words]
+        cli.main()
+
+    return act
+
+
+def command(*words: str) -> list[str]:
+    """The command line as a user has it."""
+    return [sys.executable, "-c", "from assay.cli import main; main()", *words]
+
+
+def numbers(audit: Path) -> dict[str, Any]:
+    """What an audit measured and said, without when and how fast."""
+    stored = json.loads(audit.read_text(encoding="utf-8"))
+    kept = ("status", "verdict", "key", "says", "measures")
+    return {row["probe"]: [row[k] for k in kept] for row in stored["rows"]}
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The audit as it is when nothing happens to it."""
+
+    runs: Path
+    other: Path
+    """The same with another seed."""
+    status: int
+    writes: tuple[tuple[str, str], ...]
+    """What each write is and of which file, in order."""
+
+    @property
+    def folder(self) -> Path:
+        (found,) = self.runs.iterdir()
+        return found
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return numbers(self.folder / "audit.json")
+
+
+def found(runs: Path) -> int:
+    """How many answers are stored whole, as far as JSON can tell."""
+    whole = 0
+    for path in runs.glob("*/findings/*.json"):
+        try:
+            whole += json.loads(path.read_bytes())["status"] == "asked"
+        except (ValueError, KeyError):
+            pass
+    return whole
+
+
+def temporary(runs: Path) -> list[str]:
+    """Half-written files."""
+    return [p.name for p in runs.rglob(".*") if p.is_file() and "lock" not in p.name]
+
+
+def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> Ended:
+    """Asked again without a fault, the audit ends as the undisturbed one did and knows what was found before."""
+    again = room.run(audit_here())
+    room.look("status", again.status == base.status, f"then status {again.status}, not {base.status}: {again.err[-300:]}")
+    room.look("line", len(again.complaints) <= lines, f"then it complained: {' '.join(again.complaints)}")
+    room.quiet(again)
+    whole = [p for p in room.runs.glob("*/audit.json") if _reads(p)]
+    right = room.look("kept", len(whole) == 1, f"then {len(whole)} whole audits stand there")
+    if right:
+        room.look("kept", numbers(whole[0]) == base.numbers, "then its numbers differ from those of an undisturbed one")
+        named = again.out.strip().splitlines()[-1:]
+        right_page = bool(named) and (room.work / named[0]).resolve() == (whole[0].parent / "report.html").resolve()
+        room.look("kept", right_page, f"then it named {named}")
+    if kept is not None:
+        room.look("kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}")
+    room.look("kept", not temporary(room.runs), f"then these lie about: {temporary(room.runs)}")
+    return again
+
+
+def _reads(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def spread(items: list[Any], most: int) -> list[Any]:
+    """At most so many, evenly, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def copy_runs(source: Path, to: Path) -> None:
+    import shutil
+
+    shutil.copytree(source, to, symlinks=True)
+
+
+def exists(path: Path) -> bool:
+    return os.path.lexists(path)
