@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from campaign import fuzz
-from campaign.case import COMMAND, WORKER, Case, Undisturbed, command, spread
+from campaign.case import COMMAND, WORKER, Case, Undisturbed, command
 from campaign.room import Room
 
 MEMORY = 3 * 2**30
@@ -22,21 +22,20 @@ MEMORY = 3 * 2**30
 SECONDS = 30
 
 
-def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
+def cases(base: Undisturbed, seed: int) -> list[Case]:
     import hostile
 
     made: list[Case] = []
     for kind, shelf in (("data", hostile.DATA), ("model", hostile.MODELS), ("standards", hostile.STANDARDS)):
-        for name in spread(list(shelf), 4) if quick else shelf:
+        for name in shelf:
             made.append(Case(f"hostile {kind}", name.replace(" ", "-"), WORKER, harmful(kind, name)))
-    for name in ([] if quick else THROUGH_ALL):
+    for name in THROUGH_ALL:
         made.append(Case("hostile file", name.replace(" ", "-"), COMMAND, through_all(name)))
     seeds = valid(base)
     for kind, (folder, file, read) in seeds.items():
-        content = (folder / file).read_bytes()
-        for number in range(3 if quick else 36):
-            way, mutant = fuzz.changed(content, file.rpartition(".")[2], number, seed)
-            made.append(Case(f"fuzzed {kind}", f"{number}-{way}", WORKER, fuzzed(folder, file, mutant, read)))
+        for number in range(36):
+            change = fuzz.Nth(file.rpartition(".")[2], number, seed)
+            made.append(Case(f"fuzzed {kind}", f"{number}-{change.name}", WORKER, fuzzed(folder, file, change, read)))
     return made
 
 
@@ -114,11 +113,11 @@ def through_all(name: str) -> Callable[[Room], None]:
     return act
 
 
-def fuzzed(folder: Path, file: str, mutant: bytes, read: Callable[[Path], object]) -> Callable[[Room], None]:
+def fuzzed(folder: Path, file: str, change: fuzz.Nth, read: Callable[[Path], object]) -> Callable[[Room], None]:
     def act(room: Room) -> None:
         shutil.copytree(folder, room.work / "given", symlinks=True)
         path = room.work / "given" / file
-        path.write_bytes(mutant)
+        path.write_bytes(change(path.read_bytes()))
         ended = room.run(reading(lambda: read(path)), prepare=limited, limit=SECONDS + 5)
         if ended.status == 0:
             room.notes.append("still whole")
