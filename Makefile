@@ -16,11 +16,12 @@ setup: $(VENV)/.test-ready ## all that the tests need
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Assay needs Python 3.11 or newer; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable .  # one audit imports a third of it
 	touch $@
 
 $(VENV)/.test-ready: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # many processes will import it; some packages ship templates
 	touch $@
 
 lint: $(VENV)/.test-ready

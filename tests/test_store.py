@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import threading
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -161,3 +164,198 @@ def test_a_stored_answer_opens_without_torch(tmp_path):
         "assert a.finding.samples is not None; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# What cannot be believed is set aside and asked again.
+
+
+def _torn(folder):
+    path = folder / "findings" / "p.json"
+    path.write_text(path.read_text()[:-40])
+
+
+def _empty(folder):
+    (folder / "findings" / "p.json").write_bytes(b"")
+
+
+def _older(folder):
+    path = folder / "findings" / "p.json"
+    path.write_text(path.read_text().replace(f'"format": {store.FORMAT}', '"format": 1'))
+
+
+def _foreign(folder):
+    (folder / "findings" / "p.json").write_text('{"key": "aa", "format": "theirs"}')
+
+
+def _without_samples(folder):
+    (folder / "samples" / "p.parquet").unlink()
+
+
+def _other_samples(folder):
+    (folder / "samples" / "p.parquet").write_bytes(b"half")
+
+
+def _a_link(folder):
+    path = folder / "findings" / "p.json"
+    path.rename(folder / "elsewhere.json")
+    path.symlink_to(folder / "elsewhere.json")
+
+
+@pytest.mark.parametrize("break_it", [_torn, _empty, _older, _foreign, _without_samples, _other_samples, _a_link])
+def test_a_finding_that_cannot_be_believed_is_set_aside_and_asked_again(tmp_path, caplog, break_it):
+    folder = tmp_path / "1-s"
+    store.save_answer(folder, answer("aa"))
+    break_it(folder)
+    assert store.find_answer(tmp_path, folder, "p", "aa") is None
+    assert not (folder / "findings" / "p.json").exists()
+    assert len(list((folder / "aside").iterdir())) == 1
+    (told,) = caplog.messages
+    assert "\n" not in told
+    assert "'findings/p.json' is set aside as" in told
+    assert "and asked again: " in told
+    store.save_answer(folder, answer("aa"))
+    assert store.find_answer(tmp_path, folder, "p", "aa") is not None
+
+
+def test_what_is_set_aside_is_told_on_stderr_in_one_line(tmp_path):
+    folder = tmp_path / "1-s"
+    store.save_answer(folder, answer("aa"))
+    _torn(folder)
+    code = f"from pathlib import Path; from assay import store; r = Path({str(tmp_path)!r}); " + (
+        "store.find_answer(r, r / '1-s', 'p', 'aa')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert done.stderr.startswith("'findings/p.json' is set aside as")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_broken_finding_of_another_run_is_passed_over_and_left_where_it_is(tmp_path):
+    store.save_answer(tmp_path / "1-s", answer("aa"))
+    store.save_answer(tmp_path / "2-s", answer("aa"))
+    _other_samples(tmp_path / "2-s")
+    found = store.find_answer(tmp_path, tmp_path / "3-s", "p", "aa")
+    assert found is not None
+    assert store.load_answer(tmp_path / "3-s" / "findings" / "p.json").finding.samples is not None
+    assert (tmp_path / "2-s" / "findings" / "p.json").exists()
+
+
+def test_samples_that_were_changed_are_not_read(tmp_path):
+    store.save_answer(tmp_path, answer())
+    _other_samples(tmp_path)
+    with pytest.raises(AssayError, match="samples/p.parquet was changed after findings/p.json was written"):
+        store.load_answer(tmp_path / "findings" / "p.json")
+
+
+def test_what_an_older_answer_left_goes_with_it(tmp_path):
+    store.save_answer(tmp_path, answer("aa"))
+    store.save_answer(tmp_path, answer("bb", status="failed"))
+    assert not (tmp_path / "samples" / "p.parquet").exists()
+    assert not (tmp_path / "witnesses" / "p.safetensors").exists()
+
+
+# Files and folders that last, and writers that share them.
+
+
+def test_folders_are_synced_as_files_are(tmp_path, monkeypatch):
+    done, sync, rename = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(os.fstat(fd).st_ino), sync(fd)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("renamed"), rename(*paths)))
+    store.write_atomically(tmp_path / "a" / "b" / "file", "content")
+    file, inner, outer, top = (
+        p.stat().st_ino for p in (tmp_path / "a/b/file", tmp_path / "a/b", tmp_path / "a", tmp_path)
+    )
+    assert done == [top, outer, file, "renamed", inner]
+
+
+def test_two_containers_with_the_same_process_number_draw_different_temporary_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    drawn, rename = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda source, target: (drawn.append(str(source)), rename(source, target)))
+    for _ in range(3):
+        store.write_atomically(tmp_path / "audit.json", "{}")
+    assert len(set(drawn)) == 3
+
+
+def test_a_turn_is_waited_for(tmp_path):
+    pytest.importorskip("fcntl")
+    inside = threading.Event()
+
+    def second():
+        with store.turn(tmp_path):
+            inside.set()
+
+    other = threading.Thread(target=second)
+    with store.turn(tmp_path):
+        other.start()
+        assert not inside.wait(0.2)
+    other.join(60)
+    assert inside.is_set()
+
+
+def test_a_writer_that_hangs_holds_nobody_up_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(store.files, "PATIENCE", 0.05)
+    with store.turn(tmp_path), store.turn(tmp_path):
+        pass
+
+
+def test_where_there_are_no_locks_an_answer_is_written_again_until_it_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(store.files, "flock", None)
+    write, disturbed = store.write_atomically, []
+
+    def disturbing(path, content):
+        if path.parent.name == "findings" and not disturbed:
+            disturbed.append(path)
+            store.save_answer(tmp_path, answer("bb", n=3))  # another audit, between samples and finding
+        return write(path, content)
+
+    monkeypatch.setattr(store.answers, "write_atomically", disturbing)
+    store.save_answer(tmp_path, answer("aa", n=5))
+    assert disturbed
+    back = store.load_answer(tmp_path / "findings" / "p.json")
+    assert (back.key, len(back.finding.samples)) == ("aa", 5)
+
+
+def test_the_first_of_two_answers_to_one_question_stands(tmp_path):
+    store.save_answer(tmp_path, answer("aa", n=5))
+    store.save_answer(tmp_path, answer("aa", n=3))
+    assert len(store.load_answer(tmp_path / "findings" / "p.json").finding.samples) == 5
+
+
+def test_two_processes_that_write_one_folder_leave_it_whole(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[3]); from pathlib import Path; from test_store import answer, store\n"
+        "for i in range(25): store.save_answer(Path(sys.argv[1]), answer(sys.argv[2], n=4 + i % 3))"
+    )
+    here = os.path.dirname(__file__)
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    both = [subprocess.Popen([*words, key, here]) for key in ("aa", "bb")]
+    assert [each.wait(120) for each in both] == [0, 0]
+    store.load_answer(tmp_path / "findings" / "p.json")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_clock_that_is_set_back_does_no_harm(tmp_path, monkeypatch):
+    class Clock(datetime):
+        year_now = 2030
+
+        @classmethod
+        def now(cls, zone=None):
+            return datetime(cls.year_now, 1, 1, tzinfo=zone)
+
+    monkeypatch.setattr(store.runs, "datetime", Clock)
+    first = store.open_run(tmp_path, "s", "aa", {})
+    store.save_answer(first, answer("aa", status="failed"))
+    Clock.year_now = 1971
+    assert store.open_run(tmp_path, "s", "aa", {}) == first
+    second = store.open_run(tmp_path, "s", "bb", {})
+    store.save_answer(second, answer("aa"))
+    assert second.name < first.name  # newer, with the older name
+    assert store.find_answer(tmp_path, first, "p", "aa") is not None  # and its answer is found
+    assert len({first, second, *(store.open_run(tmp_path, "s", key, {}) for key in ("cc", "dd"))}) == 4
+
+
+@pytest.mark.parametrize("probe", ["../p", "/etc/p", "a/b", ".hidden", ""])
+def test_an_answer_is_written_nowhere_else(tmp_path, probe):
+    with pytest.raises(AssayError, match="is no file name"):
+        store.save_answer(tmp_path, dataclasses.replace(answer(), probe=probe))

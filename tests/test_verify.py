@@ -31,6 +31,7 @@ from assay.door import admit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import wilson
+from assay.report import write
 from assay.run import Run
 from assay.standard import Standard, Standards
 from assay.store import answers, chain, strict_json
@@ -431,6 +432,19 @@ def test_a_report_is_written_anew_only_of_findings_that_stand(run: Path, assay: 
     ended = assay("report", str(run))
     assert ended.status == 2
     assert "samples/accuracy.parquet is missing" in ended.complaints[0]
+
+
+def test_two_audits_of_one_folder_tell_of_the_answer_that_stands(run: Path) -> None:
+    opened = package.open_audit(run)
+    answer = opened.rows[0].answer
+    assert answer.finding is not None
+    mine = replace(
+        answer.finding, measures=tuple(replace(m, value=1.0, low=1.0, high=1.0) for m in answer.finding.measures)
+    )
+    late = replace(opened.rows[0], answer=replace(answer, seconds=answer.seconds + 1, finding=mine))
+    write(replace(opened, rows=(late, *opened.rows[1:])), run)  # another audit of this folder was first
+    assert verify(run).broken == ()
+    assert package.open_audit(run).row("accuracy").verdict == "fail"
 
 
 # What a hostile folder holds.

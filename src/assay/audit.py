@@ -333,6 +333,7 @@ class Asker:
     """
 
     def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+        from assay.data.digest import reading
         from assay.door import admit
         from assay.subject import check
 
@@ -346,9 +347,11 @@ class Asker:
                     f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
                     f"of the standards."
                 )
-        fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+        with reading(run.progress):
+            fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+            described = describe(self.subject, fingerprint)
         self.begun = Begun(
-            subject=describe(self.subject, fingerprint),
+            subject=described,
             alarms=alarms,
             keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
         )

@@ -403,7 +403,8 @@ def diff(
     from assay.store import write_atomically
     from assay.store.chain import refuse_changed
 
-    refuse_changed(before), refuse_changed(after)
+    for run in (before, after):
+        refuse_changed(run)
     old, new = open_audit(before, whole=True), open_audit(after, whole=True)
     write_atomically(after / "diff.html", render_diff(old, new))
     _show_changes(old, new, compare(old, new))

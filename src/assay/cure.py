@@ -20,11 +20,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay import shelf, store
+from assay import code, shelf, store
 from assay.audit import Audit, Judged, audit, open_audit
 from assay.errors import AssayError
 from assay.probe import Probe, configure, undisturbed
@@ -145,7 +145,7 @@ def cure(
         return open_audit(done.folder, whole=True)  # a paired comparison needs the samples of resumed answers too
 
     def made(by: Remedy, folder: Path) -> tuple[Subject, float]:
-        key = _key(by, fingerprint, run)
+        key = _key(by, prints, run)
         kept = _stored(folder / "weights.safetensors", key, subject, by)
         if kept is not None:
             return kept
@@ -156,9 +156,9 @@ def cure(
         return cured, seconds
 
     def place(by: Remedy, kind: str) -> Path:
-        return Path(out) / f"{kind}-{store.slug(subject.name)}+{by.name()}-{_key(by, fingerprint, run)[:8]}"
+        return Path(out) / f"{kind}-{store.slug(subject.name)}+{by.name()}-{_key(by, prints, run)[:8]}"
 
-    fingerprint = subject.fingerprint()
+    prints = f"{subject.fingerprint()} {subject.behaviour()}"
     chosen = chosen.settled(subject)
     given, notes = _on_the_same_inputs(subject, chosen.frame(subject))
     before = asked(given, source if given is subject else ())
@@ -274,9 +274,12 @@ def _pass_seconds(subject: Subject, run: Run) -> float:
     return statistics.median(taken[1:])
 
 
-def _key(remedy: Remedy, fingerprint: str, run: Run) -> str:
-    parts = [fingerprint, remedy.name(), remedy.version, remedy.settings(), run.seed, dataclasses.asdict(run.budget)]
-    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+def _key(remedy: Remedy, prints: str, run: Run) -> str:
+    """What makes two cures the same, in the way of `Probe.key`; `prints` are the subject's."""
+    made_by = code.behind(type(remedy), type(run), type(run.engine))
+    kind = run.device.partition(":")[0]
+    parts = [prints, remedy.name(), made_by, remedy.settings(), run.seed, kind, dataclasses.asdict(run.budget)]
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _keep(path: Path, key: str, cured: Subject, seconds: float) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from assay import code
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
 from assay.run import environment
@@ -48,8 +49,6 @@ class Probe(ABC):
     in_shares: ClassVar[bool] = False
     """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
     `Subject.in_shares`, and its radii are such shares."""
-    version: ClassVar[int] = 1
-    """Raised when the method changes, so that stored answers of the older one are asked again."""
 
     @abstractmethod
     def ask(self, subject: Subject, run: Run) -> Finding: ...
@@ -100,18 +99,23 @@ class Probe(ABC):
         return ()
 
     def key(self, fingerprint: str, run: Run, behaviour: str = "") -> str:
-        """What makes two askings the same: subject and its answers, question, settings, version, seed and budget."""
+        """What makes two askings the same: subject and its answers, question, settings, code, seed, budget, device.
+
+        The code is that of the probe and of whatever it imports, of the engine and of what a run hands to it, with the
+        versions of Assay and of installed packages: whoever changes a method need not think of the answers stored.
+        """
         parts = [
             fingerprint,
             behaviour,
             self.name(),
-            self.version,
+            code.behind(type(self), type(run), type(run.engine)),
             self.settings(),
             run.seed,
+            run.device.partition(":")[0],
             dataclasses.asdict(run.budget),
             *self.depends_on(run),
         ]
-        return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Configurable(Protocol):

@@ -26,8 +26,6 @@ class Remedy(ABC):
     tasks: ClassVar[tuple[str, ...]] = ("Classification",)
     needs_train: ClassVar[bool] = False
     source: ClassVar[str]
-    version: ClassVar[int] = 1
-    """Raised when the method changes, so that weights cured by the older one are made anew."""
 
     @abstractmethod
     def apply(self, subject: Subject, run: Run) -> Subject:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
-import pickle
-import types
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from assay import fingerprint
 from assay.data.arrays import UNIT, Arrays
 from assay.data.held_out import Part
 from assay.data.items import Items
@@ -474,45 +471,28 @@ class Subject:
         return (self if self.draws == 1 else replace(self, draws=1)).predict(x)
 
     def fingerprint(self) -> str:
-        """A hash of weights, state, code, task and data: the same subject has the same one, on any day.
+        """A hash of weights, state, code, task and data: the same subject has the same one, on any day and machine.
 
         Where the model holds something that cannot be hashed, each call gives another one: nothing is known of it.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(name.encode() + _content(tensor))
-        whole: list[str] = []  # names of modules that say themselves what they are, and below which nobody looks
-        for name, module in self.model.named_modules():
-            if any(name == w or name.startswith(f"{w}.") or not w for w in whole):
-                continue
-            said = _program(module)
-            if said is not None:
-                whole.append(name)
-                digest.update(f"{name} {said}".encode())
-                continue
-            for key, value in sorted(vars(module).items()):
-                if key not in TORCH_OWN:
-                    digest.update(f"{name} {key} ".encode() + _content(value))
-        for kind in sorted({type(m) for m in self.model.modules()}, key=lambda k: k.__qualname__):
-            digest.update(_source(kind))
-        digest.update(repr((str(self.model), self.task, self.inputs, self.draws, self.differentiable)).encode())
+        strangers = {type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")}
+        digest = hashlib.sha256(fingerprint.of_model(self.model, strangers).lasting.encode())
+        digest.update(repr((self.task, self.inputs, self.draws, self.differentiable)).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
         return digest.hexdigest()
 
     def behaviour(self) -> str:
-        """A hash of its answers to a few hundred test inputs, as fine as a 256th of the largest.
+        """A hash of its answers to a few hundred test inputs, and of the code and the packages that gave them.
 
-        It tells two models apart that differ in what no hash of their parts sees, a global or a file that they read.
+        It tells two models apart that differ in what no hash of their parts sees, a file that they read, a newer torch.
         Rounding differs between machines, so it may too; stored answers are then asked again, and nothing is lost.
         """
         x = first_inputs(self.data["test"], self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            out = answer_once(self.model, x).double()
-        _, exponent = math.frexp(float(out[out.isfinite()].abs().max())) if bool(out.isfinite().any()) else (0, 0)
-        steps = torch.nan_to_num(out / 2.0 ** (exponent - 8), nan=1e6, posinf=2e6, neginf=-2e6).round()
-        return hashlib.blake2b(steps.long().numpy().tobytes(), digest_size=16).hexdigest()
+            out = answer_once(self.model, x)
+        return fingerprint.of_answers(out) + fingerprint.of_model(self.model, weights=False).passing
 
     def cured(self, model: nn.Module, remedy: str, *, draws: int | None = None) -> Subject:
         """The same task and data with another model, which remembers what was done; `draws` where it is random."""
@@ -534,64 +514,6 @@ class Recipe:
     says: str
     source: str
     build: Callable[[], Subject]
-
-
-TORCH_OWN = frozenset(vars(nn.Module())) | {"training"}
-"""What every module has; parameters, buffers and children are seen to by themselves."""
-
-
-def _program(module: nn.Module) -> str | None:
-    """What a module that was not written in Python says of itself: its file's hash, or its program."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return str(module.inlined_graph)
-    if isinstance(module, torch.fx.GraphModule):
-        return str(module.code)
-    ours = type(module).__module__.startswith("assay.subjects.")  # a stranger's word is not taken for its state
-    said = getattr(module, "state_digest", None) if ours else None
-    return said if isinstance(said, str) else None
-
-
-def _content(value: Any) -> bytes:
-    """The value itself, as bytes to hash: two nets may differ in a flag, a plain tensor or a fitted tree alone."""
-    digest = hashlib.blake2b(type(value).__qualname__.encode(), digest_size=16)
-    if isinstance(value, Tensor):
-        plain = value.detach().cpu().contiguous()
-        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
-    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        digest.update(f"{value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, nn.Module):
-        said = _program(value)
-        digest.update(_source(type(value)) + (_content(vars(value)) if said is None else said.encode()))
-    elif isinstance(value, tuple | list):
-        digest.update(b"".join(_content(v) for v in value))
-    elif isinstance(value, dict | types.MappingProxyType):
-        digest.update(b"".join(_content(k) + _content(v) for k, v in value.items()))
-    elif isinstance(value, set | frozenset):
-        digest.update(b"".join(sorted(_content(v) for v in value)))
-    elif isinstance(value, types.FunctionType):
-        code, cells = value.__code__, tuple(cell.cell_contents for cell in value.__closure__ or ())
-        digest.update(code.co_code + repr(code.co_names).encode() + _content((cells, value.__defaults__)))
-        digest.update(b"".join(c.co_code if isinstance(c, types.CodeType) else _content(c) for c in code.co_consts))
-    else:
-        try:
-            digest.update(pickle.dumps(value, protocol=5))
-        except Exception:  # whatever an object's own code raises: what cannot be hashed is not known
-            digest.update(uuid.uuid4().bytes)
-    return digest.digest()
-
-
-def _source(kind: type[nn.Module]) -> bytes:
-    """The file that a module class stands in: editing its code must make every stored answer stale.
-
-    The whole file, because `forward` may call what stands beside the class; of torch's own, its version.
-    """
-    if kind.__module__.split(".")[0] == "torch":
-        return f"{kind.__qualname__} of torch {torch.__version__}".encode()
-    try:
-        return Path(inspect.getfile(kind)).read_bytes()
-    except (OSError, TypeError):
-        return kind.__qualname__.encode()
 
 
 def guess_layers(model: nn.Module) -> dict[str, str]:

@@ -93,8 +93,8 @@ def verify(
         questions.append(dataclasses.replace(checked, witnesses=len(witnesses) if witnesses else 0))
         kept.append((row.answer.probe, samples, witnesses))
     if opened is None or run is None:
-        unchecked = ("the model and the data: no --subject was given", *_waiting(questions))
-        return Verified(questions=tuple(questions), broken=tuple(broken), lost=(), unchecked=unchecked)
+        waiting = ("the model and the data: no --subject was given", *_waiting(questions))
+        return Verified(questions=tuple(questions), broken=tuple(broken), lost=(), unchecked=waiting)
     doing("opening the subject")
     subject, alarms = opened()
     wrong, unchecked = _same_subject(stored, subject, alarms)
@@ -217,7 +217,7 @@ def _follows(m: Measure, samples: Table, stored: Audit, probe: str) -> tuple[str
     """Why a measure is not the mean of its column ("" where it is), and whether its interval was computed again too."""
     import numpy as np
 
-    if m.column not in samples.columns:
+    if m.column is None or m.column not in samples.columns:
         return f"there is no column {m.column!r}", False
     try:
         column = np.asarray(samples.columns[m.column], dtype=np.float64)

@@ -173,4 +173,6 @@ def test_fingerprint(tmp_path):
     before = Npz(tmp_path / "d.npz").fingerprint()
     assert Npz(tmp_path / "d.npz").fingerprint() == before
     os.utime(tmp_path / "d.npz", (1, 1))
+    assert Npz(tmp_path / "d.npz").fingerprint() == before
+    np.savez(tmp_path / "d.npz", x=X, y=Y[::-1])
     assert Npz(tmp_path / "d.npz").fingerprint() != before

@@ -180,4 +180,6 @@ def test_fingerprint(tmp_path):
     assert Parquet(path).fingerprint() == before
     assert Parquet(path, size=(2, 2)).fingerprint() != before
     os.utime(path, (1, 1))
+    assert Parquet(path).fingerprint() == before
+    write(path, ENCODED[::-1])
     assert Parquet(path).fingerprint() != before

@@ -167,6 +167,8 @@ def test_fingerprint_sees_files_form_and_numbers_not_the_root(root: Path, tmp_pa
     moved = root.rename(tmp_path.parent / f"{tmp_path.name}-moved")
     assert open_valued(moved).fingerprint() == before
     os.utime(moved / "7_0_1_x.png", (1, 1))
+    assert open_valued(moved).fingerprint() == before
+    (moved / "7_0_1_x.png").rename(moved / "7_0_1_y.png")
     assert open_valued(moved).fingerprint() != before
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import UNIT, as_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.plain_file import files_below, refuse_leading_out
-from assay.data.stamp import stamp
 from assay.errors import AssayError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -72,5 +72,5 @@ class ImageFolder:
         return as_inputs(pixels, self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times of change, and of how the images are brought to one form."""
-        return stamp(self.root, self.paths, f"ImageFolder {tuple(self.form)} {self.pixels}")
+        """A hash of names and contents, and of how the images are brought to one form."""
+        return of_files(self.root, self.paths, f"ImageFolder {tuple(self.form)} {self.pixels}")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from assay.data.archive import open_archive
 from assay.data.arrays import UNIT, as_inputs, as_labels, check_inputs
+from assay.data.digest import of_files
 from assay.data.image import channels_first
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
-from assay.data.stamp import stamp
 from assay.errors import AssayError
 
 NAMES = (("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("inputs", "targets"))
@@ -108,8 +108,8 @@ class Npz:
         return as_inputs(channels_first(self.x[rows]), self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
-        """A hash of the file's name, size and time of change."""
-        return stamp(self.path.parent, [self.path], f"Npz {self.pixels}")
+        """A hash of the file's name and content."""
+        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}")
 
 
 def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDArray[Any]:

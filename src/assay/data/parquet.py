@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import UNIT, as_inputs, as_labels, check_classes, check_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, channels_first, check_form, check_same, decode
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
-from assay.data.stamp import stamp
 from assay.errors import AssayError
 
 MOST_FOOTER = 64 * 2**20
@@ -121,8 +121,8 @@ class Parquet:
         return x, torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
-        """A hash of the file's name, size and time of change, and of how the images are brought to one form."""
-        return stamp(self.path.parent, [self.path], f"Parquet {self.form and tuple(self.form)} {self.pixels}")
+        """A hash of the file's name and content, and of how the images are brought to one form."""
+        return of_files(self.path.parent, [self.path], f"Parquet {self.form and tuple(self.form)} {self.pixels}")
 
     def row_group(self, group: int) -> Any:
         """The images of one row group: a list of encoded ones, or a numpy array of numbers."""

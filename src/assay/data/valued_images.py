@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import as_inputs
+from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.image_folder import SUFFIXES
 from assay.data.plain_file import files_below, open_plain, read_plain, refuse_leading_out
-from assay.data.stamp import stamp
 from assay.errors import AssayError
 
 MOST_TABLE = 64 * 2**20  # bytes of a CSV file
@@ -51,8 +51,8 @@ class ValuedImages:
         return as_inputs(pixels[where]), torch.from_numpy(self.values[rows])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times of change, of the numbers, and of how images are brought to one form."""
-        files = stamp(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
+        """A hash of names and contents, of the numbers, and of how images are brought to one form."""
+        files = of_files(self.root, self.paths, f"ValuedImages {tuple(self.form)}")
         return hashlib.blake2b(files.encode() + self.values.tobytes(), digest_size=16).hexdigest()
 
     def rows(self, rows: NDArray[np.integer]) -> ValuedImages:

@@ -65,7 +65,6 @@ class CanTheMapBeChosen(Probe):
     source: ClassVar[str] = (
         "Dombrowski et al., NeurIPS 2019, arXiv:1906.07983; Wang, TU Delft 2024 (dissertation), sec. 8.3, eq. 8.2"
     )
-    version: ClassVar[int] = 2
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
 

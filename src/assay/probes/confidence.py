@@ -73,7 +73,6 @@ class Confidence(Probe):
         "Geifman & El-Yaniv, NeurIPS 2017, arXiv:1705.08500 (when to answer)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.05),)
-    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "bins")

@@ -73,7 +73,6 @@ class DistanceToFailure(Probe):
         "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.03),)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps", "inputs")

@@ -98,7 +98,6 @@ class DoesItKnow(Probe):
         "Delft 2024 (dissertation), sec. 8.2 (softRmax)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")

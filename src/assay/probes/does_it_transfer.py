@@ -65,7 +65,6 @@ class DoesItTransfer(Probe):
         "(affinity)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
-    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")
@@ -73,7 +72,8 @@ class DoesItTransfer(Probe):
         self.refuse_below(1, "steps")
 
     def depends_on(self, run: Run) -> tuple[str, ...]:
-        return tuple(run.further(name).fingerprint() for name in self.others)
+        others = map(run.further, self.others)
+        return tuple(f"{other.fingerprint()} {other.behaviour()}" for other in others)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         further = {name: _fitting(name, run.further(name), subject) for name in self.others}

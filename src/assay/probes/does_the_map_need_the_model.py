@@ -70,7 +70,6 @@ class DoesTheMapNeedTheModel(Probe):
     retrain: bool | None = None
 
     in_quick: ClassVar[bool] = False
-    version: ClassVar[int] = 2
     source: ClassVar[str] = "Adebayo et al., NeurIPS 2018, arXiv:1810.03292, sec. 3 and 4"
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
 

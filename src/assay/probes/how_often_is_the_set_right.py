@@ -63,7 +63,6 @@ class HowOftenIsTheSetRight(Probe):
         "arXiv:1209.2673 (per class)"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(measure="promise missed by", at_most=0.05),)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:

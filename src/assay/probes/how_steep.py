@@ -62,7 +62,6 @@ class HowSteep(Probe):
         "Gupta & Long, ICLR 2019, arXiv:1805.10408; Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the attack)"
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(1e-9, "reach")

@@ -77,7 +77,6 @@ class IsTheMapFaithful(Probe):
     criterion: Criterion = "s_r"
     parts: Parts | None = None
 
-    version: ClassVar[int] = 2
     in_quick: ClassVar[bool] = False
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (

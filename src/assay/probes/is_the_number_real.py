@@ -50,7 +50,6 @@ class IsTheNumberReal(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")

@@ -67,7 +67,6 @@ class OneChangeForAll(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
-    version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius")

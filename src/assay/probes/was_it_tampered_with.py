@@ -47,7 +47,6 @@ class WasItTamperedWith(Probe):
     )
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0),)
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(2, "inputs")

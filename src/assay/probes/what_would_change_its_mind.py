@@ -71,7 +71,6 @@ class WhatWouldChangeItsMind(Probe):
     damping: float = 0.0
     momentum: Momentum = "printed"
 
-    version: ClassVar[int] = 2
     tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     source: ClassVar[str] = (

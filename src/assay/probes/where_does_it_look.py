@@ -67,7 +67,6 @@ class WhereDoesItLook(Probe):
     criterion: Criterion = "s_r"
     parts: Parts | None = None
 
-    version: ClassVar[int] = 2
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = (
         "Krishna et al. 2022, arXiv:2202.01602 (agreement); Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365 "

@@ -52,7 +52,6 @@ class WhichEstimator(Probe):
 
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = "Posocco & Bonnefoy, 'Estimating Expected Calibration Errors', 2021, sec. 5"
-    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(20, "sets")

@@ -71,7 +71,6 @@ class WorstCaseAccuracy(Probe):
         "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
-    version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "l2_radius")

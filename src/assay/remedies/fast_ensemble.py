@@ -44,7 +44,6 @@ class FastEnsemble(Remedy):
     guard: float = 0.0
 
     needs_train: ClassVar[bool] = True
-    version: ClassVar[int] = 2
     source: ClassVar[str] = "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 5.4"
 
     def cost(self) -> Cost | None:

@@ -78,10 +78,11 @@ def draw(view: Curve | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's fonts draw it, not ours
         warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long names; the picture stands
         figure = Figure(figsize=(_WIDTH, 3.1), layout="constrained")
-        FigureCanvasSVG(figure)
+        canvas = FigureCanvasSVG(figure)
         _drawer(view, figure)
         out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # savefig would draw everything once more before, for a layout that this one makes too
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _finish(out.getvalue(), view, key)
 
 

@@ -117,15 +117,16 @@ def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None
     changed) is set aside, and the question is asked again.
     """
     name = finding_of(probe)
-    if (folder / name).exists() or (folder / name).is_symlink():
-        try:
-            if first_key(folder, name) not in (key, None):
-                raise AssayError("it answers another question")
-            own = load_answer(folder / name, whole=False, linked=True)
-            if own.status == "asked":
-                return own
-        except AssayError as e:
-            set_aside(folder, name, str(e))
+    with turn(folder):  # else what another audit of this folder is writing just now would look torn
+        if (folder / name).exists() or (folder / name).is_symlink():
+            try:
+                if first_key(folder, name) not in (key, None):
+                    raise AssayError("it answers another question")
+                own = load_answer(folder / name, whole=False, linked=True)
+                if own.status == "asked":
+                    return own
+            except AssayError as e:
+                set_aside(folder, name, str(e))
     for path in sorted(root.glob(f"*/{name}"), reverse=True):
         other = path.parent.parent
         if other == folder or first_key(other, name) != key:

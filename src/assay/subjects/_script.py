@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from assay.code import SCRIPT, is_beside
 from assay.errors import AssayError
 
 
@@ -21,7 +23,9 @@ def call(path: Path, function: str) -> Any:
     """What `function` in the file at `path` returns.
 
     The file is run by itself, under a name that no other module has, with its folder on the import path meanwhile, so
-    that it finds what lies beside it. No bytecode is read or written: the answer is always that of the file as it is.
+    that it finds what lies beside it. What an earlier call loaded in this way is loaded anew. No bytecode is read or
+    written, which Python takes for that of the file if size and second agree: the answer is always that of the files
+    as they are.
     """
     with _beside(path):
         module = _run(path)
@@ -39,20 +43,61 @@ def call(path: Path, function: str) -> Any:
             raise AssayError(_told(e, path, f"{path}:{function}")) from e
 
 
+class _Fresh(importlib.machinery.SourceFileLoader):
+    """Compiles the file that is there."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("no bytecode is looked for")
+
+
+_loaded: set[str] = set()
+"""The modules that scripts have loaded from their folders."""
+
+
 @contextmanager
 def _beside(path: Path) -> Iterator[None]:
     folder = str(path.resolve().parent)
+    for name in _loaded:  # also those of another folder, which may have the same names
+        sys.modules.pop(name, None)
+    _loaded.clear()
+    before, hook = set(sys.modules), _finder(folder)
     sys.path.insert(0, folder)
+    sys.path_hooks.insert(0, hook)
+    for known in [p for p in sys.path_importer_cache if is_beside(p, folder)]:
+        del sys.path_importer_cache[known]
     try:
         yield
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+        if hook in sys.path_hooks:
+            sys.path_hooks.remove(hook)
+        new = {
+            n: getattr(sys.modules[n], "__file__", None)
+            for n in set(sys.modules) - before
+            if n[: len(SCRIPT)] != SCRIPT
+        }
+        _loaded.update(name for name, file in new.items() if isinstance(file, str) and is_beside(file, folder))
+
+
+def _finder(folder: str) -> Callable[[str], Any]:
+    """How Python finds modules in this folder and below; elsewhere its own ways go on."""
+    kinds = (
+        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+        (_Fresh, importlib.machinery.SOURCE_SUFFIXES),
+    )
+
+    def hook(path: str) -> Any:
+        if not is_beside(path, folder):
+            raise ImportError
+        return importlib.machinery.FileFinder(path, *kinds)
+
+    return hook
 
 
 def _run(path: Path) -> ModuleType:
     full = path.resolve()
-    name = f"assay_subject_{full.stem}_{hashlib.blake2b(str(full).encode(), digest_size=4).hexdigest()}"
+    name = f"{SCRIPT}{full.stem}_{hashlib.blake2b(str(full).encode(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, full)
     if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
         raise AssayError(f"{path} cannot be imported as Python; give a .py file.")
