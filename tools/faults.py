@@ -184,6 +184,9 @@ def table(cases: list[Case], results: dict[int, dict[str, Any]]) -> bool:
     for row in (head, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print(total)
+    whole = sum("still whole" in r["notes"] for r in results.values())
+    if whole:
+        print(f"{whole} of the fuzzed files were still whole, and opened")
     for r in bad:
         print(f"\n{r['id']}\n  python tools/faults.py --only '{r['id']}'")
         for column, why in dict.fromkeys(map(tuple, r["faults"])):
