@@ -264,7 +264,8 @@ class _Walk:
             yield reduced.encode()
             return
         yield self.of(kind)
-        build, given, state, items, pairs, *_ = (*reduced, None, None, None, None)
+        padded: list[Any] = [*reduced, None, None, None]
+        build, given, state, items, pairs = padded[:5]
         for part in (build, given, state, list(items or ()), [*map(list, pairs or ())]):
             yield self.of(part)
         if state is not getattr(value, "__dict__", state):
