@@ -98,10 +98,11 @@ KEYS = ["a" * 32, "b" * 32]
 
 def opened(line, keys=KEYS):
     question = dict(question="?", source="", settings={}, own=[], left_out=None, named=True)
-    line.send(plan=[{**question, "probe": "first"}, {**question, "probe": "second"}])
+    plan = [{**question, "probe": "first"}, {**question, "probe": "second"}]
+    line.send(plan=plan, device="cpu", environment={"torch": "2"})
     subject = dict(name="it", about="", task="Classification", classes=["a"], shape=[1], low=0, high=1, parameters=1)
     subject |= dict(splits={}, data={}, draws=1, differentiable=True, origin=[], fingerprint="f")
-    line.send(begun=dict(subject=subject, alarms=[], keys=keys), device="cpu")
+    line.send(begun=dict(subject=subject, alarms=[], keys=keys))
 
 def asks(line, place):
     line.send(next=place)
@@ -454,8 +455,10 @@ def test_the_numbers_are_those_of_an_audit_in_this_process(attacked: Attacked) -
 def test_what_the_sandbox_held_stands_in_the_audit(attacked: Attacked) -> None:
     folder, done, _ = attacked
     (stored,) = folder.glob("runs/*/audit.json")
-    told = json.loads(stored.read_text())["environment"]["sandbox"]
+    kept = json.loads(stored.read_text())
+    told = kept["environment"]["sandbox"]
     assert "network" in told
+    assert {row["environment"]["sandbox"] for row in kept["rows"]} == {told}
     assert ("not held" in told) == ("what did not hold" in done.stderr)
 
 

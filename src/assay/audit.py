@@ -101,7 +101,11 @@ class Audit:
     def made_otherwise(self) -> tuple[Judged, ...]:
         """The rows that were found with other versions or on another machine than the audit was concluded with."""
         here = self.environment
-        return tuple(r for r in self.rows if any(here.get(k) != v for k, v in r.answer.environment.items()))
+
+        def otherwise(told: Mapping[str, str]) -> bool:
+            return any(here.get(name) != value for name, value in told.items() if name != "sandbox")  # moves no number
+
+        return tuple(row for row in self.rows if otherwise(row.answer.environment))
 
     @property
     def status(self) -> int:
@@ -421,21 +425,19 @@ class Record:
         if question.named:
             self.told(row, asked)
 
-    def conclude(self, **surroundings: str) -> Audit:
-        """The audit, written to its folder, of a record in which every question has its answer."""
-        rows = tuple(self.rows[place] for place in range(len(self.asked)))
-        newest = max((row.answer for row in rows), key=lambda answer: answer.when)
-        kind = newest.environment.get(
-            "device", self.device
-        )  # of a GPU only torch knows it, and that is not loaded here
+    def conclude(self, surroundings: Mapping[str, str] | None = None) -> Audit:
+        """The audit, written to its folder, of a record in which every question has its answer.
+
+        `surroundings` are those in which it was asked, where that was not this process.
+        """
         done = Audit(
             subject=self.begun.subject,
-            rows=rows,
+            rows=tuple(self.rows[place] for place in range(len(self.asked))),
             budget=dataclasses.asdict(self.budget),
             seed=self.seed,
             device=self.device,
             alarms=self.begun.alarms,
-            environment={**environment(), "device": kind, **surroundings},
+            environment=surroundings or environment(self.device),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             source=self.source,
             folder=self.folder,
