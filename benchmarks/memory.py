@@ -4,8 +4,8 @@
     python benchmarks/memory.py --inputs 800 accuracy everyday-change
 
 The inputs are computed when they are taken, so that nothing is stored; the model is a small convolutional network. Each
-question is put in a process of its own, with as few steps as it allows: steps cost time, not memory. Printed is what the
-process held at most, in all and beyond what it held before the question.
+question is put in a process of its own, with as few steps as it allows: steps cost time, not memory. Printed is what
+the process held at most, in all and beyond what it held before the question.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -89,7 +90,7 @@ def measured(name: str, subject: Subject, steps: int, seconds: int) -> tuple[str
     child = os.fork()
     if not child:
         signal.alarm(seconds)
-        before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+        before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         os.write(write, f"{asked(name, subject, steps)[:2000]}\0{before}".encode())
         os._exit(0)
     os.close(write)

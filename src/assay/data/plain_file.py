@@ -7,11 +7,11 @@ not lead out of it.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from assay.errors import AssayError
 
@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> io.BufferedReader:
     """The file, open for reading; a pipe, a device or a socket is refused without waiting for it."""
     # O_NONBLOCK: opening a pipe that nobody writes to would wait; what was opened is asked, so nothing can be swapped.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
