@@ -354,6 +354,10 @@ def _other_truth(folder: Path) -> None:
     edit_witnesses(folder, ATTACK, lambda w: w.update(label=(w["label"] + 1) % 3))
 
 
+def _any_size(folder: Path) -> None:
+    edit_witnesses(folder, ATTACK, lambda w: w.update(radius=np.full_like(w["radius"], np.nan)))
+
+
 def _nowhere(folder: Path) -> None:
     edit_samples(folder, "accuracy", lambda c: c.update(index=c["index"] + 1_000_000))
 
@@ -364,6 +368,7 @@ DEEP: dict[str, tuple[Callable[[Path], None], str]] = {
     "clean inputs": (_other_inputs, f"witnesses/{ATTACK}.safetensors: input 0 is not the one of the data"),
     "inputs as they are": (_not_as_it_is, "is said to be as it is, and was changed"),
     "labels of witnesses": (_other_truth, f"witnesses/{ATTACK}.safetensors has another label than 'test' for"),
+    "radii": (_any_size, f"witnesses/{ATTACK}.safetensors has a witness whose radius is no number"),
     "inputs that are not there": (_nowhere, "samples/accuracy.parquet is about inputs that 'test' does not have"),
 }
 

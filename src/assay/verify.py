@@ -4,8 +4,9 @@ A run may come from a stranger. Nothing in it is run, and nothing in it is taken
 caller opens a subject. Without one, every link of the chain of digests is checked, measures are computed again from
 their samples, and verdicts judged again by the standards that are stored. With one, the subject's and its data's
 fingerprints are compared, labels and clean inputs with the data itself, what was answered to inputs as they are with
-fresh answers, and every witness is judged afresh; nothing is attacked. What nothing here can see is a limit that was
-loosened, or a number without samples that was changed, with every digest made anew: that is what a seal is for.
+fresh answers, and every witness is judged afresh; nothing is attacked. What nothing here can see, where every digest
+was made anew, is a limit that was loosened, a number without samples that was changed, or a weakness that was found and
+left out: a seal says whose word that is, and only asking again says whether it is true.
 """
 
 from __future__ import annotations
@@ -353,6 +354,8 @@ def _clean(probe: str, witnesses: Witnesses, subject: Subject) -> list[str]:
     if wrong:
         return wrong
     name, data = answers.witnesses_of(probe), subject.data[witnesses.split]
+    if not np.isfinite(witnesses.radius).all():
+        return [f"{name} has a witness whose radius is no number"]
     room = CLOSE * subject.inputs.edges()[1].numpy()
     for start in range(0, len(witnesses), AT_ONCE):
         rows = slice(start, start + AT_ONCE)
