@@ -31,7 +31,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")]
 
 from campaign import watch
-from campaign.case import Case, Undisturbed, audit_here
+from campaign.case import COMMAND, Case, Undisturbed, audit_here, spread
 from campaign.room import COLUMNS, Room, clear
 
 HEADS = {
@@ -87,7 +87,15 @@ def short(path: str) -> str:
 def everything(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
     from campaign import disk, files, inputs, strangers, words
 
-    return [c for part in (disk, files, inputs, strangers, words) for c in part.cases(base, seed, quick)]
+    found = [c for part in (disk, files, inputs, strangers, words) for c in part.cases(base, seed)]
+    if not quick:
+        return found
+    few = []
+    for kind in dict.fromkeys(c.kind for c in found):
+        of = [c for c in found if c.kind == kind]
+        if of[0].road != COMMAND or kind == "hostile subject":
+            few += spread(of, 2 if kind == "kill" else 1)
+    return few
 
 
 def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
@@ -176,6 +184,9 @@ def table(cases: list[Case], results: dict[int, dict[str, Any]]) -> bool:
     for row in (head, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print(total)
+    whole = sum("still whole" in r["notes"] for r in results.values())
+    if whole:
+        print(f"{whole} of the fuzzed files were still whole, and opened")
     for r in bad:
         print(f"\n{r['id']}\n  python tools/faults.py --only '{r['id']}'")
         for column, why in dict.fromkeys(map(tuple, r["faults"])):
@@ -195,7 +206,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of random moments and of fuzzed files")
     parser.add_argument("--only", metavar="KIND", help="a kind, or the beginning of a case's name")
-    parser.add_argument("--quick", action="store_true", help="a few of each kind")
+    parser.add_argument("--quick", action="store_true", help="one or two of each kind")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cases at a time")
     parser.add_argument("--list", action="store_true", help="name the cases and run none")
     asked = parser.parse_args()

@@ -100,7 +100,8 @@ class Audit:
     @property
     def made_otherwise(self) -> tuple[Judged, ...]:
         """The rows that were found with other versions or on another machine than the audit was concluded with."""
-        return tuple(row for row in self.rows if row.answer.environment not in ({}, self.environment))
+        here = self.environment
+        return tuple(r for r in self.rows if any(here.get(k) != v for k, v in r.answer.environment.items()))
 
     @property
     def status(self) -> int:
@@ -422,14 +423,19 @@ class Record:
 
     def conclude(self, **surroundings: str) -> Audit:
         """The audit, written to its folder, of a record in which every question has its answer."""
+        rows = tuple(self.rows[place] for place in range(len(self.asked)))
+        newest = max((row.answer for row in rows), key=lambda answer: answer.when)
+        kind = newest.environment.get(
+            "device", self.device
+        )  # of a GPU only torch knows it, and that is not loaded here
         done = Audit(
             subject=self.begun.subject,
-            rows=tuple(self.rows[place] for place in range(len(self.asked))),
+            rows=rows,
             budget=dataclasses.asdict(self.budget),
             seed=self.seed,
             device=self.device,
             alarms=self.begun.alarms,
-            environment={**environment(self.device), **surroundings},
+            environment={**environment(), "device": kind, **surroundings},
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             source=self.source,
             folder=self.folder,

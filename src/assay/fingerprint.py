@@ -258,7 +258,7 @@ class _Walk:
         """As it would be pickled, but by content alone; and what it holds beside, where it says itself what counts."""
         with _or_unknown():
             registered = copyreg.dispatch_table.get(kind)
-            reduced = registered(value) if registered else value.__reduce_ex__(4)
+            reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         if isinstance(reduced, str):
             self.modules.add(getattr(value, "__module__", None) or kind.__module__)
             yield reduced.encode()

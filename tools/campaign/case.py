@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,34 +38,56 @@ WORKER = "reader alone"
 """The function that opens the file, many files in one forked process with a limit on memory and time."""
 
 
-def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], None]:
-    """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
+def guarded(act: Callable[[], int]) -> Callable[[], None]:
+    """What the command line does around a command: one line for whatever goes wrong, and the status."""
 
-    def act() -> None:
+    def whole() -> None:
         import typer
 
         from assay import cli
-        from assay.audit import audit
-        from assay.subjects import Source, open_subject
 
         app = typer.Typer(cls=cli.Guarded, pretty_exceptions_enable=False)
         app.callback()(lambda: None)
 
         @app.command()
         def here() -> None:
-            asked = probes or ASKED
-            with cli._meter(len(asked)) as meter:
-                source = Source("digits-mlp")
-                done = audit(
-                    open_subject(source), probes=asked, seed=seed, out=out, told=meter.told, source=source.words()
-                )
-            cli._show(done)
-            raise typer.Exit(done.status)
+            raise typer.Exit(act())
 
         sys.argv = ["assay", "here"]
         app()
 
-    return act
+    return whole
+
+
+def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], None]:
+    """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
+
+    def act() -> int:
+        from assay import cli
+        from assay.audit import audit
+        from assay.subjects import Source, open_subject
+
+        asked, source = probes or ASKED, Source("digits-mlp")
+        with cli._meter(len(asked)) as meter:
+            opened = open_subject(source)
+            done = audit(opened, probes=asked, seed=seed, out=out, told=meter.told, source=source.words())
+        cli._show(done)
+        return done.status
+
+    return guarded(act)
+
+
+def verify_here(run: str) -> Callable[[], None]:
+    """What `assay verify` says of a run without its subject."""
+
+    def act() -> int:
+        from assay.verify import verify
+
+        done = verify(Path(run))
+        print(*(f"broken: {link}" for link in done.broken), sep="\n")
+        return done.status
+
+    return guarded(act)
 
 
 def command_here(*words: str) -> Callable[[], None]:
@@ -129,23 +151,24 @@ def found(runs: Path) -> int:
 
 
 def temporary(runs: Path) -> list[str]:
-    """Half-written files."""
-    return [p.name for p in runs.rglob(".*") if p.is_file() and "lock" not in p.name]
+    """Half-written files, of runs that were begun."""
+    return [p.name for p in runs.rglob(".*") if p.is_file() and (p.parents[1] / "run.json").exists()]
 
 
 def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> Ended:
     """Asked again without a fault, the audit ends as the undisturbed one did and knows what was found before."""
+    for path in room.runs.rglob(".*.part"):  # they are swept once they are an hour old
+        os.utime(path, (path.stat().st_mtime - 7200,) * 2)
     again = room.run(audit_here())
     room.look("status", again.status == base.status, f"then status {again.status}, not {base.status}: {again.err[-300:]}")
     room.look("line", len(again.complaints) <= lines, f"then it complained: {' '.join(again.complaints)}")
     room.quiet(again)
-    whole = [p for p in room.runs.glob("*/audit.json") if _reads(p)]
-    right = room.look("kept", len(whole) == 1, f"then {len(whole)} whole audits stand there")
-    if right:
-        room.look("kept", numbers(whole[0]) == base.numbers, "then its numbers differ from those of an undisturbed one")
-        named = again.out.strip().splitlines()[-1:]
-        right_page = bool(named) and (room.work / named[0]).resolve() == (whole[0].parent / "report.html").resolve()
-        room.look("kept", right_page, f"then it named {named}")
+    page = room.work / (again.out.strip().splitlines() or ["nothing"])[-1]
+    if room.look("kept", page.name == "report.html" and page.is_file(), f"then it named {page.name!r}"):
+        same = numbers(page.with_name("audit.json")) == base.numbers
+        room.look("kept", same, "then its numbers differ from those of an undisturbed one")
+    for other in room.runs.glob("*/audit.json"):
+        room.look("kept", _reads(other), "then half an audit stands there")
     if kept is not None:
         room.look("kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}")
     room.look("kept", not temporary(room.runs), f"then these lie about: {temporary(room.runs)}")
@@ -160,10 +183,12 @@ def _reads(path: Path) -> bool:
     return True
 
 
-def spread(items: list[Any], most: int) -> list[Any]:
-    """At most so many, evenly, the first and the last among them."""
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many, evenly; the first and the last among them, or the middle one alone."""
     if len(items) <= most:
-        return items
+        return list(items)
+    if most == 1:
+        return [items[len(items) // 2]]
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
@@ -171,7 +196,3 @@ def copy_runs(source: Path, to: Path) -> None:
     import shutil
 
     shutil.copytree(source, to, symlinks=True)
-
-
-def exists(path: Path) -> bool:
-    return os.path.lexists(path)

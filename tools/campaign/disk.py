@@ -55,56 +55,52 @@ def failing(place: int, error: int, kinds: tuple[str, ...], onwards: bool) -> De
     return decide
 
 
-def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
+def cases(base: Undisturbed, seed: int) -> list[Case]:
     writes = list(enumerate(base.writes))
-    few = 3 if quick else 10**6
     made: list[Case] = []
 
     def add(kind: str, name: str, act: Callable[[Room], None]) -> None:
         made.append(Case(kind, name, FORK, act))
 
     # After a write is before the next one: the disk is the same. After the last one the audit is over.
-    for place, (what, name) in spread(writes, few * 3):
+    for place, (what, name) in writes:
         add("kill", f"{place}-before-{what}-{name}", killed(base, place))
 
-    for place, (what, name) in spread([w for w in writes if w[1][0] in WRITING], few):
+    for place, (what, name) in [w for w in writes if w[1][0] in WRITING]:
         add("full disk", f"{place}-{what}-{name}", refused(base, place, errno.ENOSPC, WRITING, onwards=True))
-    for place, (_, name) in spread([w for w in writes if w[1][0] == watch.SYNC], few):
+    for place, (_, name) in [w for w in writes if w[1][0] == watch.SYNC]:
         add("fsync fails", f"{place}-{name}", refused(base, place, errno.EIO, (watch.SYNC,), onwards=False))
-    for place, (_, name) in spread([w for w in writes if w[1][0] == watch.RENAME], few):
+    for place, (_, name) in [w for w in writes if w[1][0] == watch.RENAME]:
         add("rename fails", f"{place}-{name}", refused(base, place, errno.EIO, (watch.RENAME,), onwards=False))
     changing = (watch.OPEN, watch.RENAME, watch.MKDIR)
-    for place, (what, name) in spread([w for w in writes if w[1][0] in (watch.OPEN, watch.MKDIR)], few):
+    for place, (what, name) in [w for w in writes if w[1][0] in (watch.OPEN, watch.MKDIR)]:
         error = (errno.EROFS, errno.EACCES)[place % 2]
         add("read-only", f"{place}-{what}-{name}", refused(base, place, error, changing, onwards=True))
 
     draw = random.Random(seed)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        for place in sorted(draw.sample(range(len(writes)), 1 if quick else 6)):
+        for place in sorted(draw.sample(range(len(writes)), 6)):
             add("signal", f"{number.name}-at-{place}", signalled(base, place, number))
 
     last = max(place for place, (what, name) in writes if what == watch.RENAME and name == "audit.json")
-    for place, (what, name) in spread(writes[1 : last + 1], 2 if quick else 8):  # after it the audit is over
+    for place, (what, name) in spread(writes[1 : last + 1], 8):  # after it the audit is over
         add("folder gone", f"removed-at-{place}-{what}-{name}", gone(base, place, moved=False))
         add("folder gone", f"moved-at-{place}-{what}-{name}", gone(base, place, moved=True))
 
-    for left in (0, 2, 6) if quick else range(9):
+    for left in range(9):
         add("no descriptors", f"{left}-left", no_descriptors(base, left))
 
-    for together in (2,) if quick else (2, 2, 3, 4, 4):
-        for start in ("fresh", "finished") if not quick else ("fresh",):
-            taken = sum(c.kind == "two writers" for c in made)
-            add("two writers", f"{together}-at-once-{start}-{taken}", writers(base, together, start))
+    for turn, together in enumerate((2, 2, 3, 4, 4)):
+        for start in ("fresh", "finished"):
+            add("two writers", f"{together}-at-once-{start}-{turn}", writers(base, together, start))
     add("two writers", "other-questions-at-once", writers(base, 2, "fresh", (("accuracy",), ("was-it-tampered-with",))))
-    if not quick:
-        for place, _ in spread(writes, 4):
-            add("two writers", f"one-killed-at-{place}", one_killed(base, place))
+    for place, _ in spread(writes, 4):
+        add("two writers", f"one-killed-at-{place}", one_killed(base, place))
 
     for name, seconds in {"an-hour": 3600, "a-day": 86400, "to-1971": 55 * 365 * 86400}.items():
         add("clock set back", f"{name}-between-two-audits", clock(base, seconds, "between"))
-        if not quick:
-            add("clock set back", f"{name}-within-an-audit", clock(base, seconds, "within"))
-            add("clock set back", f"{name}-before-the-files-were-written", clock(base, seconds, "files"))
+        add("clock set back", f"{name}-within-an-audit", clock(base, seconds, "within"))
+        add("clock set back", f"{name}-before-the-files-were-written", clock(base, seconds, "files"))
     return made
 
 

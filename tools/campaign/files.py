@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from campaign.case import ASKED, FORK, Case, Undisturbed, command_here, copy_runs, goes_on, spread
+from campaign.case import ASKED, FORK, Case, Undisturbed, audit_here, command_here, copy_runs, goes_on, numbers, verify_here
 from campaign.room import Room
 
 EVIDENCE = ("findings", "samples", "witnesses", "audit.json")
@@ -57,37 +57,37 @@ def _socket(path: Path) -> None:
         os.close(here)
 
 
-def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
+def cases(base: Undisturbed, seed: int) -> list[Case]:
     made: list[Case] = []
 
     def add(kind: str, name: str, act: Callable[[Room], None]) -> None:
         made.append(Case(kind, name, FORK, act))
 
-    torn = [(file, how) for file in base.files for how in TEARS]
-    for file, how in spread(torn, 6) if quick else torn:
+    for file, how in [(file, how) for file in base.files for how in TEARS]:
         add("torn file", f"{file}-{how}", harmed(base, file, tear(file, how, seed)))
 
     replaced = [f for f in base.files if f.startswith(EVIDENCE) or f in ("run.json", "report.html")]
-    swaps = [(file, how) for file in (*replaced, "findings", "samples", "figures") for how in REPLACED]
-    for file, how in spread(swaps, 5) if quick else swaps:
+    for file, how in [(f, how) for f in (*replaced, "findings", "samples", "figures") for how in REPLACED]:
         add("replaced file", f"{file}-by-{how}", harmed(base, file, replace(file, how), whole=False))
 
     one, two = ASKED
     for a, b in ((f"findings/{one}.json", f"findings/{two}.json"), (f"figures/{one}-classes.svg", f"figures/{one}-confusion.svg")):
-        add("swapped file", f"{a}-with-{b}", harmed(base, a, swap(a, b)))
+        add("swapped file", f"{a}-with-{b}", harmed(base, a, swap(a, b), two=True))
+    (other,) = base.other.iterdir()
     for file in base.files:
-        if not quick or file.startswith("samples"):
+        if (other / file).read_bytes() != (base.folder / file).read_bytes():
             add("swapped file", f"{file}-of-another-run", harmed(base, file, foreign(base, file)))
     for file in base.files:
-        if file.startswith(EVIDENCE) and not quick:
+        if file.startswith(EVIDENCE):
             add("deleted file", file, harmed(base, file, lambda room, folder, f=file: (folder / f).unlink()))
     return made
 
 
 def harmed(
-    base: Undisturbed, file: str, harm: Callable[[Room, Path], None], whole: bool = True
+    base: Undisturbed, file: str, harm: Callable[[Room, Path], None], whole: bool = True, two: bool = False
 ) -> Callable[[Room], None]:
-    """Harm a copy of the run; look at it, verify it, and audit again. With `whole` the next audit must succeed."""
+    """Harm a copy of the run; look at it, verify it, and audit again. With `whole` the next audit must succeed;
+    with `two` both answers are harmed."""
 
     def act(room: Room) -> None:
         copy_runs(base.runs, room.runs)
@@ -95,27 +95,28 @@ def harmed(
         harm(room, folder)
         untouched = {p: p.read_bytes() for p in folder.rglob("*.json") if p.is_file() and not p.is_symlink()}
         name = f"runs/{folder.name}"
-        for words in (("verify", name), ("report", name)):
-            told = room.run(command_here(*words), limit=30)
-            verb = words[0]
+        told = room.run(verify_here(name), limit=60)
+        if told.status == 2:
+            room.one_line(told, 2)
+        else:
+            lied = file != "run.json" and told.status != 1
+            room.look("status", not lied, f"verify found nothing wrong: {told.out[-200:]}")
+            room.look("line", not told.complaints, "verify complained beside its answer")
+            room.quiet(told)
+        if file.endswith(".json"):  # a page is made from these
+            told = room.run(command_here("report", name), limit=60)
             if told.status == 0:
-                lied = verb == "verify" and file.startswith(EVIDENCE)
-                room.look("status", not lied, f"verify found nothing wrong: {told.out[-200:]}")
-                room.look("line", not told.complaints, f"{verb} ended with 0 and complained {told.complaints}")
-            elif verb == "verify" and told.status == 1:
-                room.look("line", not told.complaints, "verify complained beside its answer")
+                room.look("line", not told.complaints, f"report ended with 0 and complained {told.complaints}")
+                room.quiet(told)
             else:
                 room.one_line(told, 2)
-            room.quiet(told)
         for path, content in untouched.items():
             same = not path.is_file() or path.is_symlink() or path.read_bytes() == content
             room.look("kept", same or "audit" in path.name, f"looking at the run changed {path.name}")
-        others = sum(probe not in file for probe in ASKED) if file.startswith(EVIDENCE) and "/" in file else 0
+        others = sum(probe not in file for probe in ASKED) if not two and file.startswith(EVIDENCE) and "/" in file else 0
         if whole:
             goes_on(room, base, others, lines=1)
             return
-        from campaign.case import audit_here, numbers
-
         again = room.run(audit_here(), limit=60)
         if again.status == base.status:
             page = room.work / again.out.strip().splitlines()[-1]

@@ -9,6 +9,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 Change = Callable[[bytes, random.Random], bytes]
@@ -70,7 +71,7 @@ BYTES: tuple[Change, ...] = (
 def of_archive(inner: Change) -> Change:
     """Change one member and pack anew, so that no checksum catches it."""
 
-    def change(b: bytes, draw: random.Random) -> bytes:
+    def of_member(b: bytes, draw: random.Random) -> bytes:
         out = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(b)) as old, zipfile.ZipFile(out, "w") as new:
             members = [i for i in old.infolist() if i.file_size]
@@ -82,7 +83,7 @@ def of_archive(inner: Change) -> Change:
                 new.writestr(info.filename, content, info.compress_type)
         return out.getvalue()
 
-    return change
+    return of_member
 
 
 def of_npy_head(b: bytes, draw: random.Random) -> bytes:
@@ -173,10 +174,22 @@ ALSO: dict[str, tuple[Change, ...]] = {
 """Changes that know a format, beside those of bytes."""
 
 
-def changed(content: bytes, kind: str, number: int, seed: int) -> tuple[str, bytes]:
-    """The n-th change of this kind of file: its name and its bytes."""
-    ways = (*BYTES, *ALSO.get(kind, ()))
-    draw = random.Random(f"{seed} {kind} {number}")
-    way = ways[number % len(ways)]
-    made = way(content, draw)
-    return way.__name__.replace("_", "-"), made
+@dataclass(frozen=True)
+class Nth:
+    """The n-th change of a file of this format."""
+
+    format: str
+    number: int
+    seed: int
+
+    @property
+    def way(self) -> Change:
+        ways = (*BYTES, *ALSO.get(self.format, ()))
+        return ways[self.number % len(ways)]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.way, "__name__", "change").replace("_", "-")
+
+    def __call__(self, content: bytes) -> bytes:
+        return self.way(content, random.Random(f"{self.seed} {self.format} {self.number}"))

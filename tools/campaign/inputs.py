@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from campaign import fuzz
-from campaign.case import COMMAND, WORKER, Case, Undisturbed, command, spread
+from campaign.case import COMMAND, WORKER, Case, Undisturbed, command
 from campaign.room import Room
 
 MEMORY = 3 * 2**30
@@ -22,21 +22,21 @@ MEMORY = 3 * 2**30
 SECONDS = 30
 
 
-def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
+def cases(base: Undisturbed, seed: int) -> list[Case]:
     import hostile
 
     made: list[Case] = []
     for kind, shelf in (("data", hostile.DATA), ("model", hostile.MODELS), ("standards", hostile.STANDARDS)):
-        for name in spread(list(shelf), 4) if quick else shelf:
+        for name in shelf:
             made.append(Case(f"hostile {kind}", name.replace(" ", "-"), WORKER, harmful(kind, name)))
-    for name in ([] if quick else THROUGH_ALL):
+    for name in THROUGH_ALL:
         made.append(Case("hostile file", name.replace(" ", "-"), COMMAND, through_all(name)))
     seeds = valid(base)
     for kind, (folder, file, read) in seeds.items():
-        content = (folder / file).read_bytes()
-        for number in range(3 if quick else 36):
-            way, mutant = fuzz.changed(content, file.rpartition(".")[2], number, seed)
-            made.append(Case(f"fuzzed {kind}", f"{number}-{way}", WORKER, fuzzed(folder, file, mutant, read)))
+        made.append(Case(f"fuzzed {kind}", "unchanged", WORKER, fuzzed(folder, file, None, read)))
+        for number in range(36):
+            change = fuzz.Nth(file.rpartition(".")[2], number, seed)
+            made.append(Case(f"fuzzed {kind}", f"{number}-{change.name}", WORKER, fuzzed(folder, file, change, read)))
     return made
 
 
@@ -114,13 +114,19 @@ def through_all(name: str) -> Callable[[Room], None]:
     return act
 
 
-def fuzzed(folder: Path, file: str, mutant: bytes, read: Callable[[Path], object]) -> Callable[[Room], None]:
+def fuzzed(
+    folder: Path, file: str, change: fuzz.Nth | None, read: Callable[[Path], object]
+) -> Callable[[Room], None]:
+    """A file that was changed is refused in one line, or still whole; one that was not is whole."""
+
     def act(room: Room) -> None:
         shutil.copytree(folder, room.work / "given", symlinks=True)
         path = room.work / "given" / file
-        path.write_bytes(mutant)
+        if change is not None:
+            path.write_bytes(change(path.read_bytes()))
         ended = room.run(reading(lambda: read(path)), prepare=limited, limit=SECONDS + 5)
-        if ended.status == 0:
+        if ended.status == 0 or change is None:
+            room.look("status", ended.status == 0, f"it is refused unchanged: {ended.err[-300:]}")
             room.notes.append("still whole")
             room.quiet(ended)
             room.look("line", not ended.complaints, "it complained and went on")
@@ -139,7 +145,9 @@ def valid(base: Undisturbed) -> Valid:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from safetensors.numpy import save_file
+
+    from assay.nn.siamese import ARCHITECTURES
+    from assay.subjects._ranker_file import save_ranker
 
     made: Valid = {}
 
@@ -163,7 +171,13 @@ def valid(base: Undisturbed) -> Valid:
         "[probes.worst-case-accuracy]\nradius = 0.03\nsteps = 4\n\n[standards.accuracy]\nat_least = 0.9\n\n"
         '[standards.confidence."calibration error"]\nat_most = 0.05\n'
     )
-    save_file({"w": x[:2]}, at("safetensors", "m.safetensors", read_model) / "m.safetensors", metadata=hostile.RANKER)
+    ranker = at("safetensors", "m.safetensors", read_ranker)
+    nobody = np.zeros(0, np.int64)
+    digits = ARCHITECTURES["digits"](10)
+    save_ranker(ranker / "m.safetensors", digits, architecture="digits", embedding=10, low=0, high=9, seen=nobody)
+    (ranker / "numbers").mkdir()
+    for number in range(6):
+        (ranker / "numbers" / f"{number}_a.png").write_bytes(hostile.png(8, 8, rows=(b"\0" + bytes([number] * 8)) * 8))
     made["finding"] = base.folder, "findings/accuracy.json", read_run
     made["audit.json"] = base.folder, "audit.json", read_run
     made["witnesses"] = base.folder, "witnesses/accuracy.safetensors", read_run
@@ -177,6 +191,15 @@ def read_model(path: Path) -> None:
     from assay.subjects import Source, open_subject
 
     subject = open_subject(Source(str(path), str(path.parent / "good.npz")))
+    subject.model(subject.data["test"].take(np.arange(4))[0])
+
+
+def read_ranker(path: Path) -> None:
+    import numpy as np
+
+    from assay.subjects import Source, open_subject
+
+    subject = open_subject(Source(str(path), str(path.parent / "numbers")))
     subject.model(subject.data["test"].take(np.arange(4))[0])
 
 

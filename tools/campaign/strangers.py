@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from campaign.case import COMMAND, Case, Undisturbed, command, spread
+from campaign.case import COMMAND, Case, Undisturbed, command
 from campaign.room import Room
 
 GOOD = '''
@@ -144,7 +144,7 @@ DEEDS: dict[str, Deed] = {
 }  # fmt: skip
 
 
-def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
+def cases(base: Undisturbed, seed: int) -> list[Case]:
     made = [
         Case("hostile subject", f"{name}-{moment}", COMMAND, done(deed, moment == "late"))
         for name, deed in DEEDS.items()
@@ -154,7 +154,7 @@ def cases(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         made.append(Case("signal to a real audit", number.name, COMMAND, stopped(number)))
     made.append(Case("signal to a real audit", "reader-goes-away", COMMAND, reader_gone))
-    return spread(made, 3) if quick else made
+    return made
 
 
 def write(room: Room, deed: Deed, late: bool) -> None:
