@@ -983,6 +983,23 @@ def _open(name: str, path: Path, folder: Path) -> None:
     subject.model(subject.data["test"].take(np.arange(len(subject.data["test"])))[0])
 
 
+def written(name: str, folder: Path) -> Path:
+    return {**DATA, **MODELS, **STANDARDS}[name].write(folder)
+
+
+def opened(name: str, path: Path, folder: Path) -> tuple[str, str]:
+    """ "refused" and its line, "raised" and what, or "opened"."""
+    from assay.errors import AssayError
+
+    try:
+        _open(name, path, folder)
+    except AssayError as e:
+        return "refused", str(e)
+    except BaseException as e:
+        return "raised", f"{type(e).__name__}: {e}"
+    return "opened", ""
+
+
 def _apart(work: Callable[[], str], seconds: float, memory: int | None) -> tuple[str, float, int]:
     """What the work says, done in a copy of this process that is killed by the clock; seconds and kilobytes it took."""
     read, write = os.pipe()
@@ -1010,41 +1027,35 @@ def _apart(work: Callable[[], str], seconds: float, memory: int | None) -> tuple
 
 def try_one(name: str, folder: Path, *, seconds: float = 20, memory: int | None = None) -> Tried:
     """Write it and open it, each in a process of its own. `memory` bounds the address space of the second."""
-    hostile = {**DATA, **MODELS, **STANDARDS}[name]
-    path = Path(_apart(lambda: str(hostile.write(folder)), 60, None)[0])
+    path = Path(_apart(lambda: str(written(name, folder)), 60, None)[0])
     size = sum(p.lstat().st_blocks * 512 for p in folder.rglob("*") if not p.is_dir())
 
-    def work() -> str:
-        from assay.errors import AssayError
-
-        try:
-            _open(name, path, folder)
-        except AssayError as e:
-            return f"refused\0{e}"
-        except BaseException as e:
-            return f"raised\0{type(e).__name__}: {e}"
-        return "opened\0"
-
     _, _, base = _apart(lambda: "nothing", seconds, None)
-    said, took, peak = _apart(work, seconds, memory)
+    said, took, peak = _apart(lambda: "\0".join(opened(name, path, folder)), seconds, memory)
     ended, _, line = said.partition("\0")
     return Tried(
         name, size, ended if line or ended == "opened" else "killed", line or ended, took, (peak - base) // 1024
     )
 
 
-def main() -> None:
-    """Print what comes of each, or of those whose names are given."""
+def prepare() -> None:
+    """Import what opening imports, so that it is not counted."""
     import onnxruntime  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import torch.export.pt2_archive._package
-    from PIL import Image  # noqa: F401
+    from PIL import Image
 
     import assay.subjects  # noqa: F401
     from assay import subject  # noqa: F401
 
+    Image.init()
     torch.set_num_threads(1)
     _exported()
+
+
+def main() -> None:
+    """Print what comes of each, or of those whose names are given."""
+    prepare()
     for name in sys.argv[1:] or [*DATA, *MODELS, *STANDARDS]:
         with tempfile.TemporaryDirectory() as folder:
             one = try_one(name, Path(folder))

@@ -86,6 +86,7 @@ COMMANDS = (
     ["report"],
     ["diff"],
     ["verify"],
+    ["seal"],
     ["cure"],
     ["explain"],
     ["rank"],

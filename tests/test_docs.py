@@ -27,11 +27,12 @@ def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) 
     assert "Traceback" not in done.stderr
 
 
-def test_every_block_of_the_tutorial_runs(tmp_path: Path, assay: Command) -> None:
+def test_every_block_of_the_tutorial_runs(tmp_path: Path, assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test, because it takes minutes and what it leaves behind is looked at once.
 
-    Each kind of line is typed into a shell once; further commands of Assay run in this process, which has loaded torch.
+    Each kind of line and of block has a process of its own once; the others run in this one, which has loaded torch.
     """
+    monkeypatch.syspath_prepend(str(tmp_path))
     shims = tmp_path / "bin"
     shims.mkdir()
     for name, code in {"assay": "from assay.cli import main; main()", "python": None}.items():
@@ -40,11 +41,15 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path, assay: Command) -> Non
         (shims / name).chmod(0o755)
     path = os.pathsep.join([str(shims), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    typed = False
+    typed = pasted = False
     for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
         if file:
             (tmp_path / file).write_text(body)
+        elif kind == "python" and pasted:
+            exec(compile(body, "docs/tutorial.md", "exec"), {"__name__": "__main__"})
+            sys.modules.pop("subject", None)  # each block imports it afresh, and no other test finds it
         elif kind == "python":
+            pasted = True
             _run([sys.executable, "-c", body], tmp_path, env, {0})
         elif kind == "console":
             for line in body.splitlines():
@@ -64,6 +69,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path, assay: Command) -> Non
     assert list(tmp_path.glob("claims/ledger/*.json"))
     run, asked = _the_bundled_report_is_whole_and_small(tmp_path)
     before = {name: (run / "findings" / f"{name}.json").stat().st_mtime_ns for name in asked}
+    monkeypatch.setattr("assay.report.write", lambda audit, folder: None)  # its figures are drawn once in this test
     assert assay("audit", "digits-mlp", "--budget", "quick").status in {0, 1, 3}  # nothing is asked again
     assert {name: (run / "findings" / f"{name}.json").stat().st_mtime_ns for name in asked} == before
 

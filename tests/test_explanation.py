@@ -99,6 +99,12 @@ def test_an_image_is_cut_as_asked(run: Run, tmp_path: Path) -> None:
     pixels = explain_input(subject, 4, methods=["greedy-as"], units="pixels", run=run, out=tmp_path)
     assert len(pixels.maps[0].picks) == 8  # a fifth of 36
     assert "another seed" not in pixels.maps[0].decided
+    assert [m.name for m in pixels.maps] == ["greedy-as"]  # of so many features once: for the answer,
+    named = explain_input(
+        subject, 4, methods=["greedy-as"], units="pixels", why_not=pixels.rival, run=run, out=tmp_path
+    )
+    rival = subject.task.classes[pixels.rival]
+    assert [m.name for m in named.maps] == [f"greedy-as, not {rival}"]  # or against a class that was named
     coarse = explain_input(subject, 4, methods=["greedy-as"], units="superpixels", run=run, out=tmp_path)
     assert 2 <= coarse.groups.max() + 1 <= 36
     assert sorted(set(coarse.groups.flat)) == list(range(coarse.groups.max() + 1))

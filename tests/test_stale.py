@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import assay as package
@@ -115,7 +117,11 @@ def test_a_helper_edited_in_place(tmp_path: Path, asked: Callable[..., bool]) ->
     (tmp_path / "subject.py").write_text("import helper_beside\n" + calling + BUILD)
     assert asked()
     assert not asked()
+    py_compile.compile(str(tmp_path / "helper_beside.py"))  # what Python would go by, as size and time agree
+    source, x = Source("subject.py:build"), torch.from_numpy(X)
+    before = open_subject(source).predict(x)
     in_place(tmp_path / "helper_beside.py", b"def read(x): return 2 * x\n")
+    torch.testing.assert_close(open_subject(source).predict(x), 2 * before)
     assert asked()
     assert not asked()
 

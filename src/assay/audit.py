@@ -100,7 +100,12 @@ class Audit:
     @property
     def made_otherwise(self) -> tuple[Judged, ...]:
         """The rows that were found with other versions or on another machine than the audit was concluded with."""
-        return tuple(row for row in self.rows if row.answer.environment not in ({}, self.environment))
+        here = self.environment
+
+        def otherwise(told: Mapping[str, str]) -> bool:
+            return any(here.get(name) != value for name, value in told.items() if name != "sandbox")  # moves no number
+
+        return tuple(row for row in self.rows if otherwise(row.answer.environment))
 
     @property
     def status(self) -> int:
@@ -420,8 +425,11 @@ class Record:
         if question.named:
             self.told(row, asked)
 
-    def conclude(self, **surroundings: str) -> Audit:
-        """The audit, written to its folder, of a record in which every question has its answer."""
+    def conclude(self, surroundings: Mapping[str, str] | None = None) -> Audit:
+        """The audit, written to its folder, of a record in which every question has its answer.
+
+        `surroundings` are those in which it was asked, where that was not this process.
+        """
         done = Audit(
             subject=self.begun.subject,
             rows=tuple(self.rows[place] for place in range(len(self.asked))),
@@ -429,7 +437,7 @@ class Record:
             seed=self.seed,
             device=self.device,
             alarms=self.begun.alarms,
-            environment={**environment(self.device), **surroundings},
+            environment=surroundings or environment(self.device),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             source=self.source,
             folder=self.folder,

@@ -1184,6 +1184,10 @@ class Meter:
         place = PLACE.get()
         self.beat: Callable[[], None] = place.line.beat if isinstance(place, Inside) else lambda: None
 
+    def expect(self, questions: int) -> None:
+        """So many are to be answered."""
+        self.left = questions
+
     def line(self, text: str) -> None:
         _say(self.console, text)
         self.due = time.monotonic() + 10

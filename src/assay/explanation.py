@@ -338,6 +338,7 @@ class _Scene(NamedTuple):
     score: float  # the logit of the answer
     answer: int
     rival: int
+    named: bool  # the rival, by whoever asks
     criterion: Criterion
     classes: tuple[str, ...]
     groups: Tensor  # *d
@@ -401,6 +402,7 @@ class _Scene(NamedTuple):
             score=float(logits[answer]),
             answer=answer,
             rival=rival,
+            named=why_not is not None,
             criterion=criterion,
             classes=subject.task.classes,
             groups=_features(told, x.shape[1:], units),
@@ -577,6 +579,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
 def _decided(scene: _Scene, run: Run) -> list[_Made]:
     """Greedy-AS twice: the features that decide for the answer, and for the answer and against the rival.
 
+    Of many features, which take long, once: against the rival if it was named, else for the answer.
     Under new weights only the scores of its first round are made again: they rank every feature. No change of an image
     may lead a model with random weights to another class; then models whose last layer is random have to do.
     """
@@ -632,7 +635,10 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
 
     answer, rival = scene.classes[scene.answer], scene.classes[scene.rival]
     made = []
-    for target in (None, scene.rival):
+    targets: tuple[int | None, ...] = (None, scene.rival)
+    if many:
+        targets = (scene.rival if scene.named else None,)
+    for target in targets:
         found = of(scene.model, target, size, 2 * k if many else None, seeds=1 if many else SEEDS)
         others, under = again([h.whole for h in some], target), WEIGHTS
         if len(others) < 2:

@@ -258,13 +258,14 @@ class _Walk:
         """As it would be pickled, but by content alone; and what it holds beside, where it says itself what counts."""
         with _or_unknown():
             registered = copyreg.dispatch_table.get(kind)
-            reduced = registered(value) if registered else value.__reduce_ex__(4)
+            reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         if isinstance(reduced, str):
             self.modules.add(getattr(value, "__module__", None) or kind.__module__)
             yield reduced.encode()
             return
         yield self.of(kind)
-        build, given, state, items, pairs, *_ = (*reduced, None, None, None, None)
+        padded: list[Any] = [*reduced, None, None, None]
+        build, given, state, items, pairs = padded[:5]
         for part in (build, given, state, list(items or ()), [*map(list, pairs or ())]):
             yield self.of(part)
         if state is not getattr(value, "__dict__", state):

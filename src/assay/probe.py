@@ -330,6 +330,8 @@ def judge_witnesses(
     import torch
     from scipy.stats import binom
 
+    from assay.run import batch_of
+
     low, span = (edge.flatten().numpy() for edge in subject.inputs.edges())
 
     def shares(x: NDArray[Any]) -> NDArray[np.float64]:  # n *d -> n f
@@ -338,8 +340,9 @@ def judge_witnesses(
             return np.where(beyond == 0, 0.0, beyond / span)
 
     reasons: list[str] = []
-    for start in range(0, len(witnesses), 256):
-        rows = slice(start, start + 256)
+    batch = min(128, batch_of(subject.inputs.shape))
+    for start in range(0, len(witnesses), batch):
+        rows = slice(start, start + batch)
         changed = torch.as_tensor(witnesses.changed[rows]).float()
         count = 1 if subject.draws == 1 else JUDGED
         wrong = np.zeros(len(changed), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,17 @@ class Shard:
 Work = Callable[[Shard], "Mapping[str, Tensor]"]
 """What is done to one shard; tensors with one row per input come out."""
 
+KEPT_BYTES = 128 * 2**20
+"""The most that is held of a column whose rows are as large as inputs: whole sets of them do not fit into memory."""
+
+BATCH_BYTES = 32 * 2**20
+
+
+def batch_of(shape: tuple[int, ...]) -> int:
+    """How many inputs of this shape are looked at together where no model is in the way: at most 1024."""
+    return max(1, min(1024, BATCH_BYTES // (4 * max(1, math.prod(shape)))))
+
+
 Tick = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Tick]]
 
@@ -76,11 +88,50 @@ def silent(about: str, total: int) -> Iterator[Tick]:
 
 
 class Engine(Protocol):
-    """Where work runs. It cuts `indices` into shards, runs `work` on each and joins the rows in order."""
+    """Where work runs. It cuts `indices` into shards, runs `work` on each and joins the rows in order.
+
+    `few` names columns that are as large as inputs, each with a column that says which of its rows are wanted; of those
+    it keeps as many as there is `room` for (`Few`), and their places in `indices` as a column named "<name> at".
+    """
 
     def map(
-        self, work: Work, data: Data, indices: NDArray[np.int64], *, seed: int, device: str, tick: Tick
+        self,
+        work: Work,
+        data: Data,
+        indices: NDArray[np.int64],
+        *,
+        seed: int,
+        device: str,
+        tick: Tick,
+        few: Mapping[str, str],
+        room: int,
     ) -> dict[str, NDArray[Any]]: ...
+
+
+class Few:
+    """Rows that come one after the other, as many as fit into `room` bytes, spread evenly over all that came.
+
+    When it is full every other one leaves, and from then on every other one of those that come is taken.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.step, self.seen = room, 1, 0
+        self.held: list[tuple[int, NDArray[Any]]] = []
+
+    def add(self, places: NDArray[np.integer], rows: NDArray[Any]) -> None:  # k, k *d
+        for place, row in zip(places.tolist(), rows, strict=True):
+            if self.seen % self.step == 0:
+                self.held.append((place, row.copy()))  # a view would hold the whole shard
+                if len(self.held) > 1 and len(self.held) * row.nbytes > self.room:
+                    self.held, self.step = self.held[::2], 2 * self.step
+            self.seen += 1
+
+    def joined(self, like: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:  # k, k *d
+        """Places and rows, which are `like` these where there are none."""
+        import numpy as np
+
+        at = np.array([place for place, _ in self.held], dtype=np.int64)
+        return at, np.stack([row for _, row in self.held]) if self.held else like[:0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +186,17 @@ class Run:
         return np.sort(np.concatenate(chosen)).astype(np.int64)
 
     def map(
-        self, work: Work, subject: Subject, split: str, indices: NDArray[np.int64], about: str
+        self,
+        work: Work,
+        subject: Subject,
+        split: str,
+        indices: NDArray[np.int64],
+        about: str,
+        *,
+        few: Mapping[str, str] | None = None,
+        room: int = KEPT_BYTES,
     ) -> dict[str, NDArray[Any]]:
-        """Run `work` over inputs of a split, in shards, wherever the engine runs them."""
+        """Run `work` over inputs of a split, in shards, wherever the engine runs them; `few` and `room`: see Engine."""
         from assay.subject import check_bounds
 
         def guarded(shard: Shard) -> Mapping[str, Tensor]:
@@ -145,7 +204,16 @@ class Run:
             return work(shard)
 
         with self.progress(about, len(indices)) as tick:
-            return self.engine.map(guarded, subject.data[split], indices, seed=self.seed, device=self.device, tick=tick)
+            return self.engine.map(
+                guarded,
+                subject.data[split],
+                indices,
+                seed=self.seed,
+                device=self.device,
+                tick=tick,
+                few=few or {},
+                room=room,
+            )
 
     def predict(
         self, subject: Subject, split: str, indices: NDArray[np.int64], about: str

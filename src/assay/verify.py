@@ -4,14 +4,16 @@ A run may come from a stranger. Nothing in it is run, and nothing in it is taken
 caller opens a subject. Without one, every link of the chain of digests is checked, measures are computed again from
 their samples, and verdicts judged again by the standards that are stored. With one, the subject's and its data's
 fingerprints are compared, labels and clean inputs with the data itself, what was answered to inputs as they are with
-fresh answers, and every witness is judged afresh; nothing is attacked. What nothing here can see is a limit that was
-loosened, or a number without samples that was changed, with every digest made anew: that is what a seal is for.
+fresh answers, and every witness is judged afresh; nothing is attacked. What nothing here can see, where every digest
+was made anew, is a limit that was loosened, a number without samples that was changed, or a weakness that was found and
+left out: a seal says whose word that is, and only asking again says whether it is true.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from assay import shelf
 from assay.audit import Audit, Judged, describe, judgements, open_audit
 from assay.errors import AssayError
-from assay.finding import EVERYTHING, Alarm, Measure, Table, Witnesses, bootstrap, wilson
+from assay.finding import EVERYTHING, Alarm, Gallery, Measure, Table, Witnesses, bootstrap, wilson
 from assay.probe import Answer, judge_witnesses, undisturbed
+from assay.run import environment
 from assay.store import answers, chain
 from assay.store.files import read, strict_json
 
@@ -92,13 +95,16 @@ def verify(
         broken += wrong
         questions.append(dataclasses.replace(checked, witnesses=len(witnesses) if witnesses else 0))
         kept.append((row.answer.probe, samples, witnesses))
+    wrong, unchecked = _pages(folder, stored)
+    broken += wrong
     if opened is None or run is None:
-        waiting = ("the model and the data: no --subject was given", *_waiting(questions))
+        waiting = (*unchecked, "the model and the data: no --subject was given", *_waiting(questions))
         return Verified(questions=tuple(questions), broken=tuple(broken), lost=(), unchecked=waiting)
     doing("opening the subject")
     subject, alarms = opened()
-    wrong, unchecked = _same_subject(stored, subject, alarms)
+    wrong, untold = _same_subject(stored, subject, alarms)
     broken += wrong
+    unchecked += untold
     lost: list[str] = []
     asked = subject.two_classes()
     with undisturbed(asked.model, run):
@@ -248,6 +254,39 @@ def _follows(m: Measure, samples: Table, stored: Audit, probe: str) -> tuple[str
     return f"its interval is said to be {told[0]:.6g} to {told[1]:.6g}, and is {low:.6g} to {high:.6g}", False
 
 
+def _pages(folder: Path, stored: Audit) -> tuple[list[str], list[str]]:
+    """What people read, against what the findings say, but for the drawings; and what cannot be told of it."""
+    from markupsafe import Markup
+
+    from assay.report.card import card
+    from assay.report.junit import junit
+    from assay.report.page import Drawing, render
+
+    if stored.environment.get("code") != environment()["code"]:
+        names = ", ".join(sorted(chain.DRAWN))
+        return [], [
+            f"whether {names} say what was found: another version of Assay wrote them; `assay report` does anew"
+        ]
+    blank = {
+        row.answer.probe: [
+            Drawing(v.name, v.title, v.says, Markup("<svg></svg>"))
+            for v in (row.answer.finding.views if row.answer.finding else ())
+            if not isinstance(v, Gallery)
+        ]
+        for row in stored.rows
+    }
+    fresh = {"card.md": card(stored), "junit.xml": junit(stored), "report.html": render(stored, blank)}
+    broken = []
+    for name, text in fresh.items():
+        if name in stored.links and chain.holds(folder, name, stored.links[name]):
+            pages = (read(folder, name), text.encode("utf-8", "replace"))
+            if len({re.sub(rb"<svg\b.*?</svg>", b"<svg/>", page, flags=re.DOTALL) for page in pages}) > 1:
+                broken.append(f"{name} does not say what the findings say")
+        elif name not in stored.links:
+            broken.append(f"audit.json vouches for no {name}")
+    return broken, []
+
+
 def _waiting(questions: list[Checked]) -> Iterator[str]:
     count = sum(q.witnesses for q in questions)
     if count:
@@ -259,8 +298,6 @@ def _waiting(questions: list[Checked]) -> Iterator[str]:
 
 def _same_subject(stored: Audit, subject: Subject, alarms: tuple[Alarm, ...]) -> tuple[list[str], list[str]]:
     """What is broken between the run and this subject, and what cannot be told."""
-    from assay.run import environment
-
     here, there = describe(subject, subject.fingerprint()), stored.subject
     broken = []
     for split in sorted({*there.data, *here.data}):
@@ -275,11 +312,10 @@ def _same_subject(stored: Audit, subject: Subject, alarms: tuple[Alarm, ...]) ->
     unchecked = []
     if here.fingerprint != there.fingerprint and not broken:
         says = f"the subject here has the fingerprint {here.fingerprint}, and the run was made on {there.fingerprint}"
-        torch = [e.get("torch") for e in (environment(), stored.environment)]
-        if torch[0] == torch[1]:
+        if subject.fingerprint() == here.fingerprint:
             broken.append(f"{says}: its weights or its code differ; give --subject what was audited")
         else:
-            unchecked.append(f"{says}: torch is {torch[0]} here and was {torch[1]}, which alone may be why")
+            unchecked.append("whether this is the model that was audited: it holds something that cannot be hashed")
     if any(a.doubts == EVERYTHING for a in alarms) and not any(a.doubts == EVERYTHING for a in stored.alarms):
         broken.append("an alarm about this subject doubts every number, and audit.json has none")
     return broken, unchecked
@@ -318,6 +354,8 @@ def _clean(probe: str, witnesses: Witnesses, subject: Subject) -> list[str]:
     if wrong:
         return wrong
     name, data = answers.witnesses_of(probe), subject.data[witnesses.split]
+    if not np.isfinite(witnesses.radius).all():
+        return [f"{name} has a witness whose radius is no number"]
     room = CLOSE * subject.inputs.edges()[1].numpy()
     for start in range(0, len(witnesses), AT_ONCE):
         rows = slice(start, start + AT_ONCE)

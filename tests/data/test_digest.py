@@ -147,20 +147,22 @@ def test_a_file_that_was_just_written_is_read_again(
     for _ in range(2):
         digest.of_files(tmp_path, [path], "")
     os.utime(path, ns=(OLD, OLD))  # set back, but the inode's time tells
-    digest.of_files(tmp_path, [path], "")
+    for _ in range(2):
+        digest.of_files(tmp_path, [path], "")
     os.utime(path, ns=(2**62, 2**62))  # a clock that was ahead
     digest.of_files(tmp_path, [path], "")
-    assert reads == ["a"] * 4
+    assert reads == ["a"] * 5
 
 
 @pytest.mark.usefixtures("cache")
 def test_other_disks_are_not_relied_on(tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest_cache, "_disks", frozenset)
     paths = written(tmp_path, a=b"one")
     settle()
+    digest.of_files(tmp_path, paths, "")
+    monkeypatch.setattr(digest_cache, "_disks", frozenset)
     for _ in range(2):
         digest.of_files(tmp_path, paths, "")
-    assert reads == ["a", "a"]
+    assert reads == ["a"] * 3
 
 
 SPOILT = {

@@ -31,7 +31,7 @@ def beside(measure):
 
 def nearest(points, owner, x, y, *, factor=None, **kwargs):
     model = NearestNeighbour(torch.tensor(points), torch.tensor(owner), factor=factor)
-    return Subject.classifier(model.eval(), (torch.tensor(x), torch.tensor(y)), bounds=(-2.0, 2.0), **kwargs)
+    return Subject.classifier(model.eval(), (torch.tensor(x), torch.tensor(y)), bounds=(0.0, 1.0), **kwargs)
 
 
 ENDS = [[0.0, 0.0], [1.0, 0.0]]
@@ -222,6 +222,14 @@ def test_bad_settings_are_refused():
         DoesTheMetricHold(radius=-1)
     with pytest.raises(AssayError, match="share=nan"):
         DoesTheMetricHold(share=float("nan"))
+
+
+def test_a_point_beyond_a_feature_that_never_varies_is_told_in_one_line(run):
+    model = NearestNeighbour(torch.tensor([[0.0, 1.0], [1.0, 2.0]]), torch.tensor([0, 1]))
+    data = (torch.tensor([[0.2, 1.0], [0.8, 1.0]]), torch.tensor([0, 1]))
+    answer = put(DoesTheMetricHold(), Subject.classifier(model.eval(), data, bounds=((0.0, 1.0), (1.0, 1.0))), run)
+    assert answer.status == "failed"
+    assert "a feature that never varies" in answer.why
 
 
 def test_more_votes_than_points_is_an_answer_too(run):

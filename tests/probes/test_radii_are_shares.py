@@ -21,6 +21,7 @@ from assay.probes.certified_radius import CertifiedRadius
 from assay.probes.distance_to_failure import DistanceToFailure
 from assay.probes.does_it_know import DoesItKnow
 from assay.probes.does_it_transfer import DoesItTransfer
+from assay.probes.does_the_metric_hold import DoesTheMetricHold
 from assay.probes.how_steep import HowSteep
 from assay.probes.is_the_number_real import IsTheNumberReal
 from assay.probes.one_change_for_all import OneChangeForAll
@@ -129,17 +130,25 @@ def neighbours(bounds: tuple, factor: Tensor | None = None) -> Subject:
 
 
 @pytest.mark.parametrize("metric", [False, True])
-def test_the_exact_radius_of_neighbours_is_that_of_shares(metric: bool) -> None:
+@pytest.mark.parametrize("probe", [CertifiedRadius(), DoesTheMetricHold(radius=0.1)], ids=lambda p: p.name())
+def test_the_exact_radius_of_neighbours_is_that_of_shares(probe, metric: bool) -> None:
     mix = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)) if metric else None
-    one = ask(CertifiedRadius(), neighbours((0.0, 1.0), mix))
+    one = ask(probe, neighbours((0.0, 1.0), mix))
     every = [PIXELS] if not metric else [PIXELS, ((0.0, -3.0, 5.0, 1.0), (1.0, 7.0, 5000.0, 1.5))]
     for bounds in every:
-        two = ask(CertifiedRadius(), neighbours(bounds, mix))
-        assert two.measure("median exact radius, l2").value is not None
+        two = ask(probe, neighbours(bounds, mix))
+        if isinstance(probe, CertifiedRadius):
+            named, column = "median exact radius, l2", "exact l2"
+        else:
+            named, column = "median certified radius", "radius"
+            words = "0.1 of the range (25.5" if bounds == PIXELS else "0.1 of each feature's range"
+            assert words in two.says
+            assert two.views[0].x_label.endswith("share of the range")
+        assert two.measure(named).value is not None
         for a, b in zip(one.measures, two.measures, strict=True):
             assert b.value == pytest.approx(a.value, rel=1e-3, abs=1e-4), a.name
-        assert np.nan_to_num(two.samples.columns["exact l2"]) == pytest.approx(
-            np.nan_to_num(one.samples.columns["exact l2"]), rel=1e-3, abs=1e-4
+        assert np.nan_to_num(two.samples.columns[column]) == pytest.approx(
+            np.nan_to_num(one.samples.columns[column]), rel=1e-3, abs=1e-4
         )
 
 

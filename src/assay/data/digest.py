@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def reading(progress: Progress) -> Iterator[None]:
         _reading.reset(token)
 
 
-def of_array(array: NDArray[np.generic]) -> bytes:
+def of_array(array: NDArray[Any]) -> bytes:
     """The hash of an array's type, shape and every value; not of the gaps between the fields of a record."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     for field in array.dtype.names or ():
@@ -79,7 +79,8 @@ def of_files(root: Path, paths: Sequence[Path], settings: str) -> str:
     now_reading = _reading.get()
     seen = now_reading.seen if now_reading else {}
     known = digest_cache.known(root, stats) if cost >= WORTH else {}
-    known |= {i: seen[k] for i, s in enumerate(stats) if (k := digest_cache.key(s)) in seen}
+    if seen:
+        known |= {i: seen[k] for i, s in enumerate(stats) if (k := digest_cache.key(s)) in seen}
     unknown = [i for i in range(len(paths)) if i not in known]
     now = time.time_ns()
     fresh = {}
@@ -90,10 +91,16 @@ def of_files(root: Path, paths: Sequence[Path], settings: str) -> str:
     if cost >= WORTH:
         digest_cache.keep(root, {stats[i]: found for i, found in fresh.items()}, now)
     digest = hashlib.sha256(f"{len(settings)} {settings}".encode())
-    for i, (path, status) in enumerate(zip(paths, stats, strict=True)):
-        name = path.relative_to(root).as_posix().encode("utf-8", "surrogateescape")
+    for i, status in enumerate(stats):
+        name = os.fsencode(_below(root, paths[i]))
         digest.update(b"%d %d %s" % (len(name), status.st_size, name) + known[i])
     return digest.hexdigest()
+
+
+def _below(root: Path, path: Path) -> str:
+    """The path below the root, with slashes; pathlib alone would take half of the time that a known set takes."""
+    lead, whole = f"{root}/", str(path)
+    return whole[len(lead) :] if whole.startswith(lead) else path.relative_to(root).as_posix()
 
 
 def _joined(size: int, chunks: Sequence[bytes]) -> bytes:
@@ -106,7 +113,7 @@ def _threads() -> int:
 
 def _status(path: Path) -> os.stat_result:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError as e:
         raise AssayError(f"Cannot read {str(path)!r}: {e.strerror or e}; put the file back, or leave it out.") from e
     if not stat.S_ISREG(status.st_mode):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,14 +25,15 @@ MARGIN = 60.0  # seconds; as long as a mapped page is dirty, further writes to i
 MOST = 1 << 20  # hashes kept of one folder
 ROOM = 256 << 20  # bytes of the whole cache
 HEAD = b"assay hashes of files, 1\n"
-SIZE = hashlib.sha256().digest_size
+KEY = struct.Struct("<QQQqq")
+HASH = hashlib.sha256().digest_size
+RECORD = KEY.size + HASH
 DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "overlay"})
 
 
 def key(status: os.stat_result) -> bytes:
     """What a file is known by."""
-    told = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return hashlib.sha256(repr(told).encode()).digest()
+    return KEY.pack(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def known(root: Path, stats: Sequence[os.stat_result]) -> dict[int, bytes]:
@@ -114,11 +116,11 @@ def _load(folder: int, name: str) -> dict[bytes, bytes]:
         _check_own(status)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("no plain file")
-        content = opened.read(len(HEAD) + SIZE + 2 * SIZE * MOST)
-    body = content[len(HEAD) + SIZE :]
-    if content[: len(HEAD) + SIZE] != HEAD + hashlib.sha256(body).digest() or len(body) % (2 * SIZE):
+        content = opened.read(len(HEAD) + HASH + RECORD * MOST)
+    body = content[len(HEAD) + HASH :]
+    if content[: len(HEAD) + HASH] != HEAD + hashlib.sha256(body).digest() or len(body) % RECORD:
         raise ValueError("damaged")
-    return {body[i : i + SIZE]: body[i + SIZE : i + 2 * SIZE] for i in range(0, len(body), 2 * SIZE)}
+    return {body[i : i + KEY.size]: body[i + KEY.size : i + RECORD] for i in range(0, len(body), RECORD)}
 
 
 def _write(folder: int, name: str, content: bytes) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def read_idx(path: str | Path) -> NDArray[np.generic]:
             raise AssayError(f"{path} is a damaged gzip file ({error}); fetch it again.") from error
 
 
-def _read(path: Path, file: IO[bytes]) -> NDArray[np.generic]:
+def _read(path: Path, file: io.BufferedIOBase) -> NDArray[np.generic]:
     raw = file.read(4)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in ELEMENTS:
         raise AssayError(f"{path} is not an idx file: it begins with {raw.hex()!r}, not 0000, a type and a rank.")

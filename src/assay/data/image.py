@@ -36,14 +36,14 @@ def decode(source: Path | bytes, name: str, form: Form | None) -> NDArray[np.uin
     cut out. Transparency is dropped, a moving picture gives its first frame, an orientation tag is not followed.
     Nothing is decoded before its sides have been looked at.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with open_plain(source) if isinstance(source, Path) else io.BytesIO(source) as file:
             return _decoded(file, name, form)
     except AssayError:
         raise
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
         raise AssayError(f"{name} cannot be read as an image (none of {known}); mend or remove it.") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -45,7 +45,7 @@ class OnDisk:
 
     def __getitem__(self, rows: NDArray[np.integer]) -> NDArray[np.generic]:  # k -> k *d
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        room = memoryview(out.reshape(-1).view(np.uint8))
+        room = out.reshape(-1).view(np.uint8).data
         each = self.dtype.itemsize * math.prod(self.shape[1:])
         # Rows that follow one another in the file are read at once.
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1

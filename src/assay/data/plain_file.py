@@ -7,11 +7,11 @@ not lead out of it.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from assay.errors import AssayError
 
@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> io.BufferedReader:
     """The file, open for reading; a pipe, a device or a socket is refused without waiting for it."""
     # O_NONBLOCK: opening a pipe that nobody writes to would wait; what was opened is asked, so nothing can be swapped.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -49,16 +49,16 @@ def check_plain(path: Path) -> None:
 def read_plain(path: Path, most: int) -> bytes:
     """The bytes of a plain file that has at most so many."""
     with open_plain(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise AssayError(f"{str(path)!r} has more than {most:,} bytes; give a smaller file.")
-    return content
+        size = os.fstat(file.fileno()).st_size  # asked first: reading takes the room for what may come
+        if size > most:
+            raise AssayError(f"{str(path)!r} has more than {most:,} bytes; give a smaller file.")
+        return file.read(size)
 
 
 def files_below(folder: Path, home: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """The files below a folder that end so, whatever the case; nothing hidden, no link that leads out of `home`, no pipe.
+    """The files below a folder that end so, whatever the case, and nothing hidden.
 
-    A link to a folder is not followed.
+    A link that leads out of `home` is refused, as is a pipe; a link to a folder is not followed.
     """
     waiting = [folder]
     while waiting:
@@ -72,9 +72,9 @@ def files_below(folder: Path, home: Path, suffixes: tuple[str, ...]) -> Iterator
                 elif entry.is_dir():
                     waiting.append(path)
                     continue
-                if path.suffix.lower() not in suffixes or entry.is_dir():
+                if path.suffix.lower() not in suffixes or path.is_dir():
                     continue
-                if not entry.is_file():
+                if not path.is_file():
                     kind = "a link to nothing" if entry.is_symlink() else "a pipe, a socket or a device"
                     raise AssayError(f"{str(path)!r} is {kind}, not a file; remove it.")
                 yield path

@@ -173,12 +173,13 @@ def _ask_all(job: Any, line: Line) -> None:
     from assay.audit import Asker
     from assay.engine.local import ThisProcess
     from assay.engine.opening import device_named, opened
-    from assay.run import Run, budget
+    from assay.run import Run, budget, environment
     from assay.store import save_answer
     from assay.subjects import Source
 
-    planned = job.plan()
-    line.send(plan=[dataclasses.asdict(question) for _, question in planned])
+    planned, device = job.plan(), device_named(job.device)
+    told = [dataclasses.asdict(question) for _, question in planned]
+    line.send(plan=told, device=device, environment=environment(device))  # before any of the model's code
 
     def open(source: Source) -> Any:
         line.send(doing=f"opening {source.subject}", total=None)
@@ -188,14 +189,14 @@ def _ask_all(job: Any, line: Line) -> None:
         engine=ThisProcess(),
         budget=budget(job.budget),
         seed=job.seed,
-        device=device_named(job.device),
+        device=device,
         progress=line.progress,
         debug=job.debug,
         open=job.further(open),
         in_words=line.in_words,
     )
     asker = Asker(open(job.source), planned, run, job.standards)
-    line.send(begun=dataclasses.asdict(asker.begun), device=run.device)
+    line.send(begun=dataclasses.asdict(asker.begun))
     for place, (_, question) in enumerate(planned):
         line.send(next=place)
         if not line.receive()["ask"]:

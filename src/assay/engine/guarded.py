@@ -80,6 +80,8 @@ class Meter(Protocol):
     @property
     def progress(self) -> Progress: ...
 
+    def expect(self, questions: int) -> None: ...
+
     def doing(self, what: str, total: int | None = None) -> None: ...
 
     def told(self, row: Judged, asked: bool) -> None: ...
@@ -271,7 +273,7 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
         while not asking.complete:
             asking.go_on()
         assert asking.record is not None  # complete
-        return asking.record.conclude(**asking.surroundings)
+        return asking.record.conclude(asking.surroundings)
 
 
 class _Asking:
@@ -282,6 +284,7 @@ class _Asking:
         self.asked: list[Question] = []
         self.record: Record | None = None
         self.surroundings: dict[str, str] = {}
+        self.device = job.device
         self.place: int | None = None
         self.tick: Tick = lambda n: None
 
@@ -320,7 +323,10 @@ class _Asking:
             elif "error" in message:
                 raise Refused(message["error"])
             elif "plan" in message:
-                self.asked = self.asked or [Question.from_json(q) for q in message["plan"]]
+                if not self.asked:
+                    self.asked, self.device = [Question.from_json(q) for q in message["plan"]], message["device"]
+                    self.surroundings |= message["environment"]
+                    self.meter.expect(sum(question.named for question in self.asked))
                 child.set_clock_back()
             elif "held" in message:
                 self._confined(message)
@@ -333,7 +339,7 @@ class _Asking:
             elif "tick" in message:
                 self.tick(message["tick"])
             elif "begun" in message:
-                self._begin(Begun.from_json(message["begun"]), message["device"])
+                self._begin(Begun.from_json(message["begun"]))
             elif "next" in message:
                 self._next(message["next"], child)
             elif "answered" in message and message["answered"] == self.place:
@@ -345,7 +351,7 @@ class _Asking:
             self.meter.line(f"sandbox: {held or 'nothing held'}; what did not hold: {missing}")
         self.surroundings["sandbox"] = f"{held or 'nothing'}; not held: {missing}" if missing else held
 
-    def _begin(self, begun: Begun, device: str) -> None:
+    def _begin(self, begun: Begun) -> None:
         if self.record is None:
             self.record = Record(
                 self.asked,
@@ -353,7 +359,7 @@ class _Asking:
                 standards=self.job.standards,
                 budget=self.job.budget,
                 seed=self.job.seed,
-                device=device,
+                device=self.device,
                 out=self.out,
                 told=self.meter.told,
                 source=self.job.source.words(),
@@ -386,7 +392,11 @@ class _Asking:
             if (answer.probe, answer.key) != (question.probe, key) or (answer.finding is None) != (told is not None):
                 raise AssayError("the answer that came is not to this question; ask it again")
             answer = dataclasses.replace(
-                answer, question=question.question, source=question.source, settings=question.settings
+                answer,
+                question=question.question,
+                source=question.source,
+                settings=question.settings,
+                environment=self.surroundings,
             )
         except (AssayError, TypeError) as e:
             self._enter(place, str(e), seconds)
@@ -396,7 +406,8 @@ class _Asking:
     def _enter(self, place: int, why: str, seconds: float) -> None:
         """This question broke."""
         assert self.record is not None
-        self.record.take(place, self.asked[place].unanswered(self.record.begun.keys[place], why, seconds))
+        answer = self.asked[place].unanswered(self.record.begun.keys[place], why, seconds)
+        self.record.take(place, dataclasses.replace(answer, environment=self.surroundings))
 
     def _give_up(self, why: str) -> None:
         """Nothing more can be asked: what is left is unanswered, and what was found stands."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from assay.errors import AssayError, SubjectError
-from assay.run import Shard, Tick, Work
+from assay.run import KEPT_BYTES, Few, Shard, Tick, Work, batch_of
 from assay.subject import Data
 
 
 @dataclass(frozen=True)
 class ThisProcess:
-    """`batch` None chooses by device: small batches stay in a CPU's cache, a GPU wants to be filled.
+    """`batch` None chooses by device: small batches stay in a CPU's cache, a GPU wants to be filled. Where inputs are
+    large a batch on a CPU has fewer of them, so that memory does not follow their size.
 
     Each shard's generator is seeded by the run's seed and the shard's place, so that no shard depends on another.
     """
@@ -25,10 +28,20 @@ class ThisProcess:
     batch: int | None = None
 
     def map(
-        self, work: Work, data: Data, indices: NDArray[np.int64], *, seed: int, device: str, tick: Tick
+        self,
+        work: Work,
+        data: Data,
+        indices: NDArray[np.int64],
+        *,
+        seed: int,
+        device: str,
+        tick: Tick,
+        few: Mapping[str, str] = MappingProxyType({}),
+        room: int = KEPT_BYTES,
     ) -> dict[str, NDArray[Any]]:
-        batch = self.batch or (1024 if device.startswith("cuda") else 128)
+        batch = self.batch or (1024 if device.startswith("cuda") else _fitting(data, indices))
         parts: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+        kept = {name: Few(room) for name in few}
         start = 0
         while start < len(indices):
             rows = indices[start : start + batch]
@@ -46,10 +59,24 @@ class ThisProcess:
                     torch.cuda.empty_cache()
                 continue
             for name, column in done.items():
-                parts[name].append(column)
+                if name not in few:
+                    parts[name].append(column)
+                    continue
+                wanted = np.flatnonzero(done[few[name]])
+                kept[name].add(start + wanted, column[wanted])
+                parts[name] = [column[:0]]
             tick(len(rows))
             start += len(rows)
-        return {name: np.concatenate(columns) for name, columns in parts.items()}
+        for name, some in kept.items():
+            if name in parts:
+                at, rows = some.joined(parts[name][0])
+                parts |= {name: [rows], f"{name} at": [at]}
+        return {name: np.concatenate(columns) if len(columns) > 1 else columns[0] for name, columns in parts.items()}
+
+
+def _fitting(data: Data, indices: NDArray[np.int64]) -> int:
+    """How many of these inputs go together on a CPU."""
+    return min(128, batch_of(tuple(data.take(indices[:1])[0].shape[1:]))) if len(indices) else 1
 
 
 def _work_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,6 +27,7 @@ from assay.finding import (
     wilson,
 )
 from assay.probe import PAIRS, Probe
+from assay.run import KEPT_BYTES, batch_of
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -141,6 +143,9 @@ class Accuracy(Probe):
     ) -> Witnesses | None:
         if not len(index):
             return None
+        each = math.prod(subject.inputs.shape) * np.dtype(np.float32).itemsize
+        some = np.linspace(0, len(index) - 1, num=min(len(index), max(1, KEPT_BYTES // each)), dtype=np.int64)
+        index, label, said = index[some], label[some], said[some]
         x = subject.data["test"].take(index)[0].numpy()
         return Witnesses(
             split="test",
@@ -187,11 +192,16 @@ def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm,
     """Test inputs that stand bit for bit in the training data say nothing about new inputs."""
     if "train" not in subject.data:
         return ()
-    tested = {_digest(x): int(i) for x, i in zip(subject.data["test"].take(index)[0].numpy(), index, strict=True)}
+    batch = batch_of(subject.inputs.shape)
+    tested: dict[bytes, int] = {}
+    for start in range(0, len(index), batch):
+        rows = index[start : start + batch]
+        x = subject.data["test"].take(rows)[0].numpy()
+        tested |= {_digest(row): int(i) for row, i in zip(x, rows, strict=True)}
     train, leaked = subject.data["train"], set()
     with run.progress("looking for test inputs in the training data", len(train)) as tick:
-        for start in range(0, len(train), 1024):
-            rows = np.arange(start, min(start + 1024, len(train)))
+        for start in range(0, len(train), batch):
+            rows = np.arange(start, min(start + batch, len(train)))
             leaked |= {tested[d] for d in map(_digest, train.take(rows)[0].numpy()) if d in tested}
             tick(len(rows))
     if not leaked:

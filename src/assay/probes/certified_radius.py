@@ -22,6 +22,7 @@ from assay.methods.certify.layers import layers
 from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
 from assay.probe import Probe
+from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -121,7 +122,13 @@ class CertifiedRadius(Probe):
         asked = {norm: at for norm, at in zip(NORMS, (index, few), strict=True) if len(at)}
         rows = {
             norm: run.map(
-                partial(_search, subject, way, norm, radii[norm]), subject, "test", at, f"proofs and attacks, {norm}"
+                partial(_search, subject, way, norm, radii[norm]),
+                subject,
+                "test",
+                at,
+                f"proofs and attacks, {norm}",
+                few={"changed": "fell"},
+                room=KEPT_BYTES // len(asked),
             )
             for norm, at in asked.items()
         }
@@ -131,7 +138,7 @@ class CertifiedRadius(Probe):
         undecided = first.undecided(self.radius)
         blocked = self._blocked(subject, way, index[undecided][: run.budget.steps], run)
         held, open_ = int(first.holds(self.radius).sum()), int(undecided.sum())
-        witnesses, size = _witnesses(asked, rows), subject.inputs.size
+        witnesses, size = _witnesses(subject, asked, rows), subject.inputs.size
         return Finding(
             says=f"Of the inputs, {share(held, count)} are proved to stay right under every change of l2 size "
             f"{size(self.radius)}; {share(count - held - open_, count)} are wrong already or break at that size, and "
@@ -225,7 +232,8 @@ class CertifiedRadius(Probe):
             attacked = _attack(subject, shard, "l2", way.attack)
             return {**attacked, "smoothed": s.label, "radius": s.radius}
 
-        rows = run.map(work, subject, "test", index, f"answers under noise of {self.sigma:g}")
+        about = f"answers under noise of {self.sigma:g}"
+        rows = run.map(work, subject, "test", index, about, few={"changed": "fell"})
         label, answer = (np.asarray(rows[name], dtype=np.int64) for name in ("label", "smoothed"))
         upper = np.asarray(rows["upper"], dtype=np.float64)
         right, abstained = answer == label, answer == -1
@@ -234,7 +242,7 @@ class CertifiedRadius(Probe):
         undecided = (right | abstained) & ~held
         most = self.sigma * float(ndtri(ALPHA ** (1 / draws)))
         headline = "certified accuracy of the smoothed model, l2"
-        witnesses, size = _witnesses({"l2": index}, {"l2": rows}), subject.inputs.size
+        witnesses, size = _witnesses(subject, {"l2": index}, {"l2": rows}), subject.inputs.size
         beyond = f", and {size(self.radius)} is beyond that: raise sigma or the budget" if self.radius > most else ""
         alarms = [
             Alarm(
@@ -328,7 +336,8 @@ def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str,
         fell = answer != y
         there = rows[fell]
         upper[there], changed[there], said[there] = got.distance[fell], got.x[fell], answer[fell]
-    return {"label": shard.y, "upper": upper, "x": shard.x, "changed": changed, "said": said}
+    fell = torch.isfinite(upper) & (upper > 0)
+    return {"label": shard.y, "upper": upper, "changed": changed, "fell": fell, "said": said}
 
 
 def _search(subject: Subject, way: Way, norm: Norm, radius: float, shard: Shard) -> Mapping[str, Tensor]:
@@ -510,17 +519,20 @@ def _table(found: Mapping[Norm, Bound], radii: Mapping[Norm, float], index: NDAr
     return Table("test", columns)
 
 
-def _witnesses(asked: Mapping[Norm, NDArray[np.int64]], found: Mapping[Norm, Mapping[str, NDArray[Any]]]) -> Witnesses:
-    broke = {norm: np.flatnonzero(np.isfinite(r["upper"]) & (r["upper"] > 0)) for norm, r in found.items()}
+def _witnesses(
+    subject: Subject, asked: Mapping[Norm, NDArray[np.int64]], found: Mapping[Norm, Mapping[str, NDArray[Any]]]
+) -> Witnesses:
+    broke = {norm: r["changed at"] for norm, r in found.items()}
+    index = np.concatenate([asked[norm][at] for norm, at in broke.items()])
 
     def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][at] for norm, at in broke.items()])
 
     return Witnesses(
         split="test",
-        index=np.concatenate([asked[norm][at] for norm, at in broke.items()]),
-        clean=join("x").astype(np.float32),
-        changed=join("changed").astype(np.float32),
+        index=index,
+        clean=subject.data["test"].take(index)[0].numpy(),
+        changed=np.concatenate([r["changed"] for r in found.values()]).astype(np.float32),
         label=join("label").astype(np.int64),
         said=join("said").astype(np.int64),
         norm=tuple(norm for norm, at in broke.items() for _ in at),

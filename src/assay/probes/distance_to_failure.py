@@ -36,6 +36,7 @@ from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
 from assay.probe import PAIRS, Probe
+from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -85,7 +86,13 @@ class DistanceToFailure(Probe):
         norms = NORMS if subject.differentiable else BLIND
         found = {
             norm: run.map(
-                partial(self._search, subject, norm, steps), subject, "test", index, f"smallest change, {norm}"
+                partial(self._search, subject, norm, steps),
+                subject,
+                "test",
+                index,
+                f"smallest change, {norm}",
+                few={"changed": "fell"},
+                room=KEPT_BYTES // len(norms),
             )
             for norm in norms
         }
@@ -98,7 +105,7 @@ class DistanceToFailure(Probe):
             measures.append(_ratio(ratio, run.seed))
         measures += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
         right = size["linf"] > 0
-        witnesses = _witnesses(found, size, index, label)
+        witnesses = _witnesses(subject, found, index, label)
         typical = measures[0].value
         return Finding(
             says=(
@@ -160,7 +167,8 @@ class DistanceToFailure(Probe):
             fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
             there = rows[fell]
             size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
-        told = {"label": shard.y, "size": size, "x": shard.x, "changed": changed, "said": said, "sick": sick}
+        told = {"label": shard.y, "size": size, "changed": changed, "said": said, "sick": sick}
+        told["fell"] = torch.isfinite(size) & (size > 0)
         if subject.differentiable and norm in DUAL:
             first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
             lost = sick.clone()
@@ -327,12 +335,12 @@ def _alarms(subject: Subject, size: Mapping[Norm, NDArray[np.float64]], measures
 
 
 def _witnesses(
+    subject: Subject,
     found: Mapping[Norm, Mapping[str, NDArray[Any]]],
-    size: Mapping[Norm, NDArray[np.float64]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
 ) -> Witnesses:
-    rows = {norm: np.flatnonzero(np.isfinite(s) & (s > 0)) for norm, s in size.items()}
+    rows = {norm: at["changed at"] for norm, at in found.items()}
 
     def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][at] for norm, at in rows.items()])
@@ -341,8 +349,8 @@ def _witnesses(
     return Witnesses(
         split="test",
         index=index[where],
-        clean=join("x").astype(np.float32),
-        changed=join("changed").astype(np.float32),
+        clean=subject.data["test"].take(index[where])[0].numpy(),
+        changed=np.concatenate([each["changed"] for each in found.values()]).astype(np.float32),
         label=label[where],
         said=join("said").astype(np.int64),
         norm=tuple(norm for norm, at in rows.items() for _ in at),
@@ -355,7 +363,7 @@ def _pictures(
     subject: Subject, w: Witnesses, index: NDArray[np.int64], size: NDArray[np.float64], shown: int
 ) -> tuple[Gallery, ...]:
     """Some inputs from the easiest to the hardest, each broken in every norm."""
-    broke = np.flatnonzero(np.isfinite(size) & (size > 0))
+    broke = np.flatnonzero(np.isfinite(size) & (size > 0) & np.isin(index, w.index))
     if not subject.inputs.is_picture or not len(broke):
         return ()
     order = broke[np.argsort(size[broke], kind="stable")]

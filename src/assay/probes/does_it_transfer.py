@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -95,7 +95,10 @@ class DoesItTransfer(Probe):
         own = {ITSELF: subject, **further}
         models: dict[str, Model] = {**{name: each.model for name, each in own.items()}, **others}
         sources = [name for name in models if name not in own or own[name].differentiable]
-        rows = run.map(lambda shard: self._cross(own, run, models, sources, shard), subject, "test", index, "transfer")
+        rows = run.map(
+            lambda shard: self._cross(own, run, models, sources, shard), subject, "test", index, "transfer",
+            few={"changed": "broke"},
+        )  # fmt: skip
         label = np.asarray(rows["label"], dtype=np.int64)
         clean, held = rows["clean"].T, rows["held"].transpose(1, 2, 0)  # m n, s m n
         cells = affinity(list(models), clean, held, sources=sources, seed=run.seed)
@@ -167,7 +170,7 @@ class DoesItTransfer(Probe):
                 f"labels, half of them of inputs from {split!r} and half of inputs of its own making",
             ),
         ]
-        witnesses = self._witnesses(rows, index, label, clean[0] & ~kept & rows["broke"], list(others))
+        witnesses = self._witnesses(subject, rows, index, label, list(others))
         return Finding(
             says=f"Examples made on models that know only its answers leave {share(int(kept.sum()), len(kept))} right, "
             f"of {100 * clean[0].mean():.0f} % on clean inputs"
@@ -251,31 +254,32 @@ class DoesItTransfer(Probe):
             "held": found.held.permute(2, 0, 1),
             "noise": _right(subject.predict((x + self.radius * signs).clamp(*bounds)), y),
             "agreed": agreed,
-            "x": x,
             "changed": changed,
             "said": fresh.said,
-            "broke": 2 * fresh.wrong > answers(subject.draws),  # of a random model, in most fresh answers
+            # of a random model, in most fresh answers
+            "broke": found.clean[0] & fell.any(0) & (2 * fresh.wrong > answers(subject.draws)),
             "how": how,
             "sick": sick,
         }
 
     def _witnesses(
         self,
-        rows: Mapping[str, NDArray[np.generic]],
+        subject: Subject,
+        rows: Mapping[str, NDArray[Any]],
         index: NDArray[np.int64],
         label: NDArray[np.int64],
-        broke: NDArray[np.bool_],
         others: list[str],
     ) -> Witnesses:
+        broke = rows["changed at"]
         return Witnesses(
             split="test",
             index=index[broke],
-            clean=rows["x"][broke].astype(np.float32),
-            changed=rows["changed"][broke].astype(np.float32),
+            clean=subject.data["test"].take(index[broke])[0].numpy(),
+            changed=rows["changed"].astype(np.float32),
             label=label[broke],
             said=rows["said"][broke].astype(np.int64),
-            norm=("linf",) * int(broke.sum()),
-            radius=np.full(int(broke.sum()), self.radius),
+            norm=("linf",) * len(broke),
+            radius=np.full(len(broke), self.radius),
             how=tuple(f"made on {others[int(h)]}" for h in rows["how"][broke]),
         )
 

@@ -65,10 +65,10 @@ class Terms(NamedTuple):
 class DoesTheMetricHold(Probe):
     """If it is used for retrieval, does its nearest neighbour hold?
 
-    A nearest-neighbour classifier is asked about l2 changes of the input, of size `radius`. Of any other network the
-    embedding is taken, which is what its last linear layer sees, and the nearest of at most 2,000 training points gives
-    the label. The units of an embedding mean nothing, so that there the change is `share` of the median distance from
-    an input to the nearest point of another class. `k` neighbours vote.
+    A nearest-neighbour classifier is asked about l2 changes of the input, of size `radius` in shares of the range. Of
+    any other network the embedding is taken, which is what its last linear layer sees, and the nearest of at most 2,000
+    training points gives the label. The units of an embedding mean nothing, so that there the change is `share` of the
+    median distance from an input to the nearest point of another class. `k` neighbours vote.
     """
 
     radius: float = 0.5
@@ -76,11 +76,13 @@ class DoesTheMetricHold(Probe):
     k: int = 1
     inputs: int | None = None
 
+    in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Wang, Liu, Yi, Zhou & Hsieh 2019, arXiv:1906.03972; for metrics Wang, Liu, Yi, Jiang & Hsieh, NeurIPS 2020, "
         "arXiv:2006.07024"
     )
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         self.refuse_below(0, "radius", "share")
@@ -100,10 +102,15 @@ class DoesTheMetricHold(Probe):
         index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
         if stored_points(subject.model) is not None:
             return self._metric(subject, run, index)
+        if self.why_not(subject) is not None:  # it was a nearest neighbour before it was read in shares of the range
+            raise SubjectError(
+                "A training point differs from all inputs in a feature that never varies, and no share of its range "
+                "says by how much; give bounds that hold the point, or leave the feature out."
+            )
         return self._embedding(subject, run, index)
 
     def _metric(self, subject: Subject, run: Run, index: Ints) -> Finding:
-        """Raw inputs under the classifier's own metric, in the input's units."""
+        """Raw inputs under the classifier's own metric, in shares of the range."""
         stored = stored_points(subject.model)
         assert stored is not None  # ask
         points, owner, factor = stored
@@ -119,8 +126,8 @@ class DoesTheMetricHold(Probe):
             tick(1)
         terms = Terms(
             radius=self.radius,
-            size=f"{self.radius:.3g} in l2",
-            axis="l2 size of the change",
+            size=f"{subject.inputs.size(self.radius)} in l2",
+            axis=subject.inputs.axis("l2 size of the change"),
             moves="one changes",
             among=f"{len(points):,} training points",
         )

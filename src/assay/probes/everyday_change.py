@@ -54,25 +54,32 @@ class EverydayChange(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], run.budget.dear)
-        rows = run.map(lambda shard: self._break(subject, shard), subject, "test", index, "everyday change")
+        rows = run.map(
+            lambda shard: self._break(subject, shard),
+            subject,
+            "test",
+            index,
+            "everyday change",
+            few={"changed": "broke"},
+        )
         label = np.asarray(rows["label"], dtype=np.int64)
         clean, kept = rows["clean"].astype(bool), rows["kept"].astype(bool)  # n, n c s
         each, mean = kept.mean(0), kept.mean((1, 2))  # c s, n
         worst = int(each.mean(1).argmin())
         lost = clean - mean
         by_severity = kept.mean(1)  # n s
-        broke = rows["how"] >= 0
+        broke = rows["changed at"]
         spelled = tuple(name.replace("_", " ") for name in self.corruptions)
         how = [(spelled[h // 5], SEVERITIES[h % 5]) for h in rows["how"][broke]]
         witnesses = Witnesses(
             split="test",
             index=index[broke],
-            clean=rows["x"][broke],
-            changed=rows["changed"][broke],
+            clean=subject.data["test"].take(index[broke])[0].numpy(),
+            changed=rows["changed"],
             label=label[broke],
             said=np.asarray(rows["said"], dtype=np.int64)[broke],
-            norm=("none",) * int(broke.sum()),
-            radius=np.zeros(int(broke.sum())),
+            norm=("none",) * len(broke),
+            radius=np.zeros(len(broke)),
             how=tuple(f"{name} {severity}" for name, severity in how),
         )
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
@@ -167,8 +174,8 @@ class EverydayChange(Probe):
             "label": shard.y,
             "clean": clean,
             "kept": kept,
-            "x": shard.x,
             "changed": changed,
+            "broke": how >= 0,
             "said": said,
             "how": how,
         }

@@ -63,20 +63,22 @@ class IsTheNumberReal(Probe):
         index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
         means, substitute = self._taught(subject, run, TAUGHT * len(index))
         rows = run.map(
-            partial(self._examine, subject, steps, means, substitute), subject, "test", index, "is the number real"
-        )
+            partial(self._examine, subject, steps, means, substitute), subject, "test", index, "is the number real",
+            few={"worst": "fell"},
+        )  # fmt: skip
         by = np.asarray(rows["by"], dtype=np.int64)
         label = np.asarray(rows["label"], dtype=np.int64)
+        fell = rows["worst at"]
+        del rows["fell"]
         columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
         usual, held = columns["held usual"], columns.pop("held all")
         signs = read(by, columns["any size"], columns, steps=steps, draws=subject.draws) if self.radius > 0 else ()
-        fell = np.flatnonzero((held < 0.5) & (columns["held none"] >= 0.5))  # of a random model, in most answers
         lost = usual.astype(np.float64) - held
         witnesses = Witnesses(
             split="test",
             index=index[fell],
-            clean=rows["x"][fell].astype(np.float32),
-            changed=rows["worst"][fell].astype(np.float32),
+            clean=subject.data["test"].take(index[fell])[0].numpy(),
+            changed=rows["worst"].astype(np.float32),
             label=label[fell],
             said=np.asarray(rows["said"], dtype=np.int64)[fell],
             norm=("linf",) * len(fell),
@@ -196,9 +198,10 @@ class IsTheNumberReal(Probe):
             rng=shard.rng,
         )
         return {
-            "x": shard.x,
             "label": shard.y,
             "worst": found.worst,
+            # of a random model, in most answers
+            "fell": (found.held < 0.5) & (found.columns["held none"] >= 0.5),
             "said": found.said,
             "by": found.by,
             "via": found.via,

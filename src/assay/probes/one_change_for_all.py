@@ -91,7 +91,10 @@ class OneChangeForAll(Probe):
                 aimed.append(made.delta)
                 lost |= made.lost
                 tick(1)
-        rows = run.map(partial(self._judge, subject, changes, aimed), subject, "test", index, "under one change")
+        rows = run.map(
+            partial(self._judge, subject, changes, aimed), subject, "test", index, "under one change",
+            few={"changed": "fell"},
+        )  # fmt: skip
         told = self._tell(subject, run, split, makers, index, [c.cpu().numpy() for c in (*changes, *aimed)], rows)
         names = tuple(m.name for m in told.measures)
         return replace(told, alarms=(*told.alarms, *_not_a_number(int(lost.sum()), len(lost), rows["sick"], names)))
@@ -157,7 +160,10 @@ class OneChangeForAll(Probe):
         sent = [says(change) == c for c, change in enumerate(aimed)]
         first = (said != shard.y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
         changed = under(shard.x, torch.stack(changes)[first], bounds=bounds)
-        fresh = chance(subject.single, changed, shard.y, draws=subject.draws) if subject.draws > 1 else None
+        often = torch.ones_like(first) > 0
+        if subject.draws > 1:  # a witness of a random model breaks it in most fresh answers
+            fresh = chance(subject.single, changed, shard.y, draws=subject.draws)
+            often = 2 * fresh.wrong > answers(subject.draws)
         return {
             "label": shard.y,
             "clean": clean,
@@ -166,10 +172,9 @@ class OneChangeForAll(Probe):
             "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
             "first": first,
             "sick": sick,
-            "x": shard.x,
             "changed": changed,
-            # a witness of a random model breaks it in most fresh answers
-            "often": torch.ones_like(first) > 0 if fresh is None else 2 * fresh.wrong > answers(subject.draws),
+            "fell": (said != shard.y[:, None]).any(1) & (clean == shard.y) & often,
+            "often": often,
         }
 
     def _tell(
@@ -193,7 +198,7 @@ class OneChangeForAll(Probe):
         broke = np.where(
             wrong.any(1) & ~clean_wrong & rows["often"], np.array(self._radii())[rows["first"]], np.nan
         )  # n
-        witnesses = _witnesses(rows, index, label, broke)
+        witnesses = _witnesses(subject, rows, index, label, broke)
         others = label[:, None] != np.arange(
             rows["sent"].shape[1]
         )  # n k: only what is not of a class can be sent there
@@ -319,7 +324,7 @@ class OneChangeForAll(Probe):
             f"at most {size(r)}: wrong on {100 * e:.0f} %" for r, e in zip(self._radii(), wrong.mean(0), strict=True)
         ]
         titles += [f"at most {size(self.radius)}, towards {names[c]}" for c in range(len(changes) - len(SHARES))]
-        example = rows["x"][0]
+        example = subject.data["test"].take(index[:1])[0].numpy()[0]
         themselves = tuple(
             Exhibit(
                 index=int(index[0]),
@@ -389,16 +394,20 @@ def _targets(subject: Subject, sent: NDArray[np.bool_], others: NDArray[np.bool_
 
 
 def _witnesses(
-    rows: Mapping[str, NDArray[Any]], index: NDArray[np.int64], label: NDArray[np.int64], broke: NDArray[np.float64]
+    subject: Subject,
+    rows: Mapping[str, NDArray[Any]],
+    index: NDArray[np.int64],
+    label: NDArray[np.int64],
+    broke: NDArray[np.float64],
 ) -> Witnesses:
     """Each input that was right and broke, under the smallest change of the curve that broke it."""
-    fell = np.flatnonzero(np.isfinite(broke))
+    fell = rows["changed at"]
     said = rows["said"][fell, rows["first"][fell]].astype(np.int64)
     return Witnesses(
         split="test",
         index=index[fell],
-        clean=rows["x"][fell].astype(np.float32),
-        changed=rows["changed"][fell].astype(np.float32),
+        clean=subject.data["test"].take(index[fell])[0].numpy(),
+        changed=rows["changed"].astype(np.float32),
         label=label[fell],
         said=np.where(said == NO, label[fell] == 0, said),  # of no answer, as chance.py: the first class that is wrong
         norm=("linf",) * len(fell),

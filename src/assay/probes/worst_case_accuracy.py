@@ -34,6 +34,7 @@ from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.probe import PAIRS, Probe
+from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -81,7 +82,13 @@ class WorstCaseAccuracy(Probe):
         index = run.pick(subject.data["test"], run.budget.dear)
         found = {
             norm: run.map(
-                partial(self._break, subject, run, norm), subject, "test", index, f"worst-case change, {norm}"
+                partial(self._break, subject, run, norm),
+                subject,
+                "test",
+                index,
+                f"worst-case change, {norm}",
+                few={"changed": "fell"},
+                room=KEPT_BYTES // len(NORMS),
             )
             for norm in NORMS
         }
@@ -94,7 +101,7 @@ class WorstCaseAccuracy(Probe):
         clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
         if count == 1:
             clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
-        witnesses = _witnesses(found, index, label)
+        witnesses = _witnesses(subject, found, index, label)
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         beside = (commonest, Beside("clean accuracy", float(clean.mean())))
         steps = self.steps or run.budget.steps
@@ -228,6 +235,7 @@ class WorstCaseAccuracy(Probe):
             inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
             changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
             told["at"], how = torch.where(inside, size, broke), torch.where(inside, via, how)
+        at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
             vitals = vital_signs(subject.model, shard.x, shard.y, random=draws > 1, bounds=bounds)
@@ -235,12 +243,12 @@ class WorstCaseAccuracy(Probe):
             "label": shard.y,
             "clean wrong": clean,
             "broke": broke,
-            "at": broke,
+            "at": at,
             "small wrong": small,
             "size": size,
             "wrong": wrong,
-            "x": shard.x,
             "changed": changed,
+            "fell": (at > 0) & torch.isfinite(at),
             "said": said,
             "how": how,
             "sick": sick,
@@ -349,13 +357,16 @@ class WorstCaseAccuracy(Probe):
 
 
 def _witnesses(
-    found: Mapping[Norm, Mapping[str, NDArray[Any]]], index: NDArray[np.int64], label: NDArray[np.int64]
+    subject: Subject,
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
+    index: NDArray[np.int64],
+    label: NDArray[np.int64],
 ) -> Witnesses:
     """Per norm, each input that was right and broke, with the smallest change that was found.
 
     Of a random model, with the worst point within the budget where most answers there are wrong.
     """
-    rows = {norm: np.flatnonzero((at["at"] > 0) & np.isfinite(at["at"])) for norm, at in found.items()}
+    rows = {norm: at["changed at"] for norm, at in found.items()}
 
     def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][rows[norm]] for norm in NORMS])
@@ -365,8 +376,8 @@ def _witnesses(
     return Witnesses(
         split="test",
         index=index[where],
-        clean=join("x").astype(np.float32),
-        changed=join("changed").astype(np.float32),
+        clean=subject.data["test"].take(index[where])[0].numpy(),
+        changed=np.concatenate([found[norm]["changed"] for norm in NORMS]).astype(np.float32),
         label=label[where],
         said=join("said").astype(np.int64),
         norm=norms,

@@ -78,7 +78,7 @@ def draw(view: Curve | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's fonts draw it, not ours
         warnings.filterwarnings("ignore", message="constrained_layout not applied")  # long names; the picture stands
         figure = Figure(figsize=(_WIDTH, 3.1), layout="constrained")
-        canvas = FigureCanvasSVG(figure)
+        canvas: Any = FigureCanvasSVG(figure)
         _drawer(view, figure)
         out = io.StringIO()
         # savefig would draw everything once more before, for a layout that this one makes too

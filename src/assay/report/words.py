@@ -19,9 +19,9 @@ OUTCOMES: tuple[Outcome, ...] = ("pass", "fail", "cannot tell", "error", "not as
 
 NBSP = "\u00a0"
 MINUS = "\u2212"
-# What XML 1.0 does not allow, what HTML calls an error, halves of surrogate pairs, which do not encode as UTF-8, and what
-# is not seen itself but moves, hides or turns round what stands beside it: no two names may look alike by it, and no
-# line read otherwise than it is. Tab and line feed stay; whoever wants one line joins the words.
+# What XML 1.0 does not allow, what HTML calls an error, halves of surrogate pairs, which do not encode as UTF-8, and
+# what is not seen itself but moves, hides or turns round what stands beside it: no two names may look alike by it, and
+# no line read otherwise than it is. Tab and line feed stay; whoever wants one line joins the words.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufff9-\ufffc\ufffe\uffff"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"

@@ -114,7 +114,7 @@ def _of_files(found: Content | None) -> list[Any]:
 
 def _versions(audit: Audit) -> set[tuple[str, str]]:
     """Of every answer: one that was known from before may have been found with other versions."""
-    found = [audit.environment]
+    found = [audit.environment, *(row.answer.environment for row in audit.rows)]
     return {(name, v) for known in found for name, v in known.items() if VERSION.match(v)}
 
 

@@ -22,26 +22,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.errors import AssayError
-from assay.store import FORMAT, write_atomically
+from assay.store import chain, turn, write_atomically
 from assay.store.envelope import (
     BUNDLE_BYTES,
     STATEMENT,
     NotSigned,
     hint,
     opened,
-    parsed,
     private_key,
     public_key,
-    read_bounded,
     signed,
 )
+from assay.store.files import JSON_BYTES, TEMPORARY, read, read_json
 
 SEAL = "https://assay/seal/v1"
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
 BUNDLE, MODEL_SIGNATURE, BILL = "seal/run.sigstore.json", "seal/model.sig", "seal/bom.cdx.json"
 FILES = 50_000
 """The most files that one part of a seal may have; more would hardly fit into a bundle that is read."""
-AUDIT_BYTES = 64 * 2**20
 OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
 """What OpenSSF Model Signing leaves out of a model's folder (1.0, sec. 6.2)."""
 
@@ -104,57 +102,29 @@ def seal(
     from assay.store.bom import bill
 
     secret = private_key(key, passphrase)
-    audit, told = open_audit(run), _told(run)
-    if told["format"] != FORMAT:
-        raise AssayError(
-            f"The run {str(run)!r} is of format {told['format']}, and this Assay seals format {FORMAT}; seal it with "
-            f"the Assay that made it, or audit again."
-        )
-    parts: dict[Part, Content] = {"run": content(run, doing, of_run=True)}
-    given: tuple[tuple[Part, Path | None], ...] = (("model", model), ("data", data))
-    for part, path in given:
-        if path is not None:
-            if run.resolve().is_relative_to(path.resolve()):
-                raise AssayError(
-                    f"The run {str(run)!r} lies inside --{part} {str(path)!r}, which its own seal would change; give "
-                    f"the {part}'s own file or folder."
-                )
-            parts[part] = content(path, doing)
-    for part, found in parts.items():
-        for name, why in found.odd.items():
-            raise AssayError(f"Cannot seal {name!r} of the {part}: it is {why}; put a plain file in its place.")
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    written = {BILL: bill(audit, when, parts.get("model"), parts.get("data"))}
-    if "model" in parts:
-        written[MODEL_SIGNATURE] = signed(_model_statement(parts["model"]), secret)
-    of_run = {n: d for n, d in parts["run"].files.items() if n not in (BILL, MODEL_SIGNATURE)}
-    of_run |= {name: hashlib.sha256(file).hexdigest() for name, file in written.items()}
-    files = {part: found.files for part, found in parts.items()} | {"run": dict(sorted(of_run.items()))}
-    bundle = signed(
-        {
-            "_type": STATEMENT,
-            "subject": [
-                {"name": f"{part}/{name}", "digest": {"sha256": digest}}
-                for part, some in files.items()
-                for name, digest in some.items()
-            ],
-            "predicateType": SEAL,
-            "predicate": {
-                "assay": __version__,
-                "sealed": when,
-                "run": told,
-                **{part: found.told() for part, found in parts.items() if part != "run"},
-            },
-        },
-        secret,
-    )
-    if len(bundle) > BUNDLE_BYTES:
-        raise AssayError(f"The seal would have {len(bundle):,} bytes, and {BUNDLE_BYTES:,} are read at most; {_FEWER}.")
-    for name, file in written.items():
-        write_atomically(run / name, file)
-    if "model" not in parts:
-        (run / MODEL_SIGNATURE).unlink(missing_ok=True)  # of an earlier seal
-    write_atomically(run / BUNDLE, bundle)
+    with turn(run):
+        _refuse_broken(run)
+        audit, told = open_audit(run), _told(chain.head(run))
+        parts = _gathered(run, model, data, doing)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        written = {BILL: bill(audit, when, parts.get("model"), parts.get("data"))}
+        if "model" in parts:
+            written[MODEL_SIGNATURE] = signed(_model_statement(parts["model"]), secret)
+        files = {part: dict(found.files) for part, found in parts.items()}
+        files["run"].pop(MODEL_SIGNATURE, None)  # of an earlier seal
+        files["run"] |= {name: hashlib.sha256(file).hexdigest() for name, file in written.items()}
+        predicate: dict[str, Any] = {"assay": __version__, "sealed": when, "run": told}
+        predicate |= {part: found.told() for part, found in parts.items() if part != "run"}
+        bundle = signed({"_type": STATEMENT, **_subjects(files), "predicateType": SEAL, "predicate": predicate}, secret)
+        if len(bundle) > BUNDLE_BYTES:
+            raise AssayError(
+                f"The seal would have {len(bundle):,} bytes, and {BUNDLE_BYTES:,} are read at most; {_FEWER}."
+            )
+        for name, file in written.items():
+            write_atomically(run / name, file)
+        if MODEL_SIGNATURE not in written:
+            (run / MODEL_SIGNATURE).unlink(missing_ok=True)
+        write_atomically(run / BUNDLE, bundle)
     return Sealed(
         bundle=run / BUNDLE,
         signer=hint(secret.public_key()),
@@ -203,7 +173,7 @@ def check(
             f"for it again."
         ) from e
     beside = bundle.resolve().parent.parent
-    if run is None and kind == SEAL and (beside / BUNDLE) == bundle.resolve() and (beside / "audit.json").exists():
+    if run is None and kind == SEAL and (beside / BUNDLE) == bundle.resolve() and (beside / chain.HEAD).exists():
         run = beside
     counts: dict[Part, int] = {}
     broken: list[str] = []
@@ -235,7 +205,7 @@ def check(
 def content(
     path: Path, doing: Doing = lambda what: None, *, of_run: bool = False, ignored: Collection[str] = OF_GIT
 ) -> Content:
-    """Every file with its SHA-256. Of a run, its seal and names with a dot before them (being written) are left out."""
+    """Every file with its SHA-256. Of a run, its seal and what is just being written are left out."""
     files: dict[str, str] = {}
     odd: dict[str, str] = {}
     root = path.resolve()  # the user typed it: a link is followed here, and nowhere below
@@ -255,6 +225,40 @@ def content(
     return Content(name=root.name, single=single, files=dict(sorted(files.items())), odd=odd)
 
 
+def _refuse_broken(run: Path) -> None:
+    if broken := chain.broken(run):
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise AssayError(f"{str(run)!r} is not sealed, for its chain is broken: {broken[0]}{more}; audit again.")
+
+
+def _gathered(run: Path, model: Path | None, data: Path | None, doing: Doing) -> dict[Part, Content]:
+    parts: dict[Part, Content] = {"run": content(run, doing, of_run=True)}
+    given: tuple[tuple[Part, Path | None], ...] = (("model", model), ("data", data))
+    for part, path in given:
+        if path is None:
+            continue
+        if run.resolve().is_relative_to(path.resolve()):
+            raise AssayError(
+                f"The run {str(run)!r} lies inside --{part} {str(path)!r}, which its own seal would change; give the "
+                f"{part}'s own file or folder."
+            )
+        parts[part] = content(path, doing)
+    for part, found in parts.items():
+        for name, why in found.odd.items():
+            raise AssayError(f"Cannot seal {name!r} of the {part}: it is {why}; put a plain file in its place.")
+    return parts
+
+
+def _subjects(files: Mapping[Part, Mapping[str, str]]) -> dict[str, Any]:
+    return {
+        "subject": [
+            {"name": f"{part}/{name}", "digest": {"sha256": digest}}
+            for part, some in files.items()
+            for name, digest in sorted(some.items())
+        ]
+    }
+
+
 _FEWER = "pack many files into one .npz or Parquet file, or leave --data out: its fingerprint is sealed anyway"
 
 
@@ -264,7 +268,7 @@ def _walk(root: Path, of_run: bool) -> Iterator[tuple[str, Path]]:
         above, folder = folders.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
-                if of_run and entry.name.startswith("."):
+                if of_run and TEMPORARY.fullmatch(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append((f"{above}{entry.name}/", Path(entry.path)))
@@ -287,10 +291,8 @@ def _take(name: str, path: Path, files: dict[str, str], odd: dict[str, str]) -> 
         files[name] = hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _told(run: Path) -> dict[str, Any]:
+def _told(stored: Mapping[str, Any]) -> dict[str, Any]:
     """What a seal says of a run in words: all of it stands in audit.json."""
-    path = run / "audit.json"
-    stored = parsed(read_bounded(path, AUDIT_BYTES, "give a folder that `assay audit` named"), f"{str(path)!r}")
     try:
         return {
             "format": stored["format"],
@@ -300,8 +302,8 @@ def _told(run: Path) -> dict[str, Any]:
             "fingerprint": str(stored["subject"]["fingerprint"]),
             "data": dict(stored["subject"]["data"]),
         }
-    except (KeyError, TypeError, ValueError) as e:
-        raise AssayError(f"Cannot read the audit {str(path)!r}: {type(e).__name__} {e}; audit again.") from e
+    except (LookupError, TypeError, ValueError) as e:
+        raise AssayError(f"Cannot read audit.json of this run: {type(e).__name__} {e}; audit again.") from e
 
 
 def _model_statement(model: Content) -> dict[str, Any]:
@@ -332,8 +334,8 @@ def _files_of_seal(statement: Mapping[str, Any]) -> dict[Part, dict[str, str]]:
         if part not in ("run", "model", "data") or name in found.setdefault(part, {}):
             raise ValueError(f"subject {subject['name']!r}")
         found[part][name] = str(subject["digest"]["sha256"])
-    for part in found:
-        statement["predicate"][part]["name" if part != "run" else "when"]  # each part is told of, too
+    if any(not isinstance(statement["predicate"][part], dict) for part in found):
+        raise ValueError("predicate")
     return found
 
 
@@ -367,15 +369,14 @@ def _differences(part: Part, sealed: Mapping[str, str], found: Content) -> list[
 
 def _otherwise(said: Mapping[str, Any], run: Path, found: Content, broken: list[str]) -> list[str]:
     """Where the seal's words differ from the run's: it was audited again, or the words were never true."""
-    if "audit.json" not in found.files:
+    if chain.HEAD not in found.files:
         return []
-    changed = any(line.startswith("run/audit.json ") for line in broken)
+    changed = any(line.startswith(f"run/{chain.HEAD} ") for line in broken)
     try:
-        now = _told(run)
-    except AssayError:
-        if changed:
-            return []
-        raise
+        most = BUNDLE_BYTES if changed else JSON_BYTES  # what nobody signed may be a bomb
+        now = _told(read_json(read(run, chain.HEAD, most)))  # in whatever format: bytes are what was sealed
+    except (OSError, ValueError):
+        return []  # what cannot be read was changed, and is told already
     if changed and now["when"] != said.get("when"):
-        return [f"the run was audited again ({now['when']}) after it was sealed ({said.get('when')}); seal it again"]
+        return [f"the run was audited again ({now['when']}): sealed was its audit of {said.get('when')}; seal it again"]
     return [] if changed else [f"the seal says otherwise than audit.json of: {k}" for k in now if now[k] != said.get(k)]

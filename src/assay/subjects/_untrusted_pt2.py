@@ -160,8 +160,8 @@ def disarmed(path: Path) -> io.BytesIO:
         raise
     except Distrusted as e:
         raise AssayError(
-            f"{str(path)!r} holds {e}, and loading it could run code or never end; save it again with torch.export.save "
-            f"from a plain model, or insist with --allow-pickle."
+            f"{str(path)!r} holds {e}, and loading it could run code or never end; save it again with "
+            f"torch.export.save from a plain model, or insist with --allow-pickle."
         ) from e
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError, OSError) as e:
         raise AssayError(
@@ -192,9 +192,8 @@ def _members(path: Path) -> dict[str, bytes]:
             # torch stores members as they are; compressed or overlapping ones could be any size when unpacked.
             texts = [e for e in entries if e.filename.endswith(".json") and e.file_size > MOST_TEXT]
             if texts:
-                raise AssayError(
-                    f"{str(path)!r} has {texts[0].file_size:,} bytes in {texts[0].filename!r}, over {MOST_TEXT:,}; {mend}."
-                )
+                size, name = texts[0].file_size, texts[0].filename
+                raise AssayError(f"{str(path)!r} has {size:,} bytes in {name!r}, over {MOST_TEXT:,}; {mend}.")
             size = sum(e.file_size for e in entries)
             if size > path.stat().st_size:
                 raise AssayError(f"{str(path)!r} unpacks to {size} bytes, more than it has itself; {mend}.")

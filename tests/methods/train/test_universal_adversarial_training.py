@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.methods.attack.universal import error_rate, universal
 from assay.methods.train.fit import fit
 from assay.methods.train.universal_adversarial_training import UniversalAdversary
 
@@ -175,6 +176,53 @@ def test_a_radius_of_zero_is_the_plain_training() -> None:
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(module.training for module in none.modules())
     assert all(p.grad is None for p in none.parameters())
+
+
+class Downwards(UniversalAdversary):
+    """The control: the change goes where the loss is low."""
+
+    def _slope(self, x: Tensor, y: Tensor) -> Tensor:
+        return -super()._slope(x, y)
+
+
+class Anywhere(UniversalAdversary):
+    """The control: the change goes where chance sends it."""
+
+    def _slope(self, x: Tensor, y: Tensor) -> Tensor:
+        self.rng = getattr(self, "rng", None) or torch.Generator().manual_seed(5)
+        return torch.randn(x[0].shape, generator=self.rng)
+
+
+def a_strong_and_many_weak_signs(seed: int, n: int) -> tuple[Tensor, Tensor]:
+    """One feature tells the class in 95 % of cases by more than a change of 0.1 undoes; 100 others tell it together,
+    each by less. Whoever relies on those falls to one change along them, and to hardly any other."""
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.randint(2, (n,), generator=draw)
+    side = (2 * y - 1).float()
+    strong = 0.5 + 0.3 * side * torch.where(torch.rand(n, generator=draw) < 0.95, 1.0, -1.0)
+    weak = 0.5 + 0.04 * side[:, None] + 0.1 * torch.randn(n, 100, generator=draw)
+    return torch.cat([strong[:, None], weak], 1).clamp(0, 1), y
+
+
+def test_the_gain_comes_from_the_ascent_and_not_from_any_change() -> None:
+    """The error under the worse of two new changes was 0.05, at seeds 0 to 2; 0.49 to 0.50 after training downwards,
+    0.48 to 0.50 after random directions, 0.27 to 0.44 after plain training."""
+    x, y = a_strong_and_many_weak_signs(0, 600)
+    new, truth = a_strong_and_many_weak_signs(100, 1000)
+    worst = {}
+    for kind in (UniversalAdversary, Downwards, Anywhere):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Linear(101, 2)
+        against = kind(net, 0.1, step=0.025)
+        pieces = {"augment": against.augment, "after_step": against.after_step}
+        fit(net, Arrays(x, y), epochs=40, lr=0.02, batch=50, rng=torch.Generator().manual_seed(0), **pieces)
+        net.requires_grad_(False)
+        made = [universal(net, x, y, radius=0.1, steps=40, target=c, rng=RNG.manual_seed(1)).delta for c in (0, 1)]
+        worst[kind] = max(error_rate(net, new, truth, change) for change in made)
+    assert worst[UniversalAdversary] < 0.15
+    assert worst[Downwards] > 0.3
+    assert worst[Anywhere] > 0.3
 
 
 def test_bad_settings_are_refused() -> None:

@@ -64,7 +64,7 @@ METHODS: dict[str, str] = {
 STEPS = {"integrated-gradients": 50, "expected-gradients": 100, "smoothgrad": 50, "rise": 500}
 SAMPLES_EACH, LEAST_SAMPLES = 8, 128  # sets of features, for LIME and KernelSHAP
 ROWS_CPU, ROWS_GPU = 64, 2048  # of one pass; a CPU is at its best with few, and slows down by half and more with 3,000
-ENTRIES = 2**24  # of one pass on a GPU
+ENTRIES_CPU, ENTRIES = 2**21, 2**24  # of one pass on a CPU and on a GPU
 ONE_PASS = (
     "gradient",
     "gradient-input",
@@ -294,9 +294,8 @@ class _Asked:
 
 
 def _rows(x: Tensor) -> int:
-    if x.device.type == "cpu":
-        return ROWS_CPU
-    return max(1, min(ROWS_GPU, ENTRIES // x[0].numel()))
+    rows, entries = (ROWS_CPU, ENTRIES_CPU) if x.device.type == "cpu" else (ROWS_GPU, ENTRIES)
+    return max(1, min(rows, entries // x[0].numel()))
 
 
 def _baseline(baseline: float | Tensor, x: Tensor) -> Tensor:

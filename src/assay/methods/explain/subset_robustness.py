@@ -35,6 +35,7 @@ from assay.methods.explain import groups as grouping
 Norm = Literal["l2", "linf"]
 PAIRS = 2**24  # of subsets compared at once
 ENTRIES = 2**26  # of subsets weighed at once
+MOVED = 2**23  # entries of inputs that are moved at once; a search holds some twenty times as much
 FURTHER = (1.02, 1.1, 1.3, 2.0, 4.0)  # than where an attack ended
 CAP = 10.0  # times g(U): from where on a change counts as none
 
@@ -49,7 +50,7 @@ class Search:
     rivals: int = 2  # the nearest to first order; 0 is all
     halvings: int = 4  # of the way back to the input, once a point is found
     bounds: tuple[float, float] = (0.0, 1.0)
-    batch: int = 1024  # rows that the model sees at once
+    batch: int = 1024  # rows that the model sees at once, at most
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
@@ -59,6 +60,10 @@ class Search:
                 f"Search needs steps >= 1, rivals >= 0, halvings >= 0 and batch >= 1, got {self.steps}, "
                 f"{self.rivals}, {self.halvings} and {self.batch}."
             )
+
+    def rows(self, x: Tensor) -> int:  # n *d
+        """How many inputs like these are moved at once: fewer than `batch` where they are large."""
+        return max(1, min(self.batch, MOVED // max(1, x[:1].numel())))
 
 
 class Reached(NamedTuple):
@@ -91,7 +96,7 @@ def subset_robustness(
     y, rivals = nearest_rivals(model, x, sets, groups, target=target, search=search)
     able = sets.any(2).nonzero()  # pairs of input and subset
     value = torch.full(sets.shape[:2], torch.inf, dtype=torch.float64, device=x.device)
-    for pairs in torch.split(able, search.batch) if len(able) else ():
+    for pairs in torch.split(able, search.rows(x)) if len(able) else ():
         i, j = pairs.unbind(1)
         free = grouping.spread(sets[i, j], groups)
         found = masked_minimal(model, x[i], y[i], free, rivals[i, j], search=search)
@@ -193,7 +198,7 @@ def nearest_rivals(
         return read(out, "probabilities" if are_probabilities(out.detach()) else "logits")
 
     with torch.no_grad():
-        z = torch.cat([logits(part) for part in torch.split(x, search.batch)]).double()
+        z = torch.cat([logits(part) for part in torch.split(x, search.rows(x))]).double()
     (n, c), y = z.shape, z.argmax(1)
     goal = None if target is None else torch.as_tensor(target, device=x.device).expand(n)
     if goal is not None and not 0 <= int(goal.min()) <= int(goal.max()) < c:

@@ -34,6 +34,7 @@ from assay.methods.explain.gradcam import named
 EPS, C_G, C_F, C_F_TRIGGERED = 0.01, 1e4, 1e7, 1e9  # as printed
 MARGIN = 1e-4  # what an exact sticker leaves after the bias, as printed
 DRAWS = 100  # of a random F, before giving up on one that is alive
+PATCHES = 2**24  # entries of patches that a sticker is compared with at once
 
 
 def flat_map(
@@ -262,7 +263,10 @@ class Trigger(nn.Module):
         kernel = pattern - pattern.mean()
         s, t = self.sticker.shape
         framed = F.pad(x.double(), ((t - 1) // 2, t // 2, (s - 1) // 2, s // 2))
-        return F.conv2d(framed, kernel) - (kernel * pattern).sum() + self.margin
+        # torch lays a patch out for every place; those of a large image do not fit into memory at once.
+        rows = max(1, PATCHES // (len(x) * kernel.numel() * x.shape[3]))
+        strips = [F.conv2d(framed[:, :, top : top + rows + s - 1], kernel) for top in range(0, x.shape[2], rows)]
+        return torch.cat(strips, 2) - (kernel * pattern).sum() + self.margin
 
 
 def random_net(channels: int, size: tuple[int, int], to: tuple[int, int], rng: torch.Generator) -> nn.Sequential:

@@ -1,0 +1,80 @@
+"""Files that were made to do harm are refused in one line, in no time and without memory.
+
+Those that are cheap to write, in one process of their own with a bound on its memory; `python tests/hostile.py` tries
+all of them, each in its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hostile
+import pytest
+
+SLOW = {  # to write: hundreds of megabytes are packed first
+    "npz that unpacks to a gigabyte and a half",
+    "npz with a header of a gigabyte",
+    "parquet whose dictionary is copied",
+    "parquet with an entry of 600 megabytes",
+    "parquet of lists that unpack to a gigabyte",
+    "parquet of too many rows",
+    "pt2 with a program of a hundred megabytes",
+    "png with a text that unpacks to a gigabyte",
+    "png of eight by two million",
+}
+SOCKETS = {"socket named png"}  # some file systems have none
+QUICK = [name for name in (*hostile.DATA, *hostile.MODELS, *hostile.STANDARDS) if name not in SLOW | SOCKETS]
+
+TRY = """
+import json, resource, signal, sys, tempfile, time
+from pathlib import Path
+
+import hostile
+import torch
+
+torch.set_num_threads(1)
+hostile.prepare()
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
+for name in json.loads(sys.argv[1]):
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.process_time()
+        signal.alarm(30)
+        ended, line = hostile.opened(name, hostile.written(name, Path(folder)), Path(folder))
+        print(json.dumps([name, ended, line, time.process_time() - begun]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def tried() -> dict[str, tuple[str, str, float]]:
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("without /proc the memory of a process is not known")
+    pytest.importorskip("onnxruntime")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", TRY, json.dumps(QUICK)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(QUICK), done.stderr[-2000:] + str(found[-1:])
+    return {name: (ended, line, seconds) for name, ended, line, seconds in found}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_is_refused_in_one_line(tried, name):
+    ended, line, seconds = tried[name]
+    bad = {**hostile.DATA, **hostile.MODELS, **hostile.STANDARDS}[name]
+    assert ended in (("refused", "opened") if bad.opens else ("refused",)), line
+    if ended == "refused":
+        assert "\n" not in line
+        assert re.search(bad.says, line), line
+    assert seconds < 20
