@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")]
 
-from campaign import watch
+from campaign import room, watch
 from campaign.case import COMMAND, Case, Undisturbed, audit_here, spread
 from campaign.room import COLUMNS, Room, clear
 
@@ -101,17 +101,17 @@ def everything(base: Undisturbed, seed: int, quick: bool) -> list[Case]:
 def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
     """One case, in a room of its own that is cleared if all held."""
     start = time.monotonic()
-    room = Room(folder, trap)
+    place = Room(folder, trap)
     try:
-        case.act(room)
+        case.act(place)
     except Exception as e:  # a mistake of the campaign's own must not look like a case that held
         where = traceback.extract_tb(e.__traceback__)[-1]
-        room.look("status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})")
+        place.look("status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})")
     return {
         "id": case.id,
-        "looked": sorted(room.looked),
-        "faults": room.faults,
-        "notes": room.notes,
+        "looked": sorted(place.looked),
+        "faults": place.faults,
+        "notes": place.notes,
         "seconds": time.monotonic() - start,
     }
 
@@ -125,10 +125,9 @@ def runner(cases: list[Case], taken: Any, back: Any, folder: Path, trap: int, un
             taken.value += 1
         if place >= len(cases):
             break
-        room = folder / str(place)
-        told = play(cases[place], room, trap)
+        told = play(cases[place], folder / str(place), trap)
         if not keep:
-            clear(room)
+            clear(folder / str(place))
         back.send((place, told))
     back.send(None)
 
@@ -214,7 +213,7 @@ def main() -> int:
     if reason is not None:
         print(f"faults: cannot watch here: {reason}", file=sys.stderr)
         return 2
-    os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")
+    os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg", **room.QUIET_TORCH)
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     folder = Path(tempfile.mkdtemp(prefix="faults-")).resolve()
     keep = False

@@ -37,6 +37,11 @@ TOUCHED_BY_ALL = re.compile(r"/dev/(null|tty|shm/[^/]*|pts/.*)$|/proc/.*|pipe:.*
 """What a process may open for writing without a byte of it staying anywhere; Python's own cache is Python's."""
 
 
+QUIET_TORCH = {"ONEDNN_JIT_PROFILE": "0", "DNNL_JIT_PROFILE": "0"}
+"""Without it, torch's own oneDNN writes /tmp/perf-PID.map wherever it may. The child of the command line may not, so the
+command line is run without it."""
+
+
 @dataclass
 class Ended:
     """How a command ended, what it printed, and what the kernel saw of it."""
@@ -189,6 +194,8 @@ class Room:
                 status = 0
             else:
                 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                for name in QUIET_TORCH:
+                    os.environ.pop(name, None)
                 os.execv(act[0], list(act))
         except SystemExit as e:
             status = e.code if isinstance(e.code, int) else 0 if e.code is None else 1
