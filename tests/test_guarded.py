@@ -254,7 +254,7 @@ ASKED = {
 def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "ASK", f"strangers:{how}")
     with cli._meter() as meter:
-        done = audit_guarded(Job(source=Source("it")), limits(), Path("runs"), meter)
+        done = audit_guarded(Job(source=Source("digits-mlp")), limits(), Path("runs"), meter)
     assert done.status == 2
     assert [row.answer.status for row in done.rows] == ["failed", "failed"]
     for row, why in zip(done.rows, ASKED[how], strict=True):
