@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress, redirect_stderr, redirect_stdout
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def listening() -> Iterator[socket.socket]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of random moments and of fuzzed files")
-    parser.add_argument("--only", metavar="KIND", help="a kind, or the beginning of a case's name")
+    parser.add_argument("--only", metavar="KIND", help="a kind, the beginning of a case's name, or a pattern with *")
     parser.add_argument("--quick", action="store_true", help="one or two of each kind")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cases at a time")
     parser.add_argument("--list", action="store_true", help="name the cases and run none")
@@ -224,7 +225,7 @@ def main() -> int:
             base = undisturbed(folder, port)
             cases = everything(base, asked.seed, asked.quick)
             if asked.only:
-                cases = [c for c in cases if c.kind == asked.only or c.id.startswith(asked.only)]
+                cases = [c for c in cases if c.id.startswith(asked.only) or fnmatchcase(c.id, asked.only)]
             if not cases:
                 print(f"faults: no case is called {asked.only!r}; --list names them", file=sys.stderr)
                 return 2

@@ -138,6 +138,8 @@ class Room:
             if any(p == str(self.runs) or p.startswith(inside) for p in event.paths):
                 writes.append(event)
                 return decide(event, len(writes) - 1, main)
+            if event.what in (watch.WRITE, watch.SYNC):
+                return 0  # through a descriptor whose opening was seen, or that was not opened for writing
             ours = (f"{self.path}/", str(self.path.parent / "fonts"))
             stray.extend(p for p in event.paths if not p.startswith(ours) and not TOUCHED_BY_ALL.match(p))
             return 0

@@ -252,7 +252,8 @@ def _answer(listener: int, seen: Seen, decide: Decide) -> None:
 
 def _paths(pid: int, args: list[int], named: tuple[tuple[int, int], ...], descriptor: int | None) -> tuple[str, ...]:
     if descriptor is not None:
-        return (_link(f"/proc/{pid}/fd/{args[descriptor] & 0xFFFFFFFF}"),)
+        path = _link(f"/proc/{pid}/fd/{args[descriptor] & 0xFFFFFFFF}")
+        return () if path == "?" else (path,)  # else it is not open, and the call will say so
     found = []
     for folder, place in named:
         path = _text(pid, args[place])
