@@ -3,6 +3,7 @@ nothing is left running. Most children here load no torch: they are a few lines 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from assay import cli
 from assay.engine import guarded
@@ -252,7 +254,7 @@ ASKED = {
 def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "ASK", f"strangers:{how}")
     with cli._meter() as meter:
-        done = audit_guarded(Job(source=Source("it")), limits(), Path("runs"), meter)
+        done = audit_guarded(Job(source=Source("digits-mlp")), limits(), Path("runs"), meter)
     assert done.status == 2
     assert [row.answer.status for row in done.rows] == ["failed", "failed"]
     for row, why in zip(done.rows, ASKED[how], strict=True):
@@ -302,6 +304,17 @@ def test_limits_have_defaults_by_budget_and_are_numbers_above_nothing(budget: st
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(AssayError, match=r"--timeout .* is no limit; give a number above 0"):
             Limits.of(budget, wrong, None, True)
+
+
+def test_a_silent_question_says_every_ten_seconds_how_long_it_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, file = 100.0, io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    meter = cli.Meter(Console(file=file), None, None)
+    meter.doing("attacking")
+    for second in range(25):
+        now = 100.0 + second
+        meter.alive(second)
+    assert file.getvalue().splitlines() == ["attacking (3.0 s so far)", "attacking (14 s so far)"]
 
 
 def test_a_job_reads_back_as_it_was() -> None:

@@ -78,3 +78,19 @@ def test_it_is_refused_in_one_line(tried, name):
         assert "\n" not in line
         assert re.search(bad.says, line), line
     assert seconds < 20
+
+
+def test_names_of_classes_do_not_steer_the_terminal_or_the_reports(assay, tmp_path):
+    data = hostile.DATA["classes that write on the terminal"].write(tmp_path)
+    model = hostile.good_model(tmp_path)
+    ended = assay(
+        "audit", f"{model}:build", "--data", str(data), "--probe", "accuracy", "--out", str(tmp_path / "runs")
+    )
+    assert ended.status in (0, 1, 3), ended.err
+    written = [
+        p.read_text(encoding="utf-8") for p in (tmp_path / "runs").rglob("*") if p.suffix in (".html", ".md", ".xml")
+    ]
+    assert len(written) >= 3
+    for text in (ended.out, ended.err, *written):
+        assert not set(text) & set("\x1b\x07\u202e")
+    assert any("owned" in text for text in written)  # the names are there, without their marks

@@ -55,7 +55,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = nn.Linear(4, 2)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[-9.0, 0, 0, 0], [9.0, 0, 0, 0]]))
-        model.bias.copy_(torch.tensor([4.5, -4.5]))
+        model.bias.copy_(torch.tensor([5.0, -5.0]))  # it is wrong on some
     subject = Subject.classifier(model, {"train": (x[:30], y[:30]), "test": (x[30:], y[30:])}, name="step")
     done = audit(subject, probes=["accuracy"], out=folder / "runs")
     assert done.folder is not None
@@ -600,6 +600,11 @@ def _said(**more: Any) -> bytes:
         (_said(predicateType="https://assay/seal/v2"), envelope.PAYLOAD, r"says 'https://assay/seal/v2'; .*seal/v1"),
         (_said(predicateType=SEAL), envelope.PAYLOAD, "is signed, but not as .*seal/v1 is written"),
         (_said(predicateType=SEAL, predicate=3, subject=[]), envelope.PAYLOAD, "not as .* is written"),
+        (
+            _said(predicateType=SEAL, predicate={"run": 3, "sealed": ""}, subject=[]),
+            envelope.PAYLOAD,
+            "Error predicate",
+        ),
         (_said(predicateType=SEAL, predicate={}, subject=[{"name": "../x", "digest": {}}]), envelope.PAYLOAD, "not as"),
         (
             _said(predicateType=SEAL, predicate={}, subject=[{"name": "run/a", "digest": {"sha256": "0"}}] * 2),

@@ -95,7 +95,12 @@ class InChild(TyperCommand):
 
         limits = _limits(given.get("budget", "quick"), given["timeout"], given["memory"], given["sandbox"])
         job = {"words": place.words, "terminal": sys.stdout.isatty()}
-        raise typer.Exit(command_guarded("assay.cli:child", job, limits, _print, _complain))
+        try:
+            status = command_guarded("assay.cli:child", job, limits, _print, _complain)
+        finally:
+            if sys.stderr.isatty():
+                typer.echo("\033[?25h", err=True, nl=False)  # a bar that was cut off had hidden the cursor
+        raise typer.Exit(status)
 
 
 def _make(folder: Path) -> None:
@@ -1185,8 +1190,8 @@ class Meter:
         self.beat: Callable[[], None] = place.line.beat if isinstance(place, Inside) else lambda: None
 
     def expect(self, questions: int) -> None:
-        """So many are to be answered."""
-        self.left = questions
+        """So many are to be answered, and the waiting begins now."""
+        self.left, self.due = questions, time.monotonic() + 2
 
     def line(self, text: str) -> None:
         _say(self.console, text)

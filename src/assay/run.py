@@ -252,7 +252,7 @@ def _environment(device: str) -> tuple[tuple[str, str], ...]:
 
         if torch.cuda.is_available():  # else whoever asks for it is told where the work begins
             told["device"] = torch.cuda.get_device_name(device)
-    for package in ("assay", "torch", "numpy"):
+    for package in ("assay", "torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pillow", "safetensors"):
         try:
             told[package] = version(package)
         except PackageNotFoundError:

@@ -34,7 +34,7 @@ from assay.standard import Standard, judge
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 HOSTILE = (
-    """</title><script>alert('x')</script><img src=x onerror="alert(1)"> ' " & {{ 7*7 }} \x00\x1b """
+    """</title><script>alert('x')</script><img src=x onerror="alert(1)"> ' " & {{ 7*7 }} \x00\x1b\u202e\u2066\u200f """
     """]]> --> $x_1$ | `rm`"""
 )
 

@@ -37,6 +37,7 @@ from assay.engine.sandbox import scrubbed
 from assay.errors import AssayError
 from assay.probe import Answer
 from assay.run import Progress, Tick
+from assay.subjects import located
 
 LONGEST = 64 * 2**20
 """Bytes of one message; what is longer is no message of ours."""
@@ -185,7 +186,7 @@ class Child:
 
     def _how_it_ended(self) -> str:
         try:
-            status = self._process.wait(timeout=1)
+            status = self._process.wait(timeout=3)  # much memory takes a while to give back
         except subprocess.TimeoutExpired:
             return "closed every file that was open, the line to Assay too; take that out"
         if status >= 0:
@@ -268,6 +269,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
     """Ask what the job wants of its subject in a child process, and more of them where they end; judge and conclude."""
+    located(job.source)  # a slip of the pen is told at once
     with stopped_by_signals(), handed_over() as folder:
         asking = _Asking(job, limits, out, meter, folder)
         while not asking.complete:

@@ -173,8 +173,11 @@ def facts(subject: Described) -> list[Fact]:
 def colophon(audit: Audit) -> Iterator[tuple[str, str]]:
     """What stands at the foot: enough to ask the same again elsewhere."""
     others = dict(audit.environment)
+    sandbox = others.pop("sandbox", None)
     yield "Made with", f"Assay {others.pop('assay', 'of unknown version')}"
     yield "Environment", words.made_with(others, audit.device)
+    if sandbox is not None:
+        yield "Sandbox", f"the model ran with {sandbox}"
     if audit.made_otherwise:
         count = share(audit.made_otherwise, len(audit.rows))
         yield "Found otherwise", f"{count} answers were found earlier or elsewhere; each says with what"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from assay.subject import Data, Subject
 
-__all__ = ["Source", "open_subject"]
+__all__ = ["Source", "located", "open_subject"]
 
 PICKLED = (".pt", ".pth", ".pkl", ".ckpt", ".bin")
 FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
@@ -58,24 +58,32 @@ class Source:
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
 
-def open_subject(source: Source) -> Subject:
-    """The subject that the source names, checked, or an error that says in one line what is in the way."""
+def located(source: Source) -> Path | None:
+    """The file that the source names, or None for a name on the shelf; told without torch where there is none."""
     text = source.subject
     if source.draws is not None and source.draws < 1:
         raise AssayError(f"--draws {source.draws} is no number of passes; give 1 for a deterministic model, else more.")
     if source.size is not None and source.data is None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
     if text in shelf.names("subjects"):
-        return _adjusted(shelf.load("subjects", text).build(), source)
+        return None
     path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)
-    kind = path.suffix.lower()
     if not path.exists():
-        if not kind and len(path.parts) == 1:
+        if not path.suffix and len(path.parts) == 1:
             shelf.load("subjects", text)  # raises: it knows what there is, and what was nearly typed
         raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
     if path.is_dir():
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
     check_plain(path)
+    return path
+
+
+def open_subject(source: Source) -> Subject:
+    """The subject that the source names, checked, or an error that says in one line what is in the way."""
+    text, path = source.subject, located(source)
+    if path is None:
+        return _adjusted(shelf.load("subjects", text).build(), source)
+    kind = path.suffix.lower()
     if kind == ".py":
         return _open_script(path, source)
     if kind == ".safetensors":

@@ -64,7 +64,7 @@ METHODS: dict[str, str] = {
 STEPS = {"integrated-gradients": 50, "expected-gradients": 100, "smoothgrad": 50, "rise": 500}
 SAMPLES_EACH, LEAST_SAMPLES = 8, 128  # sets of features, for LIME and KernelSHAP
 ROWS_CPU, ROWS_GPU = 64, 2048  # of one pass; a CPU is at its best with few, and slows down by half and more with 3,000
-ENTRIES_CPU, ENTRIES = 2**21, 2**24  # of one pass on a CPU and on a GPU
+ENTRIES_CPU, ENTRIES = 2**20, 2**24  # of one pass on a CPU and on a GPU
 ONE_PASS = (
     "gradient",
     "gradient-input",
