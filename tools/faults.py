@@ -24,12 +24,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")]
 
 from campaign import room, watch
 from campaign.case import COMMAND, Case, Undisturbed, audit_here, spread
@@ -58,6 +56,7 @@ def load(folder: Path) -> None:
         except SystemExit as e:
             if e.code not in (0, 1, 3):
                 raise SystemExit(f"faults: the audit fails without any fault: {aside.name}") from e
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     import hostile
     import torch.export.pt2_archive._package
 
@@ -81,7 +80,9 @@ def short(path: str) -> str:
     name = Path(path).name.lstrip(".")
     if Path(path).parent.name == "runs" or name == "runs":
         return "folder"
-    known = next((k for k in ("run.json", "audit.json", "report.html", "junit.xml", "card.md") if name.startswith(k)), "")
+    known = next(
+        (k for k in ("run.json", "audit.json", "report.html", "junit.xml", "card.md") if name.startswith(k)), ""
+    )
     return known or name.split(".")[0]
 
 
@@ -107,7 +108,9 @@ def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
         case.act(place)
     except Exception as e:  # a mistake of the campaign's own must not look like a case that held
         where = traceback.extract_tb(e.__traceback__)[-1]
-        place.look("status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})")
+        place.look(
+            "status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})"
+        )
     return {
         "id": case.id,
         "looked": sorted(place.looked),

@@ -63,7 +63,7 @@ LENIENT = "[standards.accuracy]\nat_least = 0\n[standards.everyday-change]\nat_l
 
 @dataclass(frozen=True)
 class Deed:
-    """What a stranger does, and how it may end: 2 with this line, or as any good model where the deed came to nothing."""
+    """What a stranger does, and how it may end: 2 with this line, or as a good model where it came to nothing."""
 
     code: str
     says: str = ""
@@ -231,7 +231,9 @@ def stopped(number: signal.Signals) -> Callable[[Room], None]:
         ended = room.run(command(*AUDIT, "--timeout", "60"), limit=120, lawful=("tmp",), decide=decide)
         sender.join()
         right = {signal.SIGKILL: (-9,), signal.SIGINT: (130,)}.get(number, (130, 128 + number, -number, 2))
-        room.look("status", sent and ended.status in right, f"status {ended.status} after {number.name}: {ended.err[-200:]}")
+        room.look(
+            "status", sent and ended.status in right, f"status {ended.status} after {number.name}: {ended.err[-200:]}"
+        )
         if number != signal.SIGKILL:
             room.one_line(ended, right)
             left = [p.name for p in (room.path / "tmp").iterdir()]
