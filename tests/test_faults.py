@@ -61,12 +61,12 @@ DEEDS = {
     "a verdict": ("sys.exit(3)", 3, []),
     "a write in the run": ("os.makedirs('runs/a'); open('runs/a/b', 'w').write('x')", 0, []),
     "a write at home": ("open(os.path.join(os.environ['HOME'], 'x'), 'w').write('x')", 0, ["outside"]),
-    "a write that is undone": ("open('/tmp/' + str(os.getpid()), 'w'); os.unlink('/tmp/' + str(os.getpid()))", 0, ["outside"]),
+    "a write that is undone": ("p = room.path.with_name('x'); p.write_text('x'); p.unlink()", 0, ["outside"]),
     "a secret changed": ("open('../outside/secret.txt', 'a').write('x')", 0, ["outside"]),
     "a child left behind": ("subprocess.Popen(['sleep', '60'])", 0, ["left"]),
     "an orphan in a session of its own": (
-        "if os.fork() == 0:\n            os.setsid()\n            if os.fork(): os._exit(0)\n            time.sleep(60)", 0,
-        ["left"],
+        "if os.fork() == 0:\n            os.setsid()\n            if os.fork(): os._exit(0)\n            time.sleep(9)",
+        0, ["left"],
     ),
     "a connection": ("socket.create_connection(('127.0.0.1', port))", 0, ["request"]),
     "a hang": ("time.sleep(60)", -14, ["status"]),
@@ -89,7 +89,9 @@ def test_the_watch_sees(deed: str, tmp_path: Path) -> None:
     assert in_a_room(tmp_path, code)[:2] == (status, faults)
 
 
-WRITES = "os.mkdir('runs'); f = open('runs/x', 'wb', 0); f.write(b'x'); os.fsync(f.fileno()); os.rename('runs/x', 'runs/y')"
+WRITES = (
+    "os.mkdir('runs'); f = open('runs/x', 'wb', 0); f.write(b'x'); os.fsync(f.fileno()); os.rename('runs/x', 'runs/y')"
+)
 
 
 def test_the_watch_counts_every_write_and_can_refuse_or_kill_at_each(tmp_path: Path) -> None:

@@ -359,3 +359,15 @@ def test_a_clock_that_is_set_back_does_no_harm(tmp_path, monkeypatch):
 def test_an_answer_is_written_nowhere_else(tmp_path, probe):
     with pytest.raises(AssayError, match="is no file name"):
         store.save_answer(tmp_path, dataclasses.replace(answer(), probe=probe))
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
+def test_nothing_is_written_through_a_link_in_a_run(tmp_path):
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    outside.mkdir()
+    (run / "run.json").write_text("{}")
+    (run / "findings").symlink_to(outside)
+    with pytest.raises(AssayError, match=r"'findings' is a link, and may lead out of the run"):
+        store.save_answer(run, answer())
+    assert not list(outside.iterdir())

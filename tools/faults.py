@@ -24,11 +24,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")]
 
 from campaign import room, watch
 from campaign.case import COMMAND, Case, Undisturbed, audit_here, spread
@@ -57,6 +56,7 @@ def load(folder: Path) -> None:
         except SystemExit as e:
             if e.code not in (0, 1, 3):
                 raise SystemExit(f"faults: the audit fails without any fault: {aside.name}") from e
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     import hostile
     import torch.export.pt2_archive._package
 
@@ -80,7 +80,9 @@ def short(path: str) -> str:
     name = Path(path).name.lstrip(".")
     if Path(path).parent.name == "runs" or name == "runs":
         return "folder"
-    known = next((k for k in ("run.json", "audit.json", "report.html", "junit.xml", "card.md") if name.startswith(k)), "")
+    known = next(
+        (k for k in ("run.json", "audit.json", "report.html", "junit.xml", "card.md") if name.startswith(k)), ""
+    )
     return known or name.split(".")[0]
 
 
@@ -106,7 +108,9 @@ def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
         case.act(place)
     except Exception as e:  # a mistake of the campaign's own must not look like a case that held
         where = traceback.extract_tb(e.__traceback__)[-1]
-        place.look("status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})")
+        place.look(
+            "status", False, f"the case itself broke: {type(e).__name__} {e} ({where.name}, line {where.lineno})"
+        )
     return {
         "id": case.id,
         "looked": sorted(place.looked),
@@ -204,7 +208,7 @@ def listening() -> Iterator[socket.socket]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of random moments and of fuzzed files")
-    parser.add_argument("--only", metavar="KIND", help="a kind, or the beginning of a case's name")
+    parser.add_argument("--only", metavar="KIND", help="a kind, the beginning of a case's name, or a pattern with *")
     parser.add_argument("--quick", action="store_true", help="one or two of each kind")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cases at a time")
     parser.add_argument("--list", action="store_true", help="name the cases and run none")
@@ -224,7 +228,7 @@ def main() -> int:
             base = undisturbed(folder, port)
             cases = everything(base, asked.seed, asked.quick)
             if asked.only:
-                cases = [c for c in cases if c.kind == asked.only or c.id.startswith(asked.only)]
+                cases = [c for c in cases if c.id.startswith(asked.only) or fnmatchcase(c.id, asked.only)]
             if not cases:
                 print(f"faults: no case is called {asked.only!r}; --list names them", file=sys.stderr)
                 return 2

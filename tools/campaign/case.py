@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,10 +144,8 @@ def found(runs: Path) -> int:
     """How many answers are stored whole, as far as JSON can tell."""
     whole = 0
     for path in runs.glob("*/findings/*.json"):
-        try:
+        with suppress(ValueError, KeyError):
             whole += json.loads(path.read_bytes())["status"] == "asked"
-        except (ValueError, KeyError):
-            pass
     return whole
 
 
@@ -160,7 +159,9 @@ def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> 
     for path in room.runs.rglob(".*.part"):  # they are swept once they are an hour old
         os.utime(path, (path.stat().st_mtime - 7200,) * 2)
     again = room.run(audit_here())
-    room.look("status", again.status == base.status, f"then status {again.status}, not {base.status}: {again.err[-300:]}")
+    room.look(
+        "status", again.status == base.status, f"then status {again.status}, not {base.status}: {again.err[-300:]}"
+    )
     room.look("line", len(again.complaints) <= lines, f"then it complained: {' '.join(again.complaints)}")
     room.quiet(again)
     page = room.work / (again.out.strip().splitlines() or ["nothing"])[-1]
@@ -170,7 +171,9 @@ def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> 
     for other in room.runs.glob("*/audit.json"):
         room.look("kept", _reads(other), "then half an audit stands there")
     if kept is not None:
-        room.look("kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}")
+        room.look(
+            "kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}"
+        )
     room.look("kept", not temporary(room.runs), f"then these lie about: {temporary(room.runs)}")
     return again
 

@@ -17,7 +17,17 @@ from typing import Any
 
 from campaign import watch
 from campaign.case import (
-    ASKED, FORK, Case, Undisturbed, audit_here, copy_runs, found, goes_on, numbers, spread, temporary,
+    ASKED,
+    FORK,
+    Case,
+    Undisturbed,
+    audit_here,
+    copy_runs,
+    found,
+    goes_on,
+    numbers,
+    spread,
+    temporary,
 )  # fmt: skip
 from campaign.room import Decide, Room
 from campaign.watch import Event
@@ -191,9 +201,13 @@ def writers(
             copy_runs(base.runs, room.runs)
 
         ended = room.run(at_once([asked[i % len(asked)] for i in range(together)]), limit=120)
-        statuses = [int(word) for line in ended.out.splitlines() if line.startswith("ended ") for word in line.split()[1:]]
+        statuses = [
+            int(word) for line in ended.out.splitlines() if line.startswith("ended ") for word in line.split()[1:]
+        ]
         fine = {base.status, 0, 3} if len(asked) > 1 else {base.status}
-        room.look("status", len(statuses) == together and set(statuses) <= fine, f"statuses {statuses}: {ended.err[-300:]}")
+        room.look(
+            "status", len(statuses) == together and set(statuses) <= fine, f"statuses {statuses}: {ended.err[-300:]}"
+        )
         room.quiet(ended)
         room.look("line", not ended.complaints, f"they complained: {' '.join(ended.complaints)}")
         room.look("kept", not temporary(room.runs), f"half files were left: {temporary(room.runs)}")
@@ -293,5 +307,9 @@ def set_back(seconds: float, after: int) -> None:
 
     time.time = told
     for name, module in list(sys.modules.items()):
-        if name.startswith("assay") and isinstance(module, ModuleType) and getattr(module, "datetime", None) is datetime:
+        if (
+            name.startswith("assay")
+            and isinstance(module, ModuleType)
+            and getattr(module, "datetime", None) is datetime
+        ):
             module.datetime = Late  # type: ignore[attr-defined]

@@ -13,7 +13,18 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from campaign.case import ASKED, FORK, Case, Undisturbed, audit_here, command_here, copy_runs, goes_on, numbers, verify_here
+from campaign.case import (
+    ASKED,
+    FORK,
+    Case,
+    Undisturbed,
+    audit_here,
+    command_here,
+    copy_runs,
+    goes_on,
+    numbers,
+    verify_here,
+)
 from campaign.room import Room
 
 EVIDENCE = ("findings", "samples", "witnesses", "audit.json")
@@ -71,7 +82,10 @@ def cases(base: Undisturbed, seed: int) -> list[Case]:
         add("replaced file", f"{file}-by-{how}", harmed(base, file, replace(file, how), whole=False))
 
     one, two = ASKED
-    for a, b in ((f"findings/{one}.json", f"findings/{two}.json"), (f"figures/{one}-classes.svg", f"figures/{one}-confusion.svg")):
+    for a, b in (
+        (f"findings/{one}.json", f"findings/{two}.json"),
+        (f"figures/{one}-classes.svg", f"figures/{one}-confusion.svg"),
+    ):
         add("swapped file", f"{a}-with-{b}", harmed(base, a, swap(a, b), two=True))
     (other,) = base.other.iterdir()
     for file in base.files:
@@ -113,7 +127,9 @@ def harmed(
         for path, content in untouched.items():
             same = not path.is_file() or path.is_symlink() or path.read_bytes() == content
             room.look("kept", same or "audit" in path.name, f"looking at the run changed {path.name}")
-        others = sum(probe not in file for probe in ASKED) if not two and file.startswith(EVIDENCE) and "/" in file else 0
+        others = (
+            sum(probe not in file for probe in ASKED) if not two and file.startswith(EVIDENCE) and "/" in file else 0
+        )
         if whole:
             goes_on(room, base, others, lines=1)
             return

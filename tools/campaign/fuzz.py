@@ -43,7 +43,8 @@ def extreme_number(b: bytes, draw: random.Random) -> bytes:
 
 def spliced(b: bytes, draw: random.Random) -> bytes:
     """A part of itself at another place."""
-    a, c, place = sorted(draw.sample(range(len(b) + 1), 2)) + [draw.randrange(len(b))]
+    a, c = sorted(draw.sample(range(len(b) + 1), 2))
+    place = draw.randrange(len(b))
     return b[:place] + b[a:c][:4096] + b[place:]
 
 
@@ -99,8 +100,8 @@ def of_npy_head(b: bytes, draw: random.Random) -> bytes:
 
 
 STRANGE: tuple[Any, ...] = (
-    None, True, -1, 0, 1e308, 2**70, -(2**70), "", "x" * 5000, "\x1b[2J\u202e", [], {}, [[[[[]]]]], "../../../etc/passwd",
-    "9**9**9", {"as_int": 2**62}, "NaN",
+    None, True, -1, 0, 1e308, 2**70, -(2**70), "", "x" * 5000, "\x1b[2J\u202e", [], {}, [[[[[]]]]],
+    "../../../etc/passwd", "9**9**9", {"as_int": 2**62}, "NaN",
 )  # fmt: skip
 
 
@@ -124,9 +125,7 @@ def of_json(b: bytes, draw: random.Random) -> bytes:
         at, key = draw.choice(places)
         if draw.random() < 0.2 and isinstance(at, dict):
             at.pop(key, None)
-        elif isinstance(at, list) and key < len(at):
-            at[key] = draw.choice(STRANGE)
-        elif isinstance(at, dict) and key in at:
+        elif (isinstance(at, list) and key < len(at)) or (isinstance(at, dict) and key in at):
             at[key] = draw.choice(STRANGE)
     return json.dumps(document).encode()
 
@@ -138,7 +137,9 @@ def of_text(b: bytes, draw: random.Random) -> bytes:
     if not words:
         return b
     for found in sorted(draw.sample(words, min(len(words), draw.randint(1, 2))), key=lambda m: -m.start()):
-        new = draw.choice(("-1", "1e999", "9" * 400, "nan", "inf", "true", "''", "[" * 2000, '"""', "0x", "\x00", "\x1b", "="))
+        new = draw.choice(
+            ("-1", "1e999", "9" * 400, "nan", "inf", "true", "''", "[" * 2000, '"""', "0x", "\x00", "\x1b", "=")
+        )
         text = text[: found.start()] + new + text[found.end() :]
     return text.encode("latin-1")
 

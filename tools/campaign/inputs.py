@@ -114,9 +114,7 @@ def through_all(name: str) -> Callable[[Room], None]:
     return act
 
 
-def fuzzed(
-    folder: Path, file: str, change: fuzz.Nth | None, read: Callable[[Path], object]
-) -> Callable[[Room], None]:
+def fuzzed(folder: Path, file: str, change: fuzz.Nth | None, read: Callable[[Path], object]) -> Callable[[Room], None]:
     """A file that was changed is refused in one line, or still whole; one that was not is whole."""
 
     def act(room: Room) -> None:

@@ -1,7 +1,7 @@
 """A room of its own for each case: where it runs, what it may touch, and whether it kept to that.
 
-    room/work   the working directory, with the subject's files; runs/ below it is the one place to write to
-    room/home   HOME        room/tmp   TMPDIR        room/outside   files that nobody has any business with
+room/work   the working directory, with the subject's files; runs/ below it is the one place to write to
+room/home   HOME        room/tmp   TMPDIR        room/outside   files that nobody has any business with
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ COLUMNS = ("status", "line", "kept", "outside", "left", "request")
 request made."""
 
 PROGRESS = re.compile(
-    r"opening |loading |judging |checking |comparing |starting |'[^']*' is set aside as |sandbox: |writing the report|the next question|[a-z-]+: .* \([^()]*\)$|.*: \d+ of \d+|.* s$|  "
+    r"(opening|loading|judging|checking|comparing|starting|hashing) |writing the report|the next question"
+    r"|[a-z-]+: (pass|fail|error|cannot tell|no standard|not asked|does not apply) \([^()]*\)$"
+    r"|.+: \d+ of \d+$|.+ \([^()]* so far\)$|'[^']*' is set aside as |sandbox: "
 )
 """What stderr may show besides the one line."""
 
-TOUCHED_BY_ALL = re.compile(r"/dev/(null|tty|shm/[^/]*|pts/.*)$|/proc/.*|pipe:.*|socket:.*|anon_inode:.*|/memfd:.*|.*__pycache__.*")
+TOUCHED_BY_ALL = re.compile(
+    r"/dev/(null|tty|shm/[^/]*|pts/.*)$|/proc/.*|pipe:.*|socket:.*|anon_inode:.*|/memfd:.*|.*__pycache__.*"
+)
 """What a process may open for writing without a byte of it staying anywhere; Python's own cache is Python's."""
 
 
 QUIET_TORCH = {"ONEDNN_JIT_PROFILE": "0", "DNNL_JIT_PROFILE": "0"}
-"""Without it, torch's own oneDNN writes /tmp/perf-PID.map wherever it may. The child of the command line may not, so the
-command line is run without it."""
+"""Without it, torch's own oneDNN writes /tmp/perf-PID.map wherever it may. The child of the command line may not, so
+the command line is run without it."""
 
 
 @dataclass
@@ -138,6 +142,8 @@ class Room:
             if any(p == str(self.runs) or p.startswith(inside) for p in event.paths):
                 writes.append(event)
                 return decide(event, len(writes) - 1, main)
+            if event.what in (watch.WRITE, watch.SYNC):
+                return 0  # through a descriptor whose opening was seen, or that was not opened for writing
             ours = (f"{self.path}/", str(self.path.parent / "fonts"))
             stray.extend(p for p in event.paths if not p.startswith(ours) and not TOUCHED_BY_ALL.match(p))
             return 0
@@ -176,7 +182,7 @@ class Room:
                     "TMPDIR": str(self.path / "tmp"),
                     "COLUMNS": "160",
                     "MPLCONFIGDIR": str(self.path.parent / "fonts"),  # matplotlib's own list of them, made once
-                    **{k: proxy for k in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
+                    **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy),
                     **environment,
                 }
             )
@@ -232,7 +238,9 @@ class Room:
 
     def quiet(self, ended: Ended) -> None:
         """Nothing on stderr but progress and complaints: no traceback, no library's own lines."""
-        rest = [x for x in ended.err.splitlines() if not x.startswith("assay: ") and not PROGRESS.match(x) and x.strip()]
+        rest = [
+            x for x in ended.err.splitlines() if not x.startswith("assay: ") and not PROGRESS.match(x) and x.strip()
+        ]
         self.look("line", not rest, f"stderr has also {' | '.join(rest[-3:])}")
         self.look("line", _plain(ended.err + ended.out), "an escape or a direction mark reached the terminal")
 

@@ -63,7 +63,7 @@ LENIENT = "[standards.accuracy]\nat_least = 0\n[standards.everyday-change]\nat_l
 
 @dataclass(frozen=True)
 class Deed:
-    """What a stranger does, and how it may end: 2 with this line, or as any good model where the deed came to nothing."""
+    """What a stranger does, and how it may end: 2 with this line, or as a good model where it came to nothing."""
 
     code: str
     says: str = ""
@@ -78,7 +78,7 @@ DEEDS: dict[str, Deed] = {
     "exits-with-0": Deed("os._exit(0)", ENDED, moments=("late", "early")),
     "exits-with-1": Deed("os._exit(1)", ENDED),
     "exits-with-3": Deed("os._exit(3)", ENDED, moments=("early",)),
-    "calls-sys-exit": Deed("sys.exit(0)", r"exit", moments=("late", "early")),
+    "calls-sys-exit": Deed("sys.exit(0)", r"(?i)exit", moments=("late", "early")),
     "hangs": Deed("time.sleep(1000)", r"took more than 8 s", words=("--timeout", "8"), moments=("late", "early")),
     "hangs-in-native-code": Deed(
         "ctypes.CDLL(None).pause()", r"took more than 8 s", words=("--timeout", "8"),
@@ -119,7 +119,7 @@ DEEDS: dict[str, Deed] = {
         "[p.write_text('{}') for p in Path(RUNS).rglob('*.json')]", harmless=True,
     ),
     "moves-the-secret": Deed("os.rename(SECRET, SECRET + '.moved')", harmless=True),
-    "reads-the-secret": Deed("open(SECRET).read(); raise RuntimeError('it read ' + SECRET)", r"Permission denied|denied"),
+    "reads-the-secret": Deed("open(SECRET).read(); raise RuntimeError('it read ' + SECRET)", r"sandbox refused|denied"),
     "connects": Deed(
         "socket.create_connection(('127.0.0.1', PORT), timeout=2).send(b'secrets')", harmless=True,
         moments=("late", "early"),
@@ -231,7 +231,9 @@ def stopped(number: signal.Signals) -> Callable[[Room], None]:
         ended = room.run(command(*AUDIT, "--timeout", "60"), limit=120, lawful=("tmp",), decide=decide)
         sender.join()
         right = {signal.SIGKILL: (-9,), signal.SIGINT: (130,)}.get(number, (130, 128 + number, -number, 2))
-        room.look("status", sent and ended.status in right, f"status {ended.status} after {number.name}: {ended.err[-200:]}")
+        room.look(
+            "status", sent and ended.status in right, f"status {ended.status} after {number.name}: {ended.err[-200:]}"
+        )
         if number != signal.SIGKILL:
             room.one_line(ended, right)
             left = [p.name for p in (room.path / "tmp").iterdir()]

@@ -19,6 +19,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def why_not() -> str | None:
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in CALLS:
         return f"the watch knows Linux on {' and '.join(CALLS)}, not {platform.system()} on {machine}"
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        return "this kernel does not list the children of a process"
     here, there = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -107,7 +110,13 @@ def _program(machine: str) -> bytes:
     for number in CALLS[machine]:
         if number in FLAGS_AT[machine]:
             low = 16 + 8 * FLAGS_AT[machine][number]
-            body += [(equal, 0, 4, number), (load, 0, 0, low), (bits, 0, 1, WRITES), (6, 0, 0, NOTIFY), (6, 0, 0, ALLOW)]
+            body += [
+                (equal, 0, 4, number),
+                (load, 0, 0, low),
+                (bits, 0, 1, WRITES),
+                (6, 0, 0, NOTIFY),
+                (6, 0, 0, ALLOW),
+            ]
         else:
             body += [(equal, 0, 1, number), (6, 0, 0, NOTIFY)]
     body.append((6, 0, 0, ALLOW))
@@ -181,10 +190,8 @@ def supervise(main: int, listener: int, limit: float, decide: Decide, grace: flo
 def _reap(main: int) -> None:
     """Take note of the end of orphans that were handed to us."""
     for pid in orphans(main):
-        try:
+        with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            pass
 
 
 def orphans(main: int | None) -> list[int]:
@@ -213,10 +220,8 @@ def name_of(pid: int) -> str:
 
 def _kill(pids: list[int]) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def _answer(listener: int, seen: Seen, decide: Decide) -> None:
@@ -252,7 +257,8 @@ def _answer(listener: int, seen: Seen, decide: Decide) -> None:
 
 def _paths(pid: int, args: list[int], named: tuple[tuple[int, int], ...], descriptor: int | None) -> tuple[str, ...]:
     if descriptor is not None:
-        return (_link(f"/proc/{pid}/fd/{args[descriptor] & 0xFFFFFFFF}"),)
+        path = _link(f"/proc/{pid}/fd/{args[descriptor] & 0xFFFFFFFF}")
+        return () if path == "?" else (path,)  # else it is not open, and the call will say so
     found = []
     for folder, place in named:
         path = _text(pid, args[place])

@@ -140,7 +140,9 @@ def bad_key(base: Undisturbed, name: str) -> Callable[[Room], None]:
         write_bad_key(room, name)
         run = f"runs/{base.folder.name}"
         environment = {"ASSAY_KEY_PASSPHRASE": "wrong"} if name == "encrypted" else {}
-        room.one_line(room.run(command_here("seal", run, "--key", "bad.pem"), environment=environment), 2, r"bad\.pem|key")
+        room.one_line(
+            room.run(command_here("seal", run, "--key", "bad.pem"), environment=environment), 2, r"bad\.pem|key"
+        )
         room.look("kept", not (room.runs / base.folder.name / "seal").exists(), "a seal was left all the same")
         room.run(command_here("seal", run, "--key", "key.pem"))
         told = room.run(command_here("seal", "--check", run, "--key", "bad.pem"))
@@ -180,8 +182,21 @@ def _bytes(change: Callable[[bytes, random.Random], bytes]) -> Break:
     return act
 
 
-def _of_run(name: str, change: Callable[[Path], None]) -> Break:
-    return lambda room, bundle, draw: change(bundle.parents[1] / name)
+def _of_run(name: str, change: Callable[[Path], object]) -> Break:
+    def act(room: Room, bundle: Path, draw: random.Random) -> None:
+        change(bundle.parents[1] / name)
+
+    return act
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
 
 
 def _sealed_by_a_stranger(room: Room, bundle: Path, draw: random.Random) -> None:
@@ -198,7 +213,7 @@ BUNDLES: dict[str, tuple[Break, int, str]] = {
     "another-type": (_edit(lambda s: s.update(mediaType="application/zip")), NONE, "type"),
     "no-envelope": (_edit(lambda s: s.pop("dsseEnvelope")), NONE, ""),
     "no-signature": (_edit(lambda s: s["dsseEnvelope"].update(signatures=[])), NONE, ""),
-    "two-signatures": (_edit(lambda s: s["dsseEnvelope"].update(signatures=s["dsseEnvelope"]["signatures"] * 2)), NONE, ""),
+    "two-signatures": (_edit(lambda s: s["dsseEnvelope"]["signatures"].append({"sig": "AAAA"})), NONE, ""),
     "signature-of-zeros": (_edit(lambda s: s["dsseEnvelope"]["signatures"][0].update(sig="AAAA")), BROKEN, "signature"),
     "signature-that-is-no-base64": (_edit(lambda s: s["dsseEnvelope"]["signatures"][0].update(sig="??")), NONE, ""),
     "statement-with-a-link-missing": (_payload(lambda s: s["subject"].pop()), BROKEN, "signature"),
@@ -208,20 +223,21 @@ BUNDLES: dict[str, tuple[Break, int, str]] = {
     "statement-with-another-status": (_payload(lambda s: s["predicate"]["run"].update(status=0)), BROKEN, "signature"),
     "a-strangers-signature": (_sealed_by_a_stranger, BROKEN, "signature|key"),
     "finding-edited": (
-        _of_run("findings/accuracy.json", lambda p: p.write_text(p.read_text().replace("0.9", "0.8"))), BROKEN, "findings",
+        _of_run("findings/accuracy.json", lambda p: p.write_text(p.read_text().replace("0.9", "0.8"))), BROKEN,
+        "findings",
     ),
     "samples-gone": (_of_run("samples/accuracy.parquet", lambda p: p.unlink()), BROKEN, "samples"),
-    "a-file-more": (_of_run("findings/more.json", lambda p: p.write_text("{}") and None), BROKEN, "findings/more"),
+    "a-file-more": (_of_run("findings/more.json", lambda p: p.write_text("{}")), BROKEN, "findings/more"),
     "a-file-that-is-a-link": (
-        _of_run("card.md", lambda p: (p.unlink(), p.symlink_to("/dev/zero")) and None), BROKEN, "card",
+        _of_run("card.md", _endless), BROKEN, "card",
     ),
-    "a-file-that-is-a-pipe": (_of_run("junit.xml", lambda p: (p.unlink(), os.mkfifo(p)) and None), BROKEN, "junit"),
+    "a-file-that-is-a-pipe": (_of_run("junit.xml", _pipe), BROKEN, "junit"),
     "audit-of-another-format": (
         _of_run("audit.json", lambda p: p.write_text(json.dumps({**json.loads(p.read_text()), "format": 99}))), BROKEN,
         "audit",
     ),
-    "the-bundle-is-a-pipe": (lambda room, bundle, draw: (bundle.unlink(), os.mkfifo(bundle)) and None, NONE, ""),
-    "the-bundle-is-endless": (lambda room, bundle, draw: (bundle.unlink(), bundle.symlink_to("/dev/zero")) and None, NONE, ""),
+    "the-bundle-is-a-pipe": (_of_run("seal/run.sigstore.json", _pipe), NONE, ""),
+    "the-bundle-is-endless": (_of_run("seal/run.sigstore.json", _endless), NONE, ""),
 }  # fmt: skip
 
 
@@ -244,7 +260,9 @@ def bad_seal(base: Undisturbed, name: str, seed: int) -> Callable[[Room], None]:
 
             room.look("status", told.status == status, f"status {told.status}, not {status}: {told.out} {told.err}")
             named = [line for line in told.out.splitlines() if line.startswith("broken: ")]
-            room.look("line", any(re.search(says, line) for line in named), f"it does not say {says!r}: {told.out[-300:]}")
+            room.look(
+                "line", any(re.search(says, line) for line in named), f"it does not say {says!r}: {told.out[-300:]}"
+            )
             room.quiet(told)
 
     return act

@@ -8,6 +8,7 @@ from pathlib import Path
 from assay.audit import Audit
 from assay.errors import AssayError
 from assay.store import chain, slug, strict_json, turn, write_atomically
+from assay.store.answers import finding_of
 
 TRIES = 3  # of a writer who was disturbed by another that does not see its lock
 
@@ -30,6 +31,12 @@ def _write(audit: Audit, folder: Path) -> dict[str, str]:
 
     drawn = {row.answer.probe: drawings(row) for row in audit.rows}
     links = chain.stored(folder, [row.answer.probe for row in audit.rows])
+    for row in audit.rows:
+        if row.answer.finding is not None and finding_of(row.answer.probe) not in links:
+            raise AssayError(
+                f"The finding of {row.answer.probe!r} is gone from {str(folder)!r}: somebody moved or removed it "
+                f"meanwhile; run this again."
+            )
     for probe, some in drawn.items():
         for drawing in some:
             name = f"figures/{slug(probe)}-{slug(drawing.name)}.svg"

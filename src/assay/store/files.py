@@ -56,7 +56,9 @@ def write_atomically(path: Path, content: str | bytes) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above it; each that is new is synced into the one above."""
+    """The folder and those above it; each that is new is synced into the one above. In a run none is a link."""
+    if folder.is_symlink() and (folder.parent / "run.json").exists():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder.name!r} is a link, and may lead out of the run", str(folder))
     if folder.is_dir():
         return
     make_folder(folder.parent)
