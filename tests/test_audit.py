@@ -140,6 +140,8 @@ def test_a_question_that_breaks_loses_nothing_of_the_others(digits, tmp_path):
             raise RuntimeError("no")
 
     class Strict(Counted):
+        """Are most labels even?"""
+
         standards = (Standard(at_least=0.9),)
 
     done = assay.audit(digits, probes=[Counted(), Broken()], out=tmp_path)
