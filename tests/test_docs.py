@@ -36,8 +36,7 @@ def test_every_block_of_the_tutorial_runs(
     """One test, because it takes minutes and what it leaves behind is looked at once.
 
     Each kind of line and of block has a process of its own once; the others run in this one, which has loaded torch,
-    at a fraction of the quick budget. Figures are drawn until then, also for the audit that asks
-    every question.
+    at a fraction of the quick budget. Figures are drawn up to the first such line, so also for the audit that asks all.
     """
     monkeypatch.setitem(BUDGETS, "quick", replace(BUDGETS["quick"], samples=100, steps=5, dear=40))
     monkeypatch.syspath_prepend(str(tmp_path))
