@@ -8,12 +8,14 @@ Files are hashed as they are, comments too: the docstring of a probe is its ques
 to tell a harmless edit from another is what nobody should have to rely on.
 
 Followed are files that are neither the standard library's nor installed; of what is installed, name and version count.
+Installed is what lies in site-packages, or in a folder where an installer left its records (`pip install --target`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import re
 import sys
 import uuid
@@ -93,7 +95,7 @@ def of_modules(roots: Iterable[str], opened: Collection[str] = ()) -> Code:
             unfollowed.update(_parents(name) if module else ())
         else:
             path = _file(name, beside)
-            if path is not None and INSTALLED.intersection(path.parts) and top not in opened:
+            if path is not None and _by_installer(path) and top not in opened:
                 found.packages[top] = _version(top)
                 continue
             module = None if path is None else _read(name, path)
@@ -121,7 +123,19 @@ def is_installed(module: str) -> bool:
     if top in sys.stdlib_module_names:
         return True
     path = _file(module, [])
-    return path is not None and bool(INSTALLED.intersection(path.parts))
+    return path is not None and _by_installer(path)
+
+
+def _by_installer(path: Path) -> bool:
+    return bool(INSTALLED.intersection(path.parts)) or any(map(_holds_records, path.parents))
+
+
+@cache
+def _holds_records(folder: Path) -> bool:
+    try:
+        return any(entry.name.endswith(".dist-info") for entry in os.scandir(folder))
+    except OSError:
+        return False
 
 
 def has_file(module: str) -> bool:
@@ -220,7 +234,7 @@ def _loaded_below(folder: Path) -> list[str]:
 def is_beside(path: str, folder: str) -> bool:
     """Whether a path lies in this folder or below, and is neither Python's nor installed there nor Assay's."""
     place = Path(path)
-    if not place.is_relative_to(folder) or INSTALLED.intersection(place.parts):
+    if not place.is_relative_to(folder) or _by_installer(place):
         return False
     others = (sys.prefix, sys.base_prefix, str(Path(__file__).parent))
     return not any(place.is_relative_to(o) and not Path(folder).is_relative_to(o) for o in others)
