@@ -139,9 +139,16 @@ def test_a_question_that_breaks_loses_nothing_of_the_others(digits, tmp_path):
         def ask(self, subject, run):
             raise RuntimeError("no")
 
+    class Strict(Counted):
+        """Are most labels even?"""
+
+        standards = (Standard(at_least=0.9),)
+
     done = assay.audit(digits, probes=[Counted(), Broken()], out=tmp_path)
     assert [r.verdict for r in done.rows] == ["pass", "not asked"]
     assert done.status == 2
+    failing = assay.audit(digits, probes=[Strict(), Broken()])
+    assert (failing.rows[0].verdict, failing.status) == ("fail", 2)  # no verdict on what is not complete
     assert json.loads((done.folder / "audit.json").read_text())["rows"][1]["why"].startswith("RuntimeError: no")
     assert assay.open_audit(done.folder).rows[1].answer.why == done.rows[1].answer.why
 

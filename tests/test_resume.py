@@ -1,14 +1,14 @@
 """Killed at any moment and started again, an audit goes on where it was and ends with the same numbers.
 
-A process that has already loaded torch is forked for each attempt, so that ten kills cost seconds and fall into the
-audit and not into the import. Each attempt is a process of its own with the real command line, ended by SIGKILL.
+A process that has already loaded torch is forked for each attempt, so that a kill costs little and falls into the
+audit and not into the import. Each attempt is a process of its own with the real command line, ended by SIGKILL. Its
+figures are written as the numbers of their views: the same files, and no time spent on drawing what nobody looks at.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -39,11 +39,13 @@ def build():
 """
 
 FORKER = """
-import json, os, signal, sys, time
+import dataclasses, json, os, signal, sys, time
 import torch
 torch.set_num_threads(1)
 from assay import cli, shelf
+from assay.report import page
 
+page.draw = lambda view, key: f"<svg>{key}: {json.dumps(dataclasses.asdict(view), default=str)}</svg>"
 for probe in PROBES:
     shelf.load("probes", probe)
 
@@ -53,14 +55,15 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 def command(words, kill_at_rename=None):
     os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.argv = ["assay", *words]
-    renames, replace = 0, os.replace
+    renamed, replace = [], os.replace
 
-    def counted(*paths):
-        nonlocal renames
-        renames += 1
-        if renames == kill_at_rename:
+    def counted(old, new):
+        renamed.append(str(new))
+        if len(renamed) == kill_at_rename:
             os.kill(os.getpid(), signal.SIGKILL)
-        replace(*paths)
+        replace(old, new)
+        with open("renamed.json", "w") as file:
+            json.dump(renamed, file)
 
     os.replace = counted
     cli.main(guarded=False)
@@ -157,45 +160,39 @@ def content(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def seconds(forker: Forker) -> float:
-    """How long an undisturbed run takes, which stands in its folder."""
+def undisturbed(forker: Forker) -> tuple[float, list[Path]]:
+    """How long an undisturbed run takes, which stands in its folder, and the files that it put in their place."""
     start = time.perf_counter()
     assert forker.run(*AUDIT, "--out", "undisturbed") in (0, 1, 3), forker.said
     assert "known from before" not in forker.said
-    return time.perf_counter() - start
+    took = time.perf_counter() - start
+    return took, [Path(path) for path in json.loads((forker.folder / "renamed.json").read_text())]
 
 
-def test_ten_kills_change_nothing(forker: Forker, seconds: float) -> None:
-    wanted = measures(forker.folder / "undisturbed")
+def test_kills_change_nothing(forker: Forker, undisturbed: tuple[float, list[Path]]) -> None:
+    seconds, renamed = undisturbed
+    wanted, whole = measures(forker.folder / "undisturbed"), files(forker.folder / "undisturbed")
     assert set(wanted) == set(PROBES)
     assert {row[0] for row in wanted.values()} == {"asked"}
 
-    # Five of the ten moments are drawn from the clock, and five from how far the asking has come: how many of its files
-    # are written. Drawing figures takes most of the time, so the clock alone would hardly ever hit between two answers.
-    moments = random.Random(20)
-    asking = sum(
-        1
-        for path in (forker.folder / "undisturbed").rglob("*")
-        if path.parent.name in ("findings", "samples", "witnesses")
-    )
-    kills, kept = 0, set()
-    for trial in range(15):
+    # Five kills fall where a file is put in its place: before the first answer, before the second and the third, at the
+    # first file of the report and at the last. After each the command is killed once more, by the clock.
+    first, second, third = (k for k, path in enumerate(renamed, 1) if path.parent.name == "findings")
+    kept, kills = [], 0
+    for trial, at in enumerate((first, second, third, third + 1, len(renamed))):
         out = forker.folder / f"killed-{trial}"
-        at = 2 + int((trial % 5 + moments.random()) * asking / 5)  # the first rename is that of run.json
         assert forker.run(*AUDIT, "--out", out.name, kill_at_rename=at) == -signal.SIGKILL
-        kept.add(len(list(out.glob("*/findings/*.json"))))
-        ended = forker.run(*AUDIT, "--out", out.name, kill_after=moments.uniform(0, seconds))
-        kills += 1 + (ended == -signal.SIGKILL)
+        kept.append(len(list(out.glob("*/findings/*.json"))))
+        assert not list(out.glob("*/audit.json"))
+        kills += forker.run(*AUDIT, "--out", out.name, kill_after=seconds * (4 - trial) / 10) == -signal.SIGKILL
         assert forker.run(*AUDIT, "--out", out.name) in (0, 1, 3), forker.said
         assert measures(out) == wanted
-        assert files(out) == files(forker.folder / "undisturbed")
-        if kills >= 10 and trial >= 4:
-            break
-    assert kills >= 10
-    assert len(kept) >= 3, f"the kills fell only where {kept} answers were known"
+        assert files(out) == whole
+    assert kept == [0, 1, 2, 3, 3]
+    assert kills, "the clock never fell into a run"
 
 
-@pytest.mark.usefixtures("seconds")
+@pytest.mark.usefixtures("undisturbed")
 def test_a_finished_audit_asks_nothing_again(forker: Forker) -> None:
     out = forker.folder / "undisturbed"
     findings = sorted(out.glob("*/findings/*.json"))

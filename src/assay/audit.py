@@ -109,12 +109,12 @@ class Audit:
 
     @property
     def status(self) -> int:
-        """0 all pass, 1 any fails, 3 none fails but some cannot be told, 2 something broke and nothing failed."""
+        """2 a question broke, and the audit is not complete; else 1 any fails, 3 some cannot be told, 0 all pass."""
         verdicts = [row.verdict for row in self.rows]
-        if "fail" in verdicts:
-            return 1
         if any(row.answer.status == "failed" for row in self.rows):
             return 2
+        if "fail" in verdicts:
+            return 1
         return 3 if "cannot tell" in verdicts else 0
 
     def row(self, probe: str) -> Judged:

@@ -275,9 +275,9 @@ def audit(
 ) -> None:
     """Ask many questions, judge the answers, write a report.
 
-    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input. A limit of
-    yours on a question that was not asked cannot be told; one that can never apply to the subject is bad input.
-    A run that was stopped goes on where it was.
+    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input and where a
+    question broke. A limit of yours on a question that was not asked cannot be told; one that can never apply to the
+    subject is bad input. A run that was stopped goes on where it was.
 
     Example: assay audit model.pt2 --data images/ --standards assay.toml
     """

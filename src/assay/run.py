@@ -69,6 +69,9 @@ Work = Callable[[Shard], "Mapping[str, Tensor]"]
 KEPT_BYTES = 128 * 2**20
 """The most that is held of a column whose rows are as large as inputs: whole sets of them do not fit into memory."""
 
+HELD_BYTES = 256 * 2**20
+"""The most that is held of inputs that are wanted again and again; more of them are taken anew each time."""
+
 BATCH_BYTES = 32 * 2**20
 
 
@@ -214,6 +217,15 @@ class Run:
                 few=few or {},
                 room=room,
             )
+
+    def rows(self, subject: Subject, split: str, indices: NDArray[np.int64], about: str) -> Data:
+        """Inputs of a split that are wanted again and again, seen to be in bounds: held in memory where they fit."""
+        from assay.data.arrays import Arrays
+        from assay.data.held_out import Part
+
+        fits = 4 * len(indices) * math.prod(subject.inputs.shape) <= HELD_BYTES
+        found = self.map(lambda s: {"y": s.y} | ({"x": s.x} if fits else {}), subject, split, indices, about)
+        return Arrays(found["x"], found["y"]) if fits else Part(subject.data[split], indices)
 
     def predict(
         self, subject: Subject, split: str, indices: NDArray[np.int64], about: str

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.strangers import chimeras, far_outliers, glyphs, jigsaws, near_outliers, resize
+from assay.data.arrays import Arrays
+from assay.data.strangers import Made, Making, chimeras, far_kinds, far_outliers, glyphs, jigsaws, near_kinds, resize
 from assay.errors import AssayError
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def near_outliers(x: Tensor, y: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+    kinds = near_kinds(Arrays(x, y), tuple(x.shape[1:]))
+    return {kind: make(np.arange(len(x)), rng=rng) for kind, make in kinds.items()}
 
 
 def pictures(n: int, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -78,7 +86,7 @@ def test_a_chimera_is_half_of_one_input_and_half_of_one_of_another_class() -> No
 def test_mixed_values_keep_each_values_own_distribution_and_nothing_between_them() -> None:
     base = torch.randn(400, 1, generator=seeded())
     x = torch.cat([base, base, 5 + base], 1)
-    made = near_outliers(x, torch.zeros(400), rng=seeded())["mixed values"]
+    made = near_outliers(x, torch.zeros(400, dtype=torch.int64), rng=seeded())["mixed values"]
     assert torch.equal(made.sort(0).values, x.sort(0).values)
     assert abs(float(torch.corrcoef(made.T)[0, 1])) < 0.2
     assert float(torch.corrcoef(x.T)[0, 1]) == pytest.approx(1)
@@ -111,9 +119,31 @@ def test_resizing_keeps_a_constant_picture() -> None:
 
 
 def test_bad_input_gets_one_line() -> None:
-    with pytest.raises(AssayError, match=r"labels \(3,\); give two inputs or more"):
-        near_outliers(torch.rand(2, 4), torch.zeros(3), rng=seeded())
-    with pytest.raises(AssayError, match="count=0; want low below high, and at least one"):
+    with pytest.raises(AssayError, match="Got 1 input to make near outliers of; give two inputs or more"):
+        near_outliers(torch.rand(1, 4), torch.zeros(1, dtype=torch.int64), rng=seeded())
+    with pytest.raises(AssayError, match="count=0; want at least one"):
         far_outliers((4,), 0, rng=seeded())
     with pytest.raises(AssayError, match="Got bounds 1 to 0"):
         far_outliers((4,), 3, bounds=(1.0, 0.0), rng=seeded())
+
+
+def test_one_block_is_what_is_made_at_once_and_several_are_the_same_whenever_they_are_taken() -> None:
+    x, y = pictures(30, 1, 6, 6), torch.arange(30) // 29  # all but one of a class
+    sizes: list[int] = []
+    for kind, make in near_kinds(Arrays(x, y), (1, 6, 6)).items():
+        whole = Made(make, 30, block=30, rng=seeded(3))
+        assert torch.equal(whole.take(np.arange(30))[0], make(np.arange(30), rng=seeded(3))), kind
+
+        def noted(rows: NDArray[np.int64], *, rng: torch.Generator, make: Making = make) -> Tensor:
+            sizes.append(len(rows))
+            return make(rows, rng=rng)
+
+        parts, again = (Made(noted, 30, block=7, rng=seeded(3)) for _ in range(2))
+        all_at_once = parts.take(np.arange(30))[0]
+        backwards = torch.cat([again.take(np.array([i]))[0] for i in range(29, -1, -1)]).flip(0)
+        assert torch.equal(all_at_once, backwards)
+        assert len(all_at_once.flatten(1).unique(dim=0)) == 30
+    assert set(sizes) == {6}  # five blocks, none of them a rest
+    make_far = far_kinds((1, 6, 6))["uniform noise"]
+    far = Made(lambda rows, *, rng: make_far(len(rows), rng=rng), 30, block=7, rng=seeded())
+    assert len(far.take(np.arange(30))[0].flatten(1).unique(dim=0)) == 30

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from assay.audit import open_audit
+from assay.errors import AssayError
 from assay.finding import Finding, Measure
 from assay.report import words, write
 from assay.report.card import card
@@ -235,8 +236,15 @@ def test_writing_leaves_everything_and_reading_renders_the_same_page(small, tmp_
 
 
 def test_hostile_audits_are_written_below_their_folder_only(hostile, tmp_path):
-    write(hostile, tmp_path / "run")
-    assert {p.name for p in tmp_path.iterdir()} == {"run"}
+    with pytest.raises(AssayError, match="is no file name"):
+        write(hostile, tmp_path / "refused")
+    assert not list(tmp_path.rglob("*.svg"))
+    rows = tuple(
+        dataclasses.replace(r, answer=dataclasses.replace(r.answer, probe=f"plain-{i}"))
+        for i, r in enumerate(hostile.rows)
+    )
+    write(dataclasses.replace(hostile, rows=rows), tmp_path / "run")  # the names of its views are hostile still
+    assert {p.name for p in tmp_path.iterdir()} <= {"run", "refused"}
     assert len(list((tmp_path / "run" / "figures").iterdir())) == 5
 
 

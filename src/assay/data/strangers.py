@@ -16,7 +16,8 @@ nothing with them. None needs a file beyond those that scikit-learn brings, and 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,49 +25,117 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.held_out import Labelled
 from assay.errors import AssayError, ShapeError
 
 Bounds = tuple[float, float]
 Shape = tuple[int, ...]
+
+
+class Far(Protocol):
+    def __call__(self, count: int, *, rng: torch.Generator) -> Tensor: ...  # -> n *d
+
+
+class Making(Protocol):
+    def __call__(self, rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor: ...  # n -> n *d
+
 
 SIDE = 32  # pixels of a glyph before it is brought to size
 DOTS = 12  # points that stand for a stroke
 PEN = 0.05  # half the width of a stroke, where a glyph is 1 wide
 
 
-def near_outliers(x: Tensor, y: Tensor, *, rng: torch.Generator) -> dict[str, Tensor]:  # n *d, n -> kind: n *d
-    """As many outliers of each near kind as there are inputs; all values are values of `x`."""
-    if len(x) < 2 or y.shape != x.shape[:1]:
-        raise ShapeError(f"Got inputs of shape {tuple(x.shape)}, labels {tuple(y.shape)}; give two inputs or more.")
-    if not is_image(x.shape[1:]):
-        rows = torch.rand(len(x), x[0].numel(), generator=rng).argsort(0).to(x.device)  # of each value, a shuffle
-        return {"mixed values": x.flatten(1).gather(0, rows).view_as(x)}
-    return {"jigsaws": jigsaws(x, rng=rng), "chimeras": chimeras(x, y, rng=rng)}
+def near_kinds(parents: Labelled, shape: Shape) -> dict[str, Making]:
+    """How the near outliers of some rows of the parents are made, of each kind that this shape allows.
+
+    All values are values of parents.
+    """
+    if len(parents) < 2:
+        raise ShapeError(f"Got {len(parents)} input to make near outliers of; give two inputs or more.")
+
+    def jigsaw(rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+        return jigsaws(parents.take(rows)[0], rng=rng)
+
+    def chimera(rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+        x, y = parents.take(rows)
+        return halves(x, parents.take(partners(y, torch.as_tensor(parents.labels), rng=rng).numpy())[0], rng=rng)
+
+    def mixed(rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+        return mixed_values(parents.take(rows)[0], rng=rng)
+
+    return {"jigsaws": jigsaw, "chimeras": chimera} if is_image(shape) else {"mixed values": mixed}
 
 
 def far_outliers(
     shape: Shape, count: int, *, bounds: Bounds = (0.0, 1.0), rng: torch.Generator
 ) -> dict[str, Tensor]:  # kind: n *d
     """`count` outliers of each far kind that this shape allows."""
+    if count < 1:
+        raise AssayError(f"Got count={count}; want at least one outlier of a kind.")
+    return {kind: make(count, rng=rng) for kind, make in far_kinds(shape, bounds=bounds).items()}
+
+
+def far_kinds(shape: Shape, *, bounds: Bounds = (0.0, 1.0)) -> dict[str, Far]:
+    """How any number of far outliers of each kind that this shape allows are made."""
     low, high = bounds
-    if not low < high or count < 1:
-        raise AssayError(f"Got bounds {low:g} to {high:g} and count={count}; want low below high, and at least one.")
-    found: dict[str, Tensor] = {}
-    if is_image(shape):
-        c, h, w = shape
-        found = {
-            "digits": digits(c, h, w, count, rng=rng),
-            "photographs": photographs(c, h, w, count, rng=rng),
-            "glyphs": glyphs(c, h, w, count, rng=rng),
-        }
-    found["uniform noise"] = torch.rand(count, *shape, generator=rng)
-    found["gaussian noise"] = (0.5 + 0.25 * torch.randn(count, *shape, generator=rng)).clamp(0, 1)
-    return {kind: (low + (high - low) * x).clamp(low, high) for kind, x in found.items()}
+    if not low < high:
+        raise AssayError(f"Got bounds {low:g} to {high:g}; want low below high.")
+    kinds = [digits, photographs, glyphs] if is_image(shape) else []
+    plain: dict[str, Far] = {kind.__name__: partial(kind, *shape) for kind in kinds}
+    plain["uniform noise"] = lambda count, *, rng: torch.rand(count, *shape, generator=rng)
+    plain["gaussian noise"] = lambda count, *, rng: (0.5 + 0.25 * torch.randn(count, *shape, generator=rng)).clamp(0, 1)
+
+    def within(make: Far, count: int, *, rng: torch.Generator) -> Tensor:
+        return (low + (high - low) * make(count, rng=rng)).clamp(low, high)
+
+    return {kind: partial(within, make) for kind, make in plain.items()}
+
+
+class Made:
+    """Outliers that are made when they are taken, in blocks, where all of them would be too many to hold.
+
+    `make(rows, rng=...)` gives those of some rows. All in one block are made at once and held. Each of several blocks
+    has a seed of its own, drawn at the start, and the block that was last taken is held.
+    """
+
+    classes: tuple[str, ...] | None = None
+
+    def __init__(self, make: Making, count: int, *, block: int, rng: torch.Generator) -> None:
+        blocks = -(-count // block)
+        self.make, self.block = make, -(-count // blocks)  # none is left with a row or two
+        self.labels = np.zeros(count, dtype=np.int64)
+        self.seeds = torch.randint(2**62, (blocks,), generator=rng).tolist() if blocks > 1 else [0]
+        self.held = (0, self._made(0, rng if blocks == 1 else None))
+
+    def _made(self, block: int, rng: torch.Generator | None = None) -> Tensor:
+        rows = np.arange(len(self))[block * self.block : (block + 1) * self.block]
+        return self.make(rows, rng=rng or torch.Generator().manual_seed(self.seeds[block])).contiguous()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        rows = np.arange(len(self))[indices]
+        x = torch.empty(len(rows), *self.held[1].shape[1:])
+        for block in np.unique(rows // self.block).tolist():
+            if block != self.held[0]:
+                self.held = (block, self._made(block))
+            here = rows // self.block == block
+            x[torch.from_numpy(here)] = self.held[1][torch.from_numpy(rows[here] - block * self.block)]
+        return x, torch.zeros(len(rows), dtype=torch.int64)
+
+    def fingerprint(self) -> str:
+        return f"made {len(self)} {self.block} {self.seeds}"
 
 
 def is_image(shape: Shape) -> bool:
     """One or three channels of at least two rows and columns."""
     return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 2
+
+
+def mixed_values(x: Tensor, *, rng: torch.Generator) -> Tensor:  # n *d -> n *d
+    rows = torch.rand(len(x), x[0].numel(), generator=rng).argsort(0).to(x.device)  # of each value, a shuffle
+    return x.flatten(1).gather(0, rows).view_as(x)
 
 
 def jigsaws(x: Tensor, *, rng: torch.Generator) -> Tensor:  # n c h w -> n c h w
@@ -78,10 +147,19 @@ def jigsaws(x: Tensor, *, rng: torch.Generator) -> Tensor:  # n c h w -> n c h w
 
 def chimeras(x: Tensor, y: Tensor, *, rng: torch.Generator) -> Tensor:  # n c h w, n -> n c h w
     """Each input with half of another; of the inputs of other classes every one is as likely."""
-    apart = (y[:, None] != y).float().cpu()  # n n
+    return halves(x, x[partners(y, y, rng=rng).to(x.device)], rng=rng)
+
+
+def partners(y: Tensor, among: Tensor, *, rng: torch.Generator) -> Tensor:  # n, m -> n
+    """For each label one of another class."""
+    apart = (y[:, None] != among).float().cpu()  # n m
     if not bool(apart.any(1).all()):
-        raise AssayError(f"All {len(y)} inputs are of class {int(y[0])}; a chimera wants two classes.")
-    other = x[torch.multinomial(apart, 1, generator=rng)[:, 0].to(x.device)]
+        raise AssayError(f"All {len(among)} inputs are of class {int(among[0])}; a chimera wants two classes.")
+    return torch.multinomial(apart, 1, generator=rng)[:, 0]
+
+
+def halves(x: Tensor, other: Tensor, *, rng: torch.Generator) -> Tensor:  # n c h w, n c h w -> n c h w
+    """The left or the upper half of each, and the other half of the other."""
     beside = torch.cat([x[..., : x.shape[3] // 2], other[..., x.shape[3] // 2 :]], 3)
     above = torch.cat([x[:, :, : x.shape[2] // 2], other[:, :, x.shape[2] // 2 :]], 2)
     return torch.where(torch.randint(2, (len(x), 1, 1, 1), generator=rng).to(x.device) == 0, beside, above)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.arrays import Arrays
-from assay.data.strangers import far_outliers, near_outliers
+from assay.data.held_out import Part
+from assay.data.strangers import Far, Made, far_kinds, near_kinds
 from assay.errors import AssayError
 from assay.finding import (
     Alarm,
@@ -51,6 +52,7 @@ from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
 from assay.probe import Probe
+from assay.run import HELD_BYTES, batch_of
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -193,14 +195,21 @@ class DoesItKnow(Probe):
         test = subject.data["test"]
         unused = np.setdiff1d(np.arange(len(test)), index)
         base = unused if len(unused) >= each else np.arange(len(test))
-        x, y = test.take(base[torch.randperm(len(base), generator=rng)[:each].numpy()])
-        bounds = (subject.inputs.low, subject.inputs.high)
-        far = far_outliers(subject.inputs.shape, each, bounds=bounds, rng=rng)
+        parents = base[torch.randperm(len(base), generator=rng)[:each].numpy()]
+        shape, bounds = subject.inputs.shape, (subject.inputs.low, subject.inputs.high)
+
+        def far(make: Far, rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+            return make(len(rows), rng=rng)
+
+        near, block = near_kinds(Part(test, parents), shape), batch_of(shape)
+        made = {
+            k: Made(partial(far, m), each, block=block, rng=rng) for k, m in far_kinds(shape, bounds=bounds).items()
+        }
         if set(subject.task.classes) & set("0123456789"):
-            far.pop("digits", None)  # they may be what it was made for
+            made.pop("digits", None)  # they may be what it was made for
         groups: dict[str, dict[str, Data]] = {
-            name: {kind: Arrays(rows, np.zeros(len(rows), dtype=np.int64)) for kind, rows in made.items()}
-            for name, made in ((NEAR, near_outliers(x, y, rng=rng)), (FAR, far))
+            NEAR: {k: Made(make, len(parents), block=block, rng=rng) for k, make in near.items()},
+            FAR: dict(made),
         }
         if "outliers" in subject.data:
             groups[YOURS] = {"as given": subject.data["outliers"]}
@@ -212,9 +221,11 @@ class DoesItKnow(Probe):
             return Arrays(np.zeros((0, *subject.inputs.shape), dtype=np.float32), np.zeros(0, dtype=np.int64)), 0
         index = run.pick(subject.data["test"], ATTACKED * run.budget.steps)
         steps = -(-run.budget.steps // 2)  # noticing is asked about, not the last input that can be broken
-        rows = run.map(partial(self._attack, subject, steps), subject, "test", index, "attacked inputs")
-        fell = rows["fell"]
-        return Arrays(rows["x"][fell], np.asarray(rows["label"])[fell]), int(rows["right"].sum())
+        rows = run.map(
+            partial(self._attack, subject, steps), subject, "test", index, "attacked inputs",
+            few={"x": "fell"}, room=HELD_BYTES,
+        )  # fmt: skip
+        return Arrays(rows["x"], np.asarray(rows["label"])[rows["x at"]]), int(rows["right"].sum())
 
     def _attack(self, subject: Subject, steps: int, shard: Shard) -> Mapping[str, Tensor]:
         found = pgd(
@@ -656,16 +667,17 @@ def _pictures(
 def _leaks(subject: Subject, run: Run, doubts: tuple[str, ...]) -> list[Alarm]:
     """Outliers that stand bit for bit in the data that the model was made or is tested with are none."""
     given, alarms = subject.data["outliers"], []
-    ours = {_digest(x): i for start in range(0, len(given), 1024) for i, x in _rows(given, start)}
+    batch = batch_of(subject.inputs.shape)
+    ours = {_digest(x): i for start in range(0, len(given), batch) for i, x in _rows(given, start, batch)}
     for split in ("train", "test"):
         data = subject.data.get(split)
         if data is None:
             continue
         with run.progress(f"looking for outliers in {split!r}", len(data)) as tick:
             leaked = set()
-            for start in range(0, len(data), 1024):
-                leaked |= {ours[d] for d in (_digest(x) for _, x in _rows(data, start)) if d in ours}
-                tick(min(1024, len(data) - start))
+            for start in range(0, len(data), batch):
+                leaked |= {ours[d] for d in (_digest(x) for _, x in _rows(data, start, batch)) if d in ours}
+                tick(min(batch, len(data) - start))
         if leaked:
             says = (
                 f"{share(len(leaked), len(given))} of the inputs in 'outliers' stand in {split!r} too (for example "
@@ -675,8 +687,8 @@ def _leaks(subject: Subject, run: Run, doubts: tuple[str, ...]) -> list[Alarm]:
     return alarms
 
 
-def _rows(data: Data, start: int) -> list[tuple[int, NDArray[np.float32]]]:
-    index = np.arange(start, min(start + 1024, len(data)))
+def _rows(data: Data, start: int, batch: int) -> list[tuple[int, NDArray[np.float32]]]:
+    index = np.arange(start, min(start + batch, len(data)))
     return list(zip(index.tolist(), data.take(index)[0].numpy(), strict=True))
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.3  # of the budget's inputs, because each of them is attacked on every model
 SEEDS = 4  # training inputs whose labels a substitute starts from, for each input that is attacked
+SIGNS_BYTES = 2**28  # the most that is held of what it makes of them, a quarter of a byte a value
 ALIKE = 0.7  # a substitute that agrees less often says little about the model
 ITSELF = "this model"
 
@@ -86,7 +87,8 @@ class DoesItTransfer(Probe):
         wanted = None if run.budget.samples is None else math.ceil(SHARE * run.budget.samples)
         index = run.pick(subject.data["test"], wanted)
         if "train" in subject.data:
-            split, seeds = "train", run.pick(subject.data["train"], SEEDS * len(index))
+            room = max(1, SIGNS_BYTES * 4 // math.prod(subject.inputs.shape))
+            split, seeds = "train", run.pick(subject.data["train"], min(SEEDS * len(index), room))
         else:
             split, seeds, index = "test", index[::2], index[1::2]
             if not len(index):
@@ -315,7 +317,7 @@ def _sick(sick: NDArray[np.generic], names: list[str]) -> tuple[Alarm, ...]:
 
 
 def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64]) -> dict[str, nn.Module]:
-    x = run.map(lambda shard: {"x": shard.x}, subject, split, seeds, "inputs for the substitutes")["x"]
+    x = run.rows(subject, split, seeds, "inputs for the substitutes")
     bounds, kinds = (subject.inputs.low, subject.inputs.high), list[Kind](["mlp"])
     if subject.inputs.is_image:
         kinds.insert(0, "cnn")
@@ -323,9 +325,8 @@ def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64
     with run.progress("teaching substitutes", len(kinds)) as tick:
         for kind in kinds:
             student = small_substitute(kind, subject.inputs.shape, len(subject.task.classes), bounds=bounds, rng=rng)
-            given = torch.as_tensor(x, device=run.device)
             learned[f"substitute {kind.upper()}"] = learn_substitute(
-                subject.predict, given, substitute=student, rounds=1, epochs=6, bounds=bounds, rng=rng
+                subject.predict, x, substitute=student, rounds=1, epochs=6, bounds=bounds, device=run.device, rng=rng
             ).model
             tick(1)
     return learned

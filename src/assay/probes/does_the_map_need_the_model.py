@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table
 from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
@@ -123,7 +122,7 @@ class DoesTheMapNeedTheModel(Probe):
         While a probe asks, the subject's weights collect no gradients, so that a copy has to be told to.
         """
         train, steps, rng = subject.data["train"], run.budget.steps, run.rng()
-        rows = Arrays(*train.take(run.pick(train, LEARNT * steps)))
+        rows = run.rows(subject, "train", run.pick(train, LEARNT * steps), "inputs to train it on")
         blank = copy.deepcopy(subject.model).requires_grad_(True)
         losses: list[float] = []
 

@@ -22,6 +22,7 @@ from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layer
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
 from assay.methods.certify.steepest import steepest_secant
 from assay.probe import Need, Probe
+from assay.run import batch_of
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -255,7 +256,7 @@ class HowSteep(Probe):
         """The network is too large to be searched: what was seen at some inputs, and what needs no search."""
         index = run.pick(subject.data["test"], self.inputs or SEEN * run.budget.steps)
         rows = run.map(
-            lambda s: {"label": s.y, "gradient": _spectral(jacobian(subject.model, s.x).flatten(2).double())},
+            lambda s: {"label": s.y, "gradient": _steepest(subject, s.x)},
             subject,
             "test",
             index,
@@ -292,6 +293,12 @@ class HowSteep(Probe):
             views=(_seen(gradient),),
             alarms=(blocked,),
         )
+
+
+def _steepest(subject: Subject, x: Tensor) -> Tensor:  # n *d -> n
+    """The largest singular value of each input's gradients, of as many inputs at once as a batch has room for."""
+    some = torch.split(x, batch_of((len(subject.task.classes), *subject.inputs.shape)))
+    return torch.cat([_spectral(jacobian(subject.model, part).flatten(2).double()) for part in some])
 
 
 def _short(value: float) -> str:

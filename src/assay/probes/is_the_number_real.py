@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
@@ -17,6 +16,7 @@ from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, examine, read
 from assay.methods.attack.transfer import learn_substitute, small_substitute
 from assay.probe import Need, Probe
+from assay.run import batch_of
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -167,17 +167,20 @@ class IsTheNumberReal(Probe):
         """The class means, where every class is there, and a substitute that learned the subject's answers."""
         split = "train" if "train" in subject.data else "test"
         index, classes = run.pick(subject.data[split], count), len(subject.task.classes)
-        rows = run.map(lambda s: {"x": s.x, "y": s.y}, subject, split, index, "inputs to learn from")
-        x, y = (torch.as_tensor(rows[name], device=run.device) for name in ("x", "y"))
+        rows = run.rows(subject, split, index, "inputs to learn from")
         bounds, rng = (subject.inputs.low, subject.inputs.high), run.rng()
         student = small_substitute(
             "cnn" if subject.inputs.is_image else "mlp", subject.inputs.shape, classes, bounds=bounds, rng=rng
         )
         with run.progress("teaching a substitute", 1) as tick:
-            learned = learn_substitute(subject.predict, x, substitute=student, rounds=1, bounds=bounds, rng=rng)
+            learned = learn_substitute(
+                subject.predict, rows, substitute=student, rounds=1, bounds=bounds, device=run.device, rng=rng
+            )
             tick(1)
-        every_class = len(np.unique(rows["y"])) == classes
-        return class_means([(x, y)], classes=classes) if every_class else None, learned.model
+        if len(np.unique(rows.labels)) < classes:
+            return None, learned.model
+        batch = batch_of(subject.inputs.shape)
+        return class_means(rows, classes=classes, batch=batch).to(run.device), learned.model
 
     def _examine(
         self, subject: Subject, steps: int, means: Tensor | None, substitute: nn.Module, shard: Shard

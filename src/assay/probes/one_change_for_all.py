@@ -37,12 +37,12 @@ from assay.standard import Standard
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
-    from assay.subject import Subject
+    from assay.subject import Data, Subject
 
 SHARES = (1.0, 2.0, 4.0)
 """Where the curve is drawn, in budgets."""
 MOST_CLASSES = 20  # a change towards each class is made up to here
-MADE_ON = 2000  # inputs, at most: those of one change are held in memory together
+MADE_ON = 2000  # inputs, at most
 FEWEST = 100  # inputs to make it on, below which it may know them too well
 HEADLINE = "error under one change"
 NO = -1  # in place of a class: the output is NaN
@@ -75,8 +75,8 @@ class OneChangeForAll(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         split, makers, index = self._halves(subject, run)
-        made_on = run.map(lambda s: {"x": s.x, "y": s.y}, subject, split, makers, "inputs to make the change on")
-        x, y = (torch.as_tensor(made_on[name]).to(run.device) for name in ("x", "y"))
+        x = run.rows(subject, split, makers, "inputs to make the change on")
+        y = torch.as_tensor(x.labels, device=run.device)
         k = len(subject.task.classes)
         towards = tuple(range(k)) if k <= MOST_CLASSES else ()
         with run.progress("making one change for all", len(SHARES) + len(towards)) as tick:
@@ -120,7 +120,7 @@ class OneChangeForAll(Probe):
             )
         return "test", makers, judges
 
-    def _make(self, subject: Subject, run: Run, x: Tensor, y: Tensor, radius: float, target: int | None) -> Universal:
+    def _make(self, subject: Subject, run: Run, x: Data, y: Tensor, radius: float, target: int | None) -> Universal:
         """One change; towards a class, where there are many to make, with less effort."""
         steps, batch = self._effort(run)
         return universal(

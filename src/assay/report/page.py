@@ -6,6 +6,7 @@ import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
     )
 
 
+@cache
 def environment() -> Environment:
     """Templates that escape whatever they are given and refuse what is not there."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

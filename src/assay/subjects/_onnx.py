@@ -59,6 +59,8 @@ class Rebuilt(nn.Module):
 
 def open_onnx(path: Path) -> OnnxModel:
     """An onnxruntime session on the CPU for a model with one input and one output."""
+    # Builds for some systems send events to their maker from the moment of the import; no request is ever made here.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as e:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.attack.attacked import Attacked, Model, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, wide
 from assay.methods.attack.loss import Goal
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """Inputs with their labels, any part of which can be had by number."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, index: NDArray[Any], /) -> tuple[Tensor, Tensor]: ...
-
+from assay.methods.attack.rows import Rows
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # (n *d, n), and again
 

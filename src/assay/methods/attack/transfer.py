@@ -15,13 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.attack.attacked import Attacked, Model, Slope, refuse_nan
 from assay.methods.attack.loss import Goal, own
+from assay.methods.attack.rows import Rows, taken
 
 Attack = Callable[[Model, Tensor, Tensor], Attacked]  # (model, n *d, n); such as partial(pgd, radius=r, leave=False)
 Kind = Literal["cnn", "mlp"]
@@ -34,7 +37,7 @@ class Learned(NamedTuple):
 
 def learn_substitute(
     victim: Model,
-    seeds: Tensor,
+    seeds: Tensor | Rows,
     *,
     substitute: nn.Module,
     rounds: int = 2,
@@ -43,34 +46,36 @@ def learn_substitute(
     lr: float = 3e-3,
     batch: int = 64,
     bounds: tuple[float, float] = (0.0, 1.0),
+    device: torch.device | str | None = None,
     rng: torch.Generator,
 ) -> Learned:
     """Train `substitute` in place on the victim's labels of `seeds` and of what it makes of them: n *d -> Learned.
 
     Each of the `rounds` doubles the points; `reach` is lambda above, `epochs` are per round and one more set of them
-    at the end. The module's own random numbers, if it has any (dropout), come from torch's global generator.
+    at the end. Seeds that are no tensor are taken a batch at a time, to `device`. The module's own random numbers, if
+    it has any (dropout), come from torch's global generator.
     """
     if len(seeds) == 0 or rounds < 0 or epochs < 1 or batch < 1:
         raise AssayError(
             f"A substitute needs at least 1 seed, rounds >= 0, epochs >= 1, batch >= 1; got {len(seeds)} seeds, "
             f"{rounds=}, {epochs=}, {batch=}."
         )
-    x = seeds.detach()
-    labels = _labels(victim, x, batch)
+    x = _Points(seeds, reach, bounds, seeds.device if isinstance(seeds, Tensor) else torch.device(device or "cpu"))
+    labels = _labels(victim, x, range(len(x)), batch)
     substitute.to(x.device).requires_grad_(True)
     adam = torch.optim.Adam(substitute.parameters(), lr)
     for r in range(rounds + 1):
         substitute.train()
         for _ in range(epochs):
             for rows in _parts(torch.randperm(len(x), generator=rng, device=rng.device).to(x.device), batch):
-                cost = F.cross_entropy(substitute(x[rows]), labels[rows])
+                cost = F.cross_entropy(substitute(x.take(rows)), labels[rows])
                 adam.zero_grad()
                 torch.autograd.backward(cost)
                 adam.step()
         substitute.eval()
         if r < rounds:
-            new = _augment(substitute, x, labels, reach, batch).clamp_(*bounds)
-            x, labels = torch.cat([x, new]), torch.cat([labels, _labels(victim, new, batch)])
+            x.steps.append(_directions(substitute, x, labels, batch))
+            labels = torch.cat([labels, _labels(victim, x, range(len(labels), len(x)), batch)])
     adam.zero_grad()
     return Learned(substitute.requires_grad_(False), len(x))
 
@@ -149,20 +154,58 @@ class Centred(nn.Module):
         return (2 * x - self.low - self.high) / (self.high - self.low)
 
 
-def _labels(victim: Model, x: Tensor, batch: int) -> Tensor:
-    """All that the victim gives away: n *d -> n."""
+class _Signs(NamedTuple):
+    """Where a step goes up and where it goes down, eight values in a byte: n f/8."""
+
+    up: NDArray[np.uint8]
+    down: NDArray[np.uint8]
+
+    def of(self, rows: Tensor, like: Tensor) -> Tensor:  # k, k *d -> k *d of -1, 0 and 1
+        up, down = (np.unpackbits(bits[rows.cpu().numpy()], axis=1, count=like[0].numel()) for bits in self)
+        return torch.from_numpy(up.astype(np.int8) - down.astype(np.int8)).view(like.shape).to(like)
+
+
+class _Points:
+    """The seeds, and in each round as many more as there were: a step away from each.
+
+    Of the new ones only the signs of their steps are held, a sixteenth of what the points themselves would take.
+    """
+
+    def __init__(self, seeds: Tensor | Rows, reach: float, bounds: tuple[float, float], device: torch.device) -> None:
+        self.seeds, self.reach, self.bounds, self.device = seeds, reach, bounds, device
+        self.steps: list[_Signs] = []
+
+    def __len__(self) -> int:
+        return len(self.seeds) << len(self.steps)
+
+    def take(self, rows: Tensor, rounds: int | None = None) -> Tensor:  # k -> k *d
+        rounds = len(self.steps) if rounds is None else rounds
+        if not rounds:
+            return taken(self.seeds, rows).detach()
+        before = len(self.seeds) << (rounds - 1)
+        x, new = self.take(rows % before, rounds - 1), rows >= before
+        if bool(new.any()):
+            x, at = x.clone(), x[new]
+            x[new] = (at + self.reach * self.steps[rounds - 1].of(rows[new] - before, at)).clamp_(*self.bounds)
+        return x
+
+
+def _labels(victim: Model, x: _Points, which: range, batch: int) -> Tensor:
+    """All that the victim gives away: n."""
+    rows = torch.arange(which.start, which.stop, device=x.device)
     with torch.no_grad():
-        return torch.cat([victim(part).argmax(1) for part in _parts(x, batch)])
+        return torch.cat([victim(x.take(part)).argmax(1) for part in _parts(rows, batch)])
 
 
-def _augment(substitute: nn.Module, x: Tensor, labels: Tensor, reach: float, batch: int) -> Tensor:
-    """x + lambda sign(grad F_label): n *d, n -> n *d."""
+def _directions(substitute: nn.Module, x: _Points, labels: Tensor, batch: int) -> _Signs:
+    """sign(grad F_label) of every point."""
     parts = []
-    for part, label in zip(_parts(x, batch), _parts(labels, batch), strict=True):
-        at = part.detach().requires_grad_()
+    for rows, label in zip(_parts(torch.arange(len(x), device=x.device), batch), _parts(labels, batch), strict=True):
+        at = x.take(rows).requires_grad_()
         (g,) = torch.autograd.grad(own(substitute(at).log_softmax(1), label).sum(), at)
-        parts.append(part + reach * g.sign())
-    return torch.cat(parts)
+        flat = g.flatten(1).cpu().numpy()
+        parts.append(_Signs(np.packbits(flat > 0, axis=1), np.packbits(flat < 0, axis=1)))
+    return _Signs(*(np.concatenate(bits) for bits in zip(*parts, strict=True)))
 
 
 def _parts(rows: Tensor, batch: int) -> tuple[Tensor, ...]:

@@ -25,6 +25,7 @@ from assay.errors import AssayError
 from assay.methods.attack.attacked import Model, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, Norm, norms, wide
 from assay.methods.attack.loss import Goal
+from assay.methods.attack.rows import Rows, taken
 
 
 class Universal(NamedTuple):
@@ -38,7 +39,7 @@ class Universal(NamedTuple):
 
 def universal(
     model: Model,
-    x: Tensor,
+    x: Tensor | Rows,
     y: Tensor,
     *,
     norm: Norm = "linf",
@@ -56,18 +57,24 @@ def universal(
 ) -> Universal:
     """Make one change of at most `radius` that raises the loss of all of `x`: n *d, n -> Universal.
 
-    Every input is seen once before any is seen again. `step` defaults to half the radius: what all inputs share is a
-    coarse pattern, and smaller steps broke fewer of them. Later restarts begin at random corners of the ball.
-    `rng=None` is a generator seeded with 0. Inputs of the target class count towards `rate` too, as in the source.
-    Bounds wide enough to hold inputs and change together leave the images unclipped. An output or gradient that is NaN
-    is refused; with `lost`, such an input says nothing of where to go at that step, and its answer is not right.
+    Inputs that are no tensor are taken a mini-batch at a time, and of those only the first is checked; the change is
+    made on the device of `y`. Every input is seen once before any is seen again. `step` defaults to half the
+    radius: what all inputs share is a coarse pattern, and smaller steps broke fewer of them. Later restarts begin
+    at random corners of the ball. `rng=None` is a generator seeded with 0. Inputs of the target class count towards
+    `rate` too, as in the source. Bounds wide enough to hold inputs and change together leave the images unclipped.
+    An output or gradient that is NaN is refused; with `lost`, such an input says nothing of where to go at that
+    step, and its answer is not right.
 
     Departs from print: of no change, the change whose mini-batch went best, and the last one, it returns the best on
         one common mini-batch, where the paper keeps the last; the cross-entropy is that of logits at one spread, so
         that no rescaling of the logits blunts it (loss.py). `as_published=True` gives the last change (the best last
         one of several restarts) and the plain cross-entropy.
     """
-    check(x, y, bounds=bounds)
+    one = taken(x, torch.arange(min(1, len(x)), device=y.device))  # 1 *d
+    if isinstance(x, Tensor):
+        check(x, y, bounds=bounds)
+    else:
+        check(one, y[:1], bounds=bounds)
     if steps < 0 or batch < 1 or restarts < 1:
         raise AssayError(
             f"universal needs steps >= 0, batch >= 1 and restarts >= 1, got steps={steps}, batch={batch}, "
@@ -75,44 +82,45 @@ def universal(
         )
     low, high = bounds
     rng = rng or torch.Generator().manual_seed(0)
-    region = Ball(norm, radius, low - high, high - low).around(torch.zeros_like(x[:1]))
+    region = Ball(norm, radius, low - high, high - low).around(torch.zeros_like(one))
     stride = radius / 2 if step is None else step
     size, few = min(batch, len(x)), region.few(radius)
     slope = Slope(model, Goal(y[:1]), eot=eot)
-    queue, trace = _shuffle(x, rng), []
-    gone = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    queue, trace = _shuffle(y, rng), []
+    gone = torch.zeros(len(y), dtype=torch.bool, device=y.device)
     rivals = [] if as_published else [region.centre]  # 1 *d each
     for run in range(restarts):
-        delta = region.centre if run == 0 else region.project(random_signs(x[:1], norm=norm, radius=radius, rng=rng))
+        delta = region.centre if run == 0 else region.project(random_signs(one, norm=norm, radius=radius, rng=rng))
         best, peak = delta, -1.0
         for _ in range(steps):
             if len(queue) < size:
-                queue = torch.cat([queue, _shuffle(x, rng)])
+                queue = torch.cat([queue, _shuffle(y, rng)])
             rows, queue = queue[:size], queue[size:]
             slope = slope.towards(_goal(y[rows], target, as_published))
-            seen = slope.at(under(x[rows], delta, bounds=bounds))
+            seen = slope.at(under(taken(x, rows), delta, bounds=bounds))
             sick = seen.height.isnan()
             gone[rows] |= sick
             if not lost:
-                refuse_nan(torch.zeros(len(x), dtype=torch.float64, device=x.device).index_copy(0, rows, seen.height))
+                refuse_nan(torch.zeros(len(y), dtype=torch.float64, device=y.device).index_copy(0, rows, seen.height))
             rate = float(seen.reached.double().mean())
             if rate > peak:
                 peak, best = rate, delta
             trace.append(seen.height.nanmean())
             # `at` gives gradients of one size; this is the size that the cross-entropy's has, up to the input's scale
             weight = torch.ones_like(seen.height) if as_published else -torch.expm1(-seen.height.abs())
-            pulls = seen.gradient * wide(weight, x).to(x.dtype)
-            pull = torch.where(wide(sick, x), 0.0, pulls).sum(0, keepdim=True)
+            pulls = seen.gradient * wide(weight, one).to(one.dtype)
+            pull = torch.where(wide(sick, one), 0.0, pulls).sum(0, keepdim=True)
             delta = region.project(delta + stride * region.steepest(pull, delta, few))
         rivals += [delta] if as_published else [best, delta]
-    judges = _shuffle(x, rng)[:size]
+    judges = _shuffle(y, rng)[:size]
+    judged = taken(x, judges)
     slope = slope.towards(_goal(y[judges], target, as_published))
     rates = []
     for rival in rivals:
-        _, reached = slope.look(under(x[judges], rival, bounds=bounds))
+        _, reached = slope.look(under(judged, rival, bounds=bounds))
         rates.append(float(reached.double().mean()))
     won = max(range(len(rivals)), key=lambda i: (rates[i], i))  # of equals the later: it has seen more
-    return Universal(rivals[won][0], rates[won], torch.stack(trace) if trace else x.new_zeros(0), gone)
+    return Universal(rivals[won][0], rates[won], torch.stack(trace) if trace else one.new_zeros(0), gone)
 
 
 def under(x: Tensor, delta: Tensor, *, bounds: tuple[float, float] = (0.0, 1.0)) -> Tensor:
@@ -152,5 +160,5 @@ def _goal(y: Tensor, target: int | None, as_published: bool) -> Goal:
     return Goal(y, None if target is None else torch.full_like(y, target), "ce", as_published)
 
 
-def _shuffle(x: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.randperm(len(x), generator=rng, device=rng.device).to(x.device)
+def _shuffle(y: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randperm(len(y), generator=rng, device=rng.device).to(y.device)
