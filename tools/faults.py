@@ -18,6 +18,7 @@ import ctypes
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -127,6 +128,7 @@ def play(case: Case, folder: Path, trap: int) -> dict[str, Any]:
 def runner(cases: list[Case], taken: Any, back: Any, folder: Path, trap: int, until: float, keep: bool) -> None:
     """One of the processes that play cases: the next that nobody has, until there is none or time is up."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: whoever is left behind becomes our child
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: the campaign was stopped, and this with it
     while time.monotonic() < until:
         with taken.get_lock():
             place = taken.value

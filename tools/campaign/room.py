@@ -6,6 +6,7 @@ room/home   HOME        room/tmp   TMPDIR        room/outside   files that nobod
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -177,6 +178,7 @@ class Room:
         status = 70
         try:
             os.setsid()
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: not without its supervisor
             tempfile.tempdir = None  # it was asked for before, of another environment
             os.chdir(self.work)
             proxy = f"http://127.0.0.1:{self.trap}"
