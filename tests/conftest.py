@@ -60,6 +60,12 @@ def digits(digits_model: tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray
     return Subject.classifier(model, data, name="digits")
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports hold no drawings, which take most of an audit's time where the question is small."""
+    monkeypatch.setattr("assay.report.page.draw", lambda view, key: f"<svg><!-- {view.name} --></svg>")
+
+
 class Ended(NamedTuple):
     """How a command ended, and what it printed."""
 

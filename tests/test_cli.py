@@ -54,7 +54,7 @@ def turned():
 
 
 @pytest.fixture
-def assay(assay: Command) -> Command:
+def assay(assay: Command, undrawn: None) -> Command:
     """In a folder that holds a subject."""
     Path("subject.py").write_text(SUBJECT)
     return assay
@@ -248,7 +248,10 @@ def test_a_third_partys_probe_that_does_not_load_hides_no_other(
     assert "accuracy" in ended.out
 
 
-def test_report_draws_a_stored_run_again_without_torch(assay: Command) -> None:
+def test_report_draws_a_stored_run_again_without_torch(assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.report.figures import draw
+
+    monkeypatch.setattr("assay.report.page.draw", draw)
     page = Path(assay(*ACCURACY).last)
     before = page.read_text()
     page.unlink()

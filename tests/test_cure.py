@@ -54,7 +54,7 @@ class Negative(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def on_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_shelf(monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
     TRAINED.clear()
     real = shelf.load
     ours = {"turn": Turn, "wrap": Wrap}

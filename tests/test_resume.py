@@ -41,6 +41,7 @@ def build():
 FORKER = """
 import dataclasses, json, os, signal, sys, time
 import torch
+import torch.fx.experimental.symbolic_shapes  # the first gradient loads it, which takes a second
 torch.set_num_threads(1)
 from assay import cli, shelf
 from assay.report import page

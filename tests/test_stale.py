@@ -49,7 +49,7 @@ BUILD = "def build(): return Net(), data()\n"
 
 
 @pytest.fixture
-def asked(assay: Callable[..., Any]) -> Callable[..., bool]:
+def asked(assay: Callable[..., Any], undrawn: None) -> Callable[..., bool]:
     """Audits by the command line; says whether the one question was asked now, or known from before."""
 
     def ask(*words: str) -> bool:

@@ -9,16 +9,27 @@ import pytest
 from torch import nn
 
 from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.probe import judge_witnesses, put
 from assay.probes.is_the_number_real import HEADLINE, IsTheNumberReal
+from assay.run import Budget, Run
 from assay.standard import judge
+from assay.subject import Subject
 
 
 def ask(subject, run, **settings):
     answer = put(IsTheNumberReal(**{"radius": 0.1, "steps": 10, "inputs": 60, **settings}), subject, run)
     assert answer.finding is not None, answer.why
     return answer.finding
+
+
+@pytest.fixture(scope="module")
+def plain(digits_model):
+    """The digits, asked once for all tests that hold something against them."""
+    model, data = digits_model
+    run = Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))
+    return ask(Subject.classifier(model, data, name="digits"), run)
 
 
 class Loud(nn.Module):
@@ -39,8 +50,8 @@ def verdict(finding):
     return judge(IsTheNumberReal.standards[0], finding).verdict
 
 
-def test_an_honest_model_shows_agreement(digits, run):
-    finding = ask(digits, run)
+def test_an_honest_model_shows_agreement(digits, run, plain):
+    finding = plain
     usual, all_ = finding.measures[1].value, finding.measures[2].value
     assert 0 <= usual - all_ <= 0.1
     assert finding.measure().value == pytest.approx(usual - all_)
@@ -51,8 +62,8 @@ def test_an_honest_model_shows_agreement(digits, run):
     assert bars.values[-1] == min(bars.values) == pytest.approx(all_)
 
 
-def test_logits_times_a_hundred_fail_and_the_doctor_finds_the_true_number(digits, run):
-    plain, loud = ask(digits, run), ask(replace(digits, model=Loud(digits.model)), run)
+def test_logits_times_a_hundred_fail_and_the_doctor_finds_the_true_number(digits, run, plain):
+    loud = ask(replace(digits, model=Loud(digits.model)), run)
     assert loud.measures[2].value == pytest.approx(plain.measures[2].value, abs=0.04)
     assert loud.measures[1].value > plain.measures[1].value + 0.15
     assert verdict(loud) == "fail"
@@ -66,13 +77,13 @@ def test_rounding_inside_the_model_cannot_pass(digits, run):
     assert verdict(finding) != "pass"
 
 
-def test_models_left_in_train_mode_give_the_same_numbers(digits, run):
+def test_models_left_in_train_mode_give_the_same_numbers(digits, run, plain):
     left = digits.model.train()
     try:
         again = ask(digits, run)
     finally:
         left.eval()
-    assert [m.value for m in again.measures] == [m.value for m in ask(digits, run).measures]
+    assert [m.value for m in again.measures] == [m.value for m in plain.measures]
 
 
 def test_inputs_normalised_outside_get_the_same_number(digits, run):
