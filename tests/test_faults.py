@@ -31,13 +31,13 @@ def watched() -> None:
         pytest.skip(reason)
 
 
-def test_one_fault_of_each_kind() -> None:
+def test_a_fault_of_each_of_the_quicker_kinds() -> None:
     done = python(str(TOOLS / "faults.py"), "--quick", "--processes", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     held = re.search(r"^(\d+) of (\d+) held$", done.stdout, re.M)
     assert held is not None
     assert held[1] == held[2]
-    assert int(held[1]) >= 30
+    assert int(held[1]) >= 25
 
 
 ROOM = """

@@ -90,7 +90,7 @@ def cases(base: Undisturbed, seed: int) -> list[Case]:
 
 def refused(words: str, says: str) -> Callable[[Room], None]:
     def act(room: Room) -> None:
-        ended = room.run(command_here(*words.split()), limit=60)
+        ended = room.run(command_here(*words.split()), limit=60, lawful=("work/ranker",))  # where `rank` writes
         room.one_line(ended, 2, says)
         room.look("kept", not list(room.runs.glob("*/findings/*")), "something was asked all the same")
 
