@@ -18,6 +18,8 @@ from assay.finding import Witnesses
 from assay.probe import judge_witnesses, put
 from assay.probes.accuracy import Accuracy
 from assay.probes.everyday_change import EverydayChange
+from assay.probes.is_the_number_real import IsTheNumberReal
+from assay.probes.one_change_for_all import OneChangeForAll
 from assay.probes.worst_case_accuracy import WorstCaseAccuracy
 from assay.run import BUDGETS, Few, Run, batch_of
 
@@ -181,3 +183,23 @@ def test_a_set_of_two_hundred_megabytes_takes_a_fraction_of_it():
     told, _, beyond = done.stdout.strip().rpartition(" ")
     assert told == "asked", done.stderr[-1000:]
     assert float(beyond) < 170  # of 216 and 20; a batch of them is 34
+
+
+@pytest.mark.parametrize("probe", [OneChangeForAll(steps=3, batch=16), IsTheNumberReal(steps=2, inputs=12)])
+def test_inputs_that_do_not_fit_are_taken_a_batch_at_a_time_and_give_the_same_numbers(small, monkeypatch, probe):
+    held = asked(probe, subject(count=40, train=90))
+    monkeypatch.setattr("assay.run.HELD_BYTES", 0)
+    it = subject(count=40, train=90)
+    it.data["train"].most = 0
+    taken = asked(probe, it)
+    assert 0 < it.data["train"].most <= 64  # a batch of a substitute
+    assert [m.value for m in taken.measures] == pytest.approx([m.value for m in held.measures])
+
+
+def test_what_had_no_room_is_counted(small):
+    finding = asked(Accuracy(), subject())
+    wrong = int((~finding.samples.columns["right"]).sum())
+    assert finding.witnesses.left_out > 0
+    assert len(finding.witnesses) + finding.witnesses.left_out == wrong
+    broke = asked(EverydayChange(corruptions=("brightness",)), subject(count=120))
+    assert broke.witnesses.left_out > 0

@@ -148,7 +148,15 @@ def test_witnesses_that_would_fill_the_disk_are_counted_and_left_out(tmp_path, m
     monkeypatch.setattr(store.answers, "WITNESS_BYTES", 3 * 2 * 64)
     store.save_answer(tmp_path, answer())
     assert len(store.load_answer(tmp_path / "findings" / "p.json").finding.witnesses) == 3
-    assert json.loads((tmp_path / "findings" / "p.json").read_text())["witnesses_left_out"] == 2
+    assert store.answers.witnesses_kept(tmp_path, "p") == (3, 2)
+
+
+def test_witnesses_that_the_question_had_no_room_for_stay_counted_where_the_answer_is_stored_again(tmp_path):
+    found = answer()
+    thinned = dataclasses.replace(found.finding, witnesses=dataclasses.replace(found.finding.witnesses, left_out=7))
+    store.save_answer(tmp_path / "a", dataclasses.replace(found, finding=thinned))
+    store.save_answer(tmp_path / "b", store.load_answer(tmp_path / "a" / "findings" / "p.json"))
+    assert store.answers.witnesses_kept(tmp_path / "b", "p") == (len(found.finding.witnesses), 7)
 
 
 def test_nothing_is_null_that_is_not_none():

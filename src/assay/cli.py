@@ -470,7 +470,8 @@ def verify(
     for q in (q for q in done.questions if q.measures):
         own = f", {q.own_intervals} with an interval of its own" if q.own_intervals else ""
         held = "" if q.held is None else str(q.held)
-        table.add_row(_plain(q.probe), str(q.measures), f"{q.follow}{own}", str(q.witnesses or "none"), held)
+        kept = f"{q.witnesses} of {q.witnesses + q.left_out}" if q.left_out else str(q.witnesses or "none")
+        table.add_row(_plain(q.probe), str(q.measures), f"{q.follow}{own}", kept, held)
     console.print(table)
     for kind, sentences in (("broken", done.broken), ("lost", done.lost), ("not checked", done.unchecked)):
         for each in sentences:

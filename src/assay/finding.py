@@ -412,7 +412,8 @@ View = Curve | Bars | Boxes | Histogram | Matrix | Gallery
 class Witnesses:
     """The inputs that broke the model, in full precision, so that anyone can judge them again.
 
-    `norm` "none" means that the change obeys the box but no ball (a corruption, or no change at all).
+    `norm` "none" means that the change obeys the box but no ball (a corruption, or no change at all). `left_out` more
+    were found, evenly among these, and there was no room to keep them.
     """
 
     split: str
@@ -424,6 +425,7 @@ class Witnesses:
     norm: tuple[str, ...]
     radius: NDArray[np.float64]  # n
     how: tuple[str, ...]
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.index)
@@ -432,6 +434,7 @@ class Witnesses:
         """Only the witnesses whose row is true."""
         return Witnesses(
             split=self.split,
+            left_out=self.left_out,
             index=self.index[rows],
             clean=self.clean[rows],
             changed=self.changed[rows],

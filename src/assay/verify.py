@@ -51,6 +51,8 @@ class Checked:
     own_intervals: int
     """Of those that follow: whose interval is the probe's own kind, and was not computed again."""
     witnesses: int
+    left_out: int = 0
+    """How many more witnesses were found than there was room for."""
     held: int | None = None
 
 
@@ -93,7 +95,10 @@ def verify(
         broken += found
         checked, wrong = _measures(row.answer, samples, stored)
         broken += wrong
-        questions.append(dataclasses.replace(checked, witnesses=len(witnesses) if witnesses else 0))
+        if witnesses:
+            left = answers.witnesses_kept(folder, row.answer.probe)[1]
+            checked = dataclasses.replace(checked, witnesses=len(witnesses), left_out=left)
+        questions.append(checked)
         kept.append((row.answer.probe, samples, witnesses))
     wrong, unchecked = _pages(folder, stored)
     broken += wrong

@@ -144,7 +144,8 @@ class Accuracy(Probe):
         if not len(index):
             return None
         each = math.prod(subject.inputs.shape) * np.dtype(np.float32).itemsize
-        some = np.linspace(0, len(index) - 1, num=min(len(index), max(1, KEPT_BYTES // each)), dtype=np.int64)
+        found = len(index)
+        some = np.linspace(0, found - 1, num=min(found, max(1, KEPT_BYTES // each)), dtype=np.int64)
         index, label, said = index[some], label[some], said[some]
         x = subject.data["test"].take(index)[0].numpy()
         return Witnesses(
@@ -157,6 +158,7 @@ class Accuracy(Probe):
             norm=("none",) * len(index),
             radius=np.zeros(len(index)),
             how=("as it is",) * len(index),
+            left_out=found - len(index),
         )
 
 

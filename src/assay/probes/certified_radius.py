@@ -537,7 +537,8 @@ def _witnesses(
         said=join("said").astype(np.int64),
         norm=tuple(norm for norm, at in broke.items() for _ in at),
         radius=join("upper"),
-        how=("smallest change found",) * sum(map(len, broke.values())),
+        how=("smallest change found",) * len(index),
+        left_out=sum(int(r["fell"].sum()) for r in found.values()) - len(index),
     )
 
 

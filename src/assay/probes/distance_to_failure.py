@@ -356,6 +356,7 @@ def _witnesses(
         norm=tuple(norm for norm, at in rows.items() for _ in at),
         radius=join("size"),
         how=("smallest change found",) * len(where),
+        left_out=sum(int(at["fell"].sum()) for at in found.values()) - len(where),
     )
 
 

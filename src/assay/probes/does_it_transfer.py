@@ -283,6 +283,7 @@ class DoesItTransfer(Probe):
             norm=("linf",) * len(broke),
             radius=np.full(len(broke), self.radius),
             how=tuple(f"made on {others[int(h)]}" for h in rows["how"][broke]),
+            left_out=int(rows["broke"].sum()) - len(broke),
         )
 
 

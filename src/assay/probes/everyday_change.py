@@ -81,6 +81,7 @@ class EverydayChange(Probe):
             norm=("none",) * len(broke),
             radius=np.zeros(len(broke)),
             how=tuple(f"{name} {severity}" for name, severity in how),
+            left_out=int(rows["broke"].sum()) - len(broke),
         )
         commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         return Finding(

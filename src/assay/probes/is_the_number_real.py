@@ -69,7 +69,7 @@ class IsTheNumberReal(Probe):
         by = np.asarray(rows["by"], dtype=np.int64)
         label = np.asarray(rows["label"], dtype=np.int64)
         fell = rows["worst at"]
-        del rows["fell"]
+        found = int(rows.pop("fell").sum())
         columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
         usual, held = columns["held usual"], columns.pop("held all")
         signs = read(by, columns["any size"], columns, steps=steps, draws=subject.draws) if self.radius > 0 else ()
@@ -84,6 +84,7 @@ class IsTheNumberReal(Probe):
             norm=("linf",) * len(fell),
             radius=np.full(len(fell), self.radius),
             how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
+            left_out=found - len(fell),
         )
         n = len(index)
         return Finding(

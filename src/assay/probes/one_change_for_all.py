@@ -413,6 +413,7 @@ def _witnesses(
         norm=("linf",) * len(fell),
         radius=broke[fell],
         how=("one change for all",) * len(fell),
+        left_out=int(rows["fell"].sum()) - len(fell),
     )
 
 

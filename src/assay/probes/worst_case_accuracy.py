@@ -383,6 +383,7 @@ def _witnesses(
         norm=norms,
         radius=join("at"),
         how=tuple(HOW[by] for by in join("how")),
+        left_out=sum(int(at["fell"].sum()) for at in found.values()) - len(where),
     )
 
 

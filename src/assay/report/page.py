@@ -18,6 +18,7 @@ from assay.report.figures import draw
 from assay.report.four_attacks import four_attacks
 from assay.standard import Judgement
 from assay.store import slug
+from assay.store.answers import witnesses_kept
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -269,7 +270,9 @@ def _method(audit: Audit, row: Judged) -> Iterator[tuple[str, str]]:
         if (audit.folder / table).exists():
             yield "Every input", f"{table}, beside this page"
         if (audit.folder / kept).exists():
-            yield "Witnesses", f"{kept}, to be judged again with assay verify"
+            n, left_out = witnesses_kept(audit.folder, answer.probe)
+            part = f"{n:,} of {n + left_out:,} are kept, spread evenly: " if n and left_out else ""
+            yield "Witnesses", f"{part}{kept}, to be judged again with assay verify"
 
 
 def _png_size(png: bytes) -> tuple[int, int]:

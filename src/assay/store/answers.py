@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
     if finding is not None and finding.samples is not None:
         stored["links"][samples] = write_atomically(folder / samples, _table_bytes(finding.samples))
     if finding is not None and finding.witnesses is not None and len(finding.witnesses):
-        kept, stored["witnesses_left_out"] = _witness_bytes(finding.witnesses)
+        kept, n = _witness_bytes(finding.witnesses)
+        stored["witnesses_kept"] = n
+        stored["witnesses_left_out"] = finding.witnesses.left_out + len(finding.witnesses) - n
         stored["links"][witnesses] = write_atomically(folder / witnesses, kept)
     for stale in {samples, witnesses} - set(stored["links"]):  # of a writer who was killed before its finding
         (folder / stale).unlink(missing_ok=True)
@@ -169,7 +172,7 @@ def load_answer(path: Path, whole: bool = True, linked: bool = False) -> Answer:
             if whole and other == samples_of(stored["probe"]):
                 samples = read_table(read(folder, other))
             elif whole:
-                witnesses = read_witnesses(read(folder, other))
+                witnesses = replace(read_witnesses(read(folder, other)), left_out=_count(stored, "witnesses_left_out"))
         return answer_from(stored, samples, witnesses)
     except FileNotFoundError as e:
         raise AssayError(
@@ -217,6 +220,21 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
     )
     check_types(answer, leave=(Table, Witnesses))
     return answer
+
+
+def witnesses_kept(folder: Path, probe: str) -> tuple[int, int]:
+    """How many witnesses of a finding are kept, and how many more were found that had no room; 0 where it is unread."""
+    try:
+        stored = read_json(read(folder, finding_of(probe), JSON_BYTES))
+    except (AssayError, *BROKEN):
+        return 0, 0
+    return _count(stored, "witnesses_kept"), _count(stored, "witnesses_left_out")
+
+
+def _count(stored: Mapping[str, Any], name: str) -> int:
+    """0 where it is not told, or no count."""
+    count = stored.get(name)
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 def _table_bytes(table: Table) -> bytes:
@@ -276,7 +294,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _witness_bytes(w: Witnesses) -> tuple[bytes, int]:
-    """As many as fit into WITNESS_BYTES, and how many are left out."""
+    """As many as fit into WITNESS_BYTES, and how many those are."""
     from safetensors.numpy import save
 
     each = 2 * max(1, w.clean[:1].nbytes)
@@ -290,7 +308,7 @@ def _witness_bytes(w: Witnesses) -> tuple[bytes, int]:
         "radius": w.radius[:n],
     }
     about = {"split": w.split, "norm": json.dumps(w.norm[:n]), "how": json.dumps(w.how[:n])}
-    return save(arrays, metadata=about), len(w) - n
+    return save(arrays, metadata=about), n
 
 
 def read_witnesses(content: bytes) -> Witnesses:
