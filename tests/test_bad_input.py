@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -384,7 +385,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     real, files = os.fsync, iter(range(10_000))
 
     def fsync(descriptor: int) -> None:
-        if next(files) >= after:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and next(files) >= after:  # folders are synced too
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 

@@ -243,6 +243,8 @@ def test_hostile_audits_are_written_below_their_folder_only(hostile, tmp_path):
         dataclasses.replace(r, answer=dataclasses.replace(r.answer, probe=f"plain-{i}"))
         for i, r in enumerate(hostile.rows)
     )
+    for row in rows:
+        save_answer(tmp_path / "run", row.answer)
     write(dataclasses.replace(hostile, rows=rows), tmp_path / "run")  # the names of its views are hostile still
     assert {p.name for p in tmp_path.iterdir()} <= {"run", "refused"}
     assert len(list((tmp_path / "run" / "figures").iterdir())) == 5

@@ -339,5 +339,5 @@ def read_witnesses(content: bytes) -> Witnesses:
         split=about["split"],
         norm=tuple(words["norm"]),
         how=tuple(words["how"]),
-        **{name: np.asarray(array) for name, array in arrays.items()},
+        **{name: np.asarray(array) for name, array in arrays.items()},  # type: ignore[arg-type]  # the kinds above
     )
