@@ -75,15 +75,17 @@ def made(count: int, train: int) -> Subject:
     return Subject.classifier(model.eval(), {"test": Made(count, 0), "train": Made(train, 1)}, name="made")
 
 
-def asked(name: str, subject: Subject, steps: int) -> str:
+def asked(name: str, subject: Subject, steps: int, restarts: int) -> str:
     """Put the question with the `full` budget, but few steps where it has them."""
-    budget = dataclasses.replace(BUDGETS["full"], restarts=1, **({"steps": steps} if steps else {}))
+    budget = dataclasses.replace(BUDGETS["full"], restarts=restarts, **({"steps": steps} if steps else {}))
     run = Run(engine=ThisProcess(), budget=budget)
     answer = put(shelf.load("probes", name)(), subject, run)
     return answer.status if answer.status == "asked" else f"{answer.status}: {answer.why}"
 
 
-def measured(name: str, subject: Subject, steps: int, seconds: int) -> tuple[str, float, float, float]:
+def measured(
+    name: str, subject: Subject, steps: int, seconds: int, restarts: int = 1
+) -> tuple[str, float, float, float]:
     """What came of it, seconds, and megabytes at most: of the whole process, and beyond what it began with."""
     read, write = os.pipe()
     begun = time.monotonic()
@@ -91,7 +93,7 @@ def measured(name: str, subject: Subject, steps: int, seconds: int) -> tuple[str
     if not child:
         signal.alarm(seconds)
         before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-        os.write(write, f"{asked(name, subject, steps)[:2000]}\0{before}".encode())
+        os.write(write, f"{asked(name, subject, steps, restarts)[:2000]}\0{before}".encode())
         os._exit(0)
     os.close(write)
     _, status, usage = os.wait4(child, 0)
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=8_500)
     parser.add_argument("--train", type=int, default=2_000)
     parser.add_argument("--steps", type=int, default=2, help="of each search; 0: those of the budget")
+    parser.add_argument("--restarts", type=int, default=1, help="of each search; from 2 on networks are trained anew")
     parser.add_argument("--seconds", type=int, default=600, help="for each question")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -122,7 +125,7 @@ def main() -> None:
         if why is not None:
             print(f"{name:36} does not apply: {why:.60}")
             continue
-        told, took, peak, beyond = measured(name, subject, options.steps, options.seconds)
+        told, took, peak, beyond = measured(name, subject, options.steps, options.seconds, options.restarts)
         worst = max(worst, peak)
         print(f"{name:36} {peak:7,.0f} MB  (+{beyond:6,.0f})  {took:6.1f} s  {told:.70}", flush=True)
     print(f"most: {worst:,.0f} MB, {'below' if worst < LIMIT else 'ABOVE'} {LIMIT:,}")

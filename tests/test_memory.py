@@ -185,7 +185,7 @@ def test_a_set_of_two_hundred_megabytes_takes_a_fraction_of_it():
     assert float(beyond) < 170  # of 216 and 20; a batch of them is 34
 
 
-@pytest.mark.parametrize("probe", [OneChangeForAll(steps=3, batch=16), IsTheNumberReal(steps=2, inputs=12)])
+@pytest.mark.parametrize("probe", [OneChangeForAll(steps=3, batch=30), IsTheNumberReal(steps=2, inputs=22)])
 def test_inputs_that_do_not_fit_are_taken_a_batch_at_a_time_and_give_the_same_numbers(small, monkeypatch, probe):
     held = asked(probe, subject(count=40, train=90))
     monkeypatch.setattr("assay.run.HELD_BYTES", 0)

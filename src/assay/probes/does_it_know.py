@@ -52,7 +52,7 @@ from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
 from assay.probe import Probe
-from assay.run import HELD_BYTES, batch_of
+from assay.run import batch_of
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class DoesItKnow(Probe):
         steps = -(-run.budget.steps // 2)  # noticing is asked about, not the last input that can be broken
         rows = run.map(
             partial(self._attack, subject, steps), subject, "test", index, "attacked inputs",
-            few={"x": "fell"}, room=HELD_BYTES,
+            few={"x": "fell"},
         )  # fmt: skip
         return Arrays(rows["x"], np.asarray(rows["label"])[rows["x at"]]), int(rows["right"].sum())
 

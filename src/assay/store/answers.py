@@ -339,5 +339,10 @@ def read_witnesses(content: bytes) -> Witnesses:
         split=about["split"],
         norm=tuple(words["norm"]),
         how=tuple(words["how"]),
-        **{name: np.asarray(array) for name, array in arrays.items()},  # type: ignore[arg-type]  # the kinds above
+        index=np.asarray(arrays["index"]),
+        clean=np.asarray(arrays["clean"]),
+        changed=np.asarray(arrays["changed"]),
+        label=np.asarray(arrays["label"]),
+        said=np.asarray(arrays["said"]),
+        radius=np.asarray(arrays["radius"]),
     )
