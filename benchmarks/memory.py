@@ -19,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: a process that has threads hangs after a fork
+
 import numpy as np
 import torch
 from numpy.typing import NDArray

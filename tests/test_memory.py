@@ -177,7 +177,7 @@ def test_a_set_of_two_hundred_megabytes_takes_a_fraction_of_it():
     benchmarks = Path(__file__).parents[1] / "benchmarks"
     done = subprocess.run(
         [sys.executable, "-c", SET, str(benchmarks)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},  # it forks
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     told, _, beyond = done.stdout.strip().rpartition(" ")

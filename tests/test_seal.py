@@ -597,8 +597,8 @@ def _said(**more: Any) -> bytes:
             envelope.PAYLOAD,
             r"says '.*slsa.*'; `assay seal --che",
         ),
-        (_said(predicateType="https://assay/seal/v2"), envelope.PAYLOAD, r"says 'https://assay/seal/v2'; .*seal/v1"),
-        (_said(predicateType=SEAL), envelope.PAYLOAD, "is signed, but not as .*seal/v1 is written"),
+        (_said(predicateType="urn:assay:seal:v2"), envelope.PAYLOAD, r"says 'urn:assay:seal:v2'; .*seal:v1"),
+        (_said(predicateType=SEAL), envelope.PAYLOAD, "is signed, but not as .*seal:v1 is written"),
         (_said(predicateType=SEAL, predicate=3, subject=[]), envelope.PAYLOAD, "not as .* is written"),
         (
             _said(predicateType=SEAL, predicate={"run": 3, "sealed": ""}, subject=[]),

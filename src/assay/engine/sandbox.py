@@ -507,6 +507,7 @@ def scrubbed(environ: Mapping[str, str], *, home: Path) -> dict[str, str]:
 
 _CALM = {
     "JOBLIB_MULTIPROCESSING": "0",  # its processes need /dev/shm; without, it warns and works in this one as well
+    "DNNL_JIT_PROFILE": "0",  # oneDNN tells a profiler of its code, in a file in /tmp
     "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime sends events to its maker unless told not to
 }
 

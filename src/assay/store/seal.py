@@ -35,7 +35,7 @@ from assay.store.envelope import (
 )
 from assay.store.files import JSON_BYTES, TEMPORARY, read, read_json
 
-SEAL = "https://assay/seal/v1"
+SEAL = "urn:assay:seal:v1"
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
 BUNDLE, MODEL_SIGNATURE, BILL = "seal/run.sigstore.json", "seal/model.sig", "seal/bom.cdx.json"
 FILES = 50_000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,7 +56,7 @@ def save_ranker(
     content = save(
         {**state, SEEN: torch.from_numpy(seen)}, {**about, "low": repr(float(low)), "high": repr(float(high))}
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # no other writer's, in another container either
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
