@@ -1,0 +1,163 @@
+r"""One class of several, or several labels at once.
+
+With z the logits and y the label, one class of k:
+
+    score   1 where argmax z = y, else 0
+    margin  z_y - max_{i != y} z_i
+
+and of k labels that may hold together, with y in {0, 1}^k:
+
+    score   |said and true| / |said or true|, 1 where both are empty          (Jaccard)
+    margin  min_i (2 y_i - 1) z_i                                             (every label is right)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.errors import AssayError
+from assay.tasks.task import Task, Trivial, not_finite
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """The model returns one logit per class."""
+
+    classes: tuple[str, ...]
+
+    headline: ClassVar[str] = "accuracy"
+    good: ClassVar[str] = "is the label"
+    output: ClassVar[str] = "(n, k) logits, one for each class"
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise AssayError(f"Classification needs at least 2 classes, got {len(self.classes)}; name each class.")
+
+    def wrong_output(self, out: Any, n: int) -> str | None:
+        return _wrong_logits(out, n, len(self.classes), "classes")
+
+    def wrong_targets(self, targets: NDArray[Any]) -> str | None:
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            return f"labels have shape {targets.shape} and dtype {targets.dtype}; give one class index each"
+        strange = np.flatnonzero((targets < 0) | (targets >= len(self.classes)))
+        if len(strange):
+            return f"label {targets[strange[0]]} of input {strange[0]} is outside 0..{len(self.classes) - 1}"
+        return None
+
+    def score(self, out: Tensor, target: Tensor) -> Tensor:
+        return self.right(out, target).to(out.dtype)
+
+    def margin(self, out: Tensor, target: Tensor) -> Tensor:
+        own = out.gather(1, target[:, None])[:, 0]
+        return own - out.scatter(1, target[:, None], -torch.inf).amax(1)
+
+    def right(self, out: Tensor, target: Tensor) -> Tensor:
+        return (out.argmax(1) == target) & ~out.isnan().any(1)  # of equal logits the first is the answer
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(out, target, reduction="none")
+
+    def confidence(self, out: Tensor) -> Tensor:
+        return out.softmax(1).amax(1)
+
+    def average(self, outs: Tensor) -> Tensor:
+        return outs.softmax(-1).mean(0).clamp_min(1e-38).log()
+
+    def trivial(self, targets: NDArray[Any]) -> Trivial:
+        counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=len(self.classes))
+        return Trivial(
+            "always says the commonest class", torch.from_numpy(counts / counts.sum()).clamp_min(1e-9).log().float()
+        )
+
+    def words(self, out: Tensor) -> str:
+        likely = out.softmax(0)
+        return f"{self.classes[int(likely.argmax())]}, {100 * float(likely.max()):.0f} %"
+
+    def told(self, target: Tensor) -> str:
+        return self.classes[int(target)]
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(targets, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Labels(Task):
+    """The model returns one logit per label, and several labels may hold at once: above 0 the label is said."""
+
+    classes: tuple[str, ...]
+
+    headline: ClassVar[str] = "overlap of labels"
+    good: ClassVar[str] = "has every label right"
+    output: ClassVar[str] = "(n, k) logits, one for each label"
+
+    def __post_init__(self) -> None:
+        if not self.classes:
+            raise AssayError("Labels needs at least one label; name each.")
+
+    def wrong_output(self, out: Any, n: int) -> str | None:
+        return _wrong_logits(out, n, len(self.classes), "labels")
+
+    def wrong_targets(self, targets: NDArray[Any]) -> str | None:
+        if targets.ndim != 2 or targets.shape[1] != len(self.classes):
+            return (
+                f"targets have shape {targets.shape}; give a row of {len(self.classes)} zeros and ones for each input"
+            )
+        strange = np.flatnonzero(~np.isin(targets, (0, 1)).all(1))
+        return f"the targets of input {strange[0]} are not all 0 or 1" if len(strange) else None
+
+    def score(self, out: Tensor, target: Tensor) -> Tensor:
+        said, true = out > 0, target.bool()
+        either = (said | true).sum(1)
+        return torch.where(either > 0, (said & true).sum(1) / either.clamp_min(1), 1.0).to(out.dtype)
+
+    def margin(self, out: Tensor, target: Tensor) -> Tensor:
+        signed = (2 * target.to(out.dtype) - 1) * out
+        # a logit of 0 says "no": it is right where the label does not hold
+        edge = torch.where(target.bool() | (out != 0), signed, torch.finfo(out.dtype).tiny)
+        return edge.amin(1)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(out, target.to(out.dtype), reduction="none").mean(1)
+
+    def confidence(self, out: Tensor) -> Tensor:
+        """The probability that every label is right, were they independent."""
+        return torch.sigmoid(out.abs()).prod(1)
+
+    def average(self, outs: Tensor) -> Tensor:
+        return torch.logit(outs.sigmoid().mean(0), eps=1e-7)
+
+    def trivial(self, targets: NDArray[Any]) -> Trivial:
+        often = np.asarray(targets, dtype=np.float64).mean(0)
+        out = torch.from_numpy(np.where(often > 0.5, 1.0, -1.0)).float()
+        return Trivial("always says the labels that hold more often than not", out)
+
+    def words(self, out: Tensor) -> str:
+        return self._listed(out > 0)
+
+    def told(self, target: Tensor) -> str:
+        return self._listed(target.bool())
+
+    def _listed(self, holds: Tensor) -> str:  # k
+        return ", ".join(name for name, held in zip(self.classes, holds.tolist(), strict=True) if held) or "no label"
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """By the rarest label that holds, so that a sample does not lose it."""
+        y = np.asarray(targets, dtype=np.int64)
+        rarity = np.argsort(np.argsort(y.sum(0), kind="stable"), kind="stable")
+        return np.where(y.any(1), np.where(y > 0, rarity, len(rarity)).min(1), len(rarity))
+
+
+def _wrong_logits(out: Any, n: int, k: int, what: str) -> str | None:
+    if not isinstance(out, Tensor):
+        return f"it returned {type(out).__name__}, not a tensor"
+    if out.ndim != 2 or len(out) != n:
+        return f"it returned shape {tuple(out.shape)} for {n} inputs"
+    if out.shape[1] != k:
+        return f"it has {out.shape[1]} outputs for {k} {what}"
+    return not_finite(out)

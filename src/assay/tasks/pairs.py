@@ -1,0 +1,147 @@
+"""Models that compare: which of two inputs has the higher value, and are the two the same?
+
+Both answer a pair with one number. Its odds, above 0 where the answer is the second of the classes, are the margin.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.data.pairs import LIKENESS, ORDER
+from assay.errors import AssayError
+from assay.tasks.task import Task, Trivial, not_finite
+
+ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
+
+
+class Comparison(Task):
+    """What ranking and similarity share: a target is the place of the right answer among `classes`."""
+
+    headline: ClassVar[str] = "accuracy"
+    good: ClassVar[str] = "is the right one of two"
+
+    classes: ClassVar[tuple[str, str]]
+    tie: float
+    """Where the answer turns."""
+
+    @abstractmethod
+    def odds(self, out: Tensor) -> Tensor:  # n -> n
+        """Above 0 where the answer is the second of `classes`."""
+
+    @abstractmethod
+    def outside(self, out: Tensor) -> str | None:  # n
+        """Why these numbers are no comparisons, or None."""
+
+    def wrong_output(self, out: Any, n: int) -> str | None:
+        if not isinstance(out, Tensor):
+            return f"it returned {type(out).__name__}, not a tensor"
+        if out.shape != (n,):
+            return f"it returned shape {tuple(out.shape)} for {n} pairs"
+        return not_finite(out[:, None]) or self.outside(out)
+
+    def wrong_targets(self, targets: NDArray[Any]) -> str | None:
+        strange = np.flatnonzero(~np.isin(targets, (0, 1)))
+        return f"the target of pair {strange[0]} is not 0 or 1" if len(strange) else None
+
+    def score(self, out: Tensor, target: Tensor) -> Tensor:
+        return self.right(out, target).to(out.dtype)
+
+    def margin(self, out: Tensor, target: Tensor) -> Tensor:
+        return (2 * target.to(out.dtype) - 1) * self.odds(out)
+
+    def right(self, out: Tensor, target: Tensor) -> Tensor:
+        """Odds of exactly 0 say the first of the classes, as equal logits do."""
+        return ((self.odds(out) > 0) == target.bool()) & ~out.isnan()
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-self.margin(out, target))
+
+    def confidence(self, out: Tensor) -> Tensor:
+        return torch.sigmoid(self.odds(out).abs())
+
+    def trivial(self, targets: NDArray[Any]) -> Trivial:
+        second = bool(np.asarray(targets).mean() > 0.5)
+        return Trivial("always says the commonest class", torch.tensor(self._said(second)))
+
+    @abstractmethod
+    def _said(self, second: bool) -> float:
+        """An output that says the first of the classes, or the second."""
+
+    def words(self, out: Tensor) -> str:
+        return f"{self.classes[int(self.odds(out) > 0)]}, {float(out):.3g}"
+
+    def told(self, target: Tensor) -> str:
+        return self.classes[int(target)]
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(targets, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Ranking(Comparison):
+    """A pair goes in, a comparison in [0, 1] comes out: above 0.5 the first has the higher value.
+
+    Values lie in [low, high]; the right comparison of a and b is (a - b) / (2 (high - low)) + 1/2.
+    """
+
+    low: float
+    high: float
+
+    classes: ClassVar[tuple[str, str]] = ORDER
+    output: ClassVar[str] = "one comparison from 0 to 1 for each pair; end the tail with a sigmoid"
+    tie: ClassVar[float] = 0.5  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise AssayError(
+                f"Ranking wants values that differ, got low {self.low:g} and high {self.high:g}; mend them."
+            )
+
+    def target(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:  # n: first value less second -> n
+        return np.asarray(gap / (2 * (self.high - self.low)) + 0.5)
+
+    def odds(self, c: Tensor) -> Tensor:
+        c = c.clamp(ROUNDING, 1 - ROUNDING)
+        return c.log() - (-c).log1p()
+
+    def outside(self, out: Tensor) -> str | None:
+        beyond = out[(out < 0) | (out > 1)]
+        return f"it returned {float(beyond[0]):g} for a pair" if len(beyond) else None
+
+    def _said(self, second: bool) -> float:
+        return 0.75 if second else 0.25
+
+
+@dataclass(frozen=True)
+class Similarity(Comparison):
+    """A pair goes in, a distance comes out: below the threshold the two are the same."""
+
+    threshold: float
+
+    classes: ClassVar[tuple[str, str]] = LIKENESS
+    output: ClassVar[str] = "one distance of at least 0 for each pair"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise AssayError(f"Similarity wants a threshold above 0, got {self.threshold:g}; give a distance.")
+
+    @property
+    def tie(self) -> float:  # type: ignore[override]
+        return self.threshold
+
+    def odds(self, distance: Tensor) -> Tensor:
+        return (self.threshold - distance) / self.threshold
+
+    def outside(self, out: Tensor) -> str | None:
+        beyond = out[out < 0]
+        return f"it returned {float(beyond[0]):g} for a pair" if len(beyond) else None
+
+    def _said(self, second: bool) -> float:
+        return 0.0 if second else 2 * self.threshold
