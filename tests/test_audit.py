@@ -14,7 +14,7 @@ import assay
 from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Finding, Measure
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard, Standards
 
 ASKED = []
@@ -250,7 +250,7 @@ def test_a_limit_that_can_never_apply_is_refused_before_anything_is_asked(digits
     class Never(Counted):
         """Which is higher?"""
 
-        tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
+        needs: ClassVar[tuple[Need, ...]] = ("order",)
 
         @classmethod
         def name(cls):
@@ -260,6 +260,6 @@ def test_a_limit_that_can_never_apply_is_refused_before_anything_is_asked(digits
     monkeypatch.setattr(shelf, "load", lambda kind, name: {"counted": Counted, "never": Never}[name])
     assert assay.audit(digits, probes=named).status == 0
     ASKED.clear()
-    with pytest.raises(AssayError, match="The limit on 'never' can never apply to 'digits': it is for Ranking, and"):
+    with pytest.raises(AssayError, match="The limit on 'never' can never apply to 'digits': it needs which of two"):
         assay.audit(digits, probes=named, standards=Standards(limits={"never": (Standard(at_least=0.1),)}))
     assert not ASKED

@@ -15,7 +15,8 @@ from assay.probes.accuracy import Accuracy
 from assay.probes.distance_to_failure import DistanceToFailure
 from assay.probes.everyday_change import EverydayChange
 from assay.probes.worst_case_accuracy import WorstCaseAccuracy
-from assay.subject import PairModel, Ranking, Similarity, Subject
+from assay.subject import PairModel, Subject
+from assay.tasks import Ranking, Similarity
 
 
 class Mean(nn.Module):
@@ -157,8 +158,11 @@ class OneOnly(nn.Module):
             lambda: Subject.ranker(Siamese(nn.Linear(3, 2), Sooner()), grey()),
             "The model raised RuntimeError on an input",
         ),
-        (lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()), "returned 1.5 for a pair; give a comparison"),
-        (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned nan for pair 0"),
+        (
+            lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()),
+            "output is one comparison from 0 to 1 .* returned 1.5 for a pair",
+        ),
+        (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned NaN or infinity for input 0"),
         (
             lambda: Subject.ranker(Siamese(Mean(), Sooner()), grey(), low=0.5),
             "value 0.05 of input 0 in 'test' lies out",

@@ -182,7 +182,7 @@ def _judge(subject: Subject, run: Run) -> Worth:
     from assay.data.valued_images import ValuedImages
     from assay.methods.train.ranker import embed, likeness
     from assay.nn.siamese import Siamese
-    from assay.subject import Ranking
+    from assay.tasks import Ranking
 
     model, task, pairs = subject.model, subject.task, subject.pairs["test"]
     assert isinstance(model, Siamese)

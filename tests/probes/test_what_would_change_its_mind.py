@@ -229,4 +229,4 @@ def test_bad_settings_are_refused():
 def test_it_is_for_rankers(run):
     answer = put(WhatWouldChangeItsMind(), digits_mlp.build(), run)
     assert answer.status == "does not apply"
-    assert "it is for Ranking" in answer.why
+    assert "it needs which of two inputs has the higher value" in answer.why

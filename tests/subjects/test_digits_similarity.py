@@ -13,8 +13,9 @@ from assay.data.digits import load_digits
 from assay.data.pairs import Pairs
 from assay.nn.siamese import Siamese
 from assay.run import Run
-from assay.subject import Similarity, Subject
+from assay.subject import Subject
 from assay.subjects import Source, open_subject
+from assay.tasks import Similarity
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from assay.methods.rank.perception import Perception
     from assay.methods.rank.walk import Walk
     from assay.run import Run
-    from assay.subject import PairModel, Ranking, Similarity, Subject
+    from assay.subject import PairModel, Subject
+    from assay.tasks import Ranking, Similarity
 
 __all__ = ["Check", "Drawn", "Frame", "PairExplanation", "Shown", "Side", "Strip", "Trial", "explain_pair"]
 
@@ -257,7 +258,8 @@ def _told(
     import numpy as np
 
     from assay.methods.rank.perception import perceive
-    from assay.subject import PairModel, Ranking
+    from assay.subject import PairModel
+    from assay.tasks import Ranking
 
     model, task, rng = subject.model, scene.task, run.rng()
     assert isinstance(model, PairModel)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from assay.methods.rank.manner import Manner
     from assay.methods.rank.walk import Tied, Walk
     from assay.run import Run
-    from assay.subject import Ranking, Similarity, Subject
+    from assay.subject import Subject
+    from assay.tasks import Ranking, Similarity
 
 STEPS, STEP = 200, 0.5  # of the walk, as `walk` has them
 NEAR = 0.005  # of the scale: close enough to the target
@@ -58,10 +59,11 @@ class Scene(NamedTuple):
         from assay.methods.rank.manner import PLAIN
         from assay.methods.rank.walk import to_tie
         from assay.probe import undisturbed
-        from assay.subject import Classification, PairModel
+        from assay.subject import PairModel
+        from assay.tasks import Ranking, Similarity
 
         task, model = subject.task, subject.model
-        if isinstance(task, Classification) or not isinstance(model, PairModel) or not subject.pairs:
+        if not isinstance(task, Ranking | Similarity) or not isinstance(model, PairModel) or not subject.pairs:
             raise AssayError(
                 f"{subject.name!r} answers about one input at a time; --pair is for a model that compares two, such as "
                 f"digits-ranker. Give --input instead."
@@ -177,7 +179,7 @@ class Scene(NamedTuple):
 
 
 def ordered(task: Ranking | Similarity) -> bool:
-    from assay.subject import Ranking
+    from assay.tasks import Ranking
 
     return isinstance(task, Ranking)
 

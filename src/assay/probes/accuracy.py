@@ -26,7 +26,7 @@ from assay.finding import (
     share,
     wilson,
 )
-from assay.probe import PAIRS, Probe
+from assay.probe import Probe
 from assay.run import KEPT_BYTES, batch_of
 from assay.standard import Standard
 
@@ -42,7 +42,6 @@ TRAINED = 500  # training inputs that a model at chance is shown
 class Accuracy(Probe):
     """How often is it right on inputs like those it was made for?"""
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = "Wilson, JASA 1927 (the interval of a proportion)"
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
 

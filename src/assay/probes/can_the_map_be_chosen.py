@@ -65,7 +65,7 @@ class CanTheMapBeChosen(Probe):
     source: ClassVar[str] = (
         "Dombrowski et al., NeurIPS 2019, arXiv:1906.07983; Wang, TU Delft 2024 (dissertation), sec. 8.3, eq. 8.2"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from assay.methods.certify import nearest, relax
 from assay.methods.certify.layers import layers
 from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
@@ -99,6 +99,7 @@ class CertifiedRadius(Probe):
     inputs: int | None = None
 
     in_shares: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Zhang et al., NeurIPS 2018, arXiv:1811.00866 (linear bounds); Gowal et al. 2018, arXiv:1810.12715 "
         "(intervals); Wang et al. 2019, arXiv:1906.03972 (nearest neighbours); Cohen, Rosenfeld & Kolter, ICML 2019, "

@@ -37,7 +37,7 @@ from assay.methods.uncertainty.debiased import debiased_ece
 from assay.methods.uncertainty.estimator_bench import called, choose
 from assay.methods.uncertainty.maximum import maximum_error
 from assay.methods.uncertainty.selective import RiskCoverage, best_area, guaranteed, risk_coverage
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Confidence(Probe):
     bins: int = 15
     sure: float = 0.9
 
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Kumar et al., NeurIPS 2019, "
         "arXiv:1909.10155 (debiased); Naeini et al., AAAI 2015 (maximum); Murphy 1973 (Brier's parts); "

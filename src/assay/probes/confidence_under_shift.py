@@ -20,7 +20,7 @@ from assay.errors import AssayError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Boxes, Finding, Matrix, Measure, Table, View
 from assay.methods.uncertainty import CalibrationError, calibration_error
 from assay.methods.uncertainty.under_shift import Drift, drift
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class ConfidenceUnderShift(Probe):
     bins: int = 15
     inputs: int | None = None
 
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Liu, dissertation, UCLA 2021, sec. 5.5; Ovadia et al., NeurIPS 2019, arXiv:1906.02530; Hendrycks & "
         "Dietterich, ICLR 2019, arXiv:1903.12261 (corruptions)"

@@ -35,7 +35,7 @@ from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
-from assay.probe import PAIRS, Probe
+from assay.probe import Probe
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
@@ -67,7 +67,6 @@ class DistanceToFailure(Probe):
     attack: Literal["minimal-norm", "carlini-wagner"] = "minimal-norm"
     c: tuple[float, ...] = ()
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the smallest change); Wang & Loog, CVPR 2022, arXiv:2203.12693 "

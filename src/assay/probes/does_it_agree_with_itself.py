@@ -46,8 +46,7 @@ class DoesItAgreeWithItself(Probe):
     step: float = 0.5
     clip: bool = True
 
-    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("order", "gradients")
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 4.6 and 5.3.7"
     )

@@ -51,7 +51,7 @@ from assay.methods.uncertainty.outliers import (
 from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.run import batch_of
 from assay.standard import Standard
 
@@ -94,6 +94,7 @@ class DoesItKnow(Probe):
     clustering: Clustering = "kmeans"
 
     in_shares: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Hendrycks & Gimpel, ICLR 2017, arXiv:1610.02136; the other scores: methods/uncertainty/outliers.py; Lehmann & "
         "Ebner, ICANN 2021 (activation clusters); Papernot & McDaniel 2018, arXiv:1803.04765 (deep k-NN); Wang, TU "

@@ -33,7 +33,7 @@ from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
-from assay.probe import Probe, undisturbed
+from assay.probe import Need, Probe, undisturbed
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class DoesItTransfer(Probe):
     others: tuple[str, ...] = ()
 
     in_shares: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Papernot et al., ASIACCS 2017, arXiv:1602.02697 (substitutes); Liu et al., ICLR 2019, arXiv:1810.01279 "
         "(affinity)"

@@ -70,7 +70,7 @@ class DoesTheMapNeedTheModel(Probe):
 
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = "Adebayo et al., NeurIPS 2018, arXiv:1810.03292, sec. 3 and 4"
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
 
     def __post_init__(self) -> None:
         self.refuse_below(2, "inputs")

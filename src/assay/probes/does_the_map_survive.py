@@ -61,7 +61,7 @@ class DoesTheMapSurvive(Probe):
     source: ClassVar[str] = (
         "Viering, Wang, Loog & Eisemann, BMVC workshops 2019; Wang, TU Delft 2024 (dissertation), sec. 6.6 and 6.7"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients", "images")
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients", "images")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=SMALL),)
 
     def __post_init__(self) -> None:

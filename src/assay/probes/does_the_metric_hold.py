@@ -18,7 +18,7 @@ from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, s
 from assay.methods.certify.nearest import certified_radius, exact_radius, in_two_classes
 from assay.methods.certify.nearest_bound import check_votes
 from assay.methods.certify.points import points as stored_points
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class DoesTheMetricHold(Probe):
     inputs: int | None = None
 
     in_shares: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Wang, Liu, Yi, Zhou & Hsieh 2019, arXiv:1906.03972; for metrics Wang, Liu, Yi, Jiang & Hsieh, NeurIPS 2020, "
         "arXiv:2006.07024"

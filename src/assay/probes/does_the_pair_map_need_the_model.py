@@ -34,7 +34,8 @@ from assay.methods.train.ranker import Course, Targets
 from assay.nn.siamese import Siamese
 from assay.probe import Need, Probe
 from assay.standard import Standard
-from assay.subject import PairModel, Ranking
+from assay.subject import PairModel
+from assay.tasks import Ranking
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -69,8 +70,7 @@ class DoesThePairMapNeedTheModel(Probe):
     models: int | None = None
     learn: int | None = None
 
-    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("order", "gradients")
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 5.3.9; Adebayo et "

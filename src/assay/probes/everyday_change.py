@@ -26,7 +26,7 @@ from assay.finding import (
     Witnesses,
     wilson,
 )
-from assay.probe import PAIRS, Need, Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class EverydayChange(Probe):
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     source: ClassVar[str] = "Hendrycks & Dietterich, ICLR 2019, arXiv:1903.12261"
     needs: ClassVar[tuple[Need, ...]] = ("images",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)

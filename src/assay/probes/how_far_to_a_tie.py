@@ -17,9 +17,10 @@ from assay.data.held_out import Part
 from assay.finding import Alarm, Beside, Curve, Exhibit, Finding, Gallery, Line, Measure, Table, share
 from assay.methods.rank.perception import random_change
 from assay.methods.rank.walk import Score, sensitive, to_tie, walk
-from assay.probe import PAIRS, Need, Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
-from assay.subject import PairModel, Ranking, Similarity
+from assay.subject import PairModel
+from assay.tasks import Ranking, Similarity
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -47,8 +48,7 @@ class HowFarToATie(Probe):
     clip: bool = True
     """Changed inputs stay within their bounds; the thesis lets them go."""
 
-    tasks: ClassVar[tuple[str, ...]] = PAIRS
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("comparison", "gradients")
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 4.4 (mid-point "
         "attacks) and 4.5 (in one step)"

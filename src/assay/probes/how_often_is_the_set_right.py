@@ -25,7 +25,7 @@ from assay.methods.uncertainty.conformal import (
     worst_interval,
 )
 from assay.nn.with_sets import WithSets
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class HowOftenIsTheSetRight(Probe):
     corruptions: tuple[str, ...] = KINDS
     severity: int = 3
 
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Sadinle, Lei & Wasserman, JASA 2019, arXiv:1609.00451 (LAC); Romano, Sesia & Candes, NeurIPS 2020, "
         "arXiv:2006.02544 (APS); Angelopoulos et al., ICLR 2021, arXiv:2009.14193 (RAPS); Vovk, ACML 2012, "

@@ -62,7 +62,7 @@ class HowSteep(Probe):
         "Bhowmick, D'Souza & Raghavan, ICANN 2021, arXiv:2105.05495; norms of convolutions from their symbol, Sedghi, "
         "Gupta & Long, ICLR 2019, arXiv:1805.10408; Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the attack)"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
 
     def __post_init__(self) -> None:
         self.refuse_below(1e-9, "reach")

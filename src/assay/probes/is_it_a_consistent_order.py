@@ -39,9 +39,10 @@ from assay.methods.rank.order import (
     triangles,
     worth,
 )
-from assay.probe import PAIRS, Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
-from assay.subject import PairModel, Ranking, Similarity
+from assay.subject import PairModel
+from assay.tasks import Ranking, Similarity
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -65,7 +66,7 @@ class IsItAConsistentOrder(Probe):
 
     inputs: int | None = None
 
-    tasks: ClassVar[tuple[str, ...]] = PAIRS
+    needs: ClassVar[tuple[Need, ...]] = ("comparison",)
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 3.1 (the comparison)"
     )

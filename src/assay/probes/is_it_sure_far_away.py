@@ -16,7 +16,7 @@ from torch import Tensor
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.uncertainty.outliers import along_rays
-from assay.probe import Probe
+from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -45,6 +45,7 @@ class IsItSureFarAway(Probe):
     inputs: int | None = None
     ways: int = WAYS
 
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Wang, TU Delft 2024 (dissertation), sec. 5.5 and 8.2; Hein, Andriushchenko & Bitterwolf, CVPR 2019, "
         "arXiv:1812.05720 (ReLU networks are sure far away)"

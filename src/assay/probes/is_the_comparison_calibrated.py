@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from assay.finding import Alarm, Beside, Better, Curve, Finding, Histogram, Line, Measure, Table
 from assay.methods.rank.order import BINS, Calibration, calibration, mean_interval
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard
-from assay.subject import Ranking
+from assay.tasks import Ranking
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -36,7 +36,7 @@ class IsTheComparisonCalibrated(Probe):
 
     bins: int = BINS
 
-    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
+    needs: ClassVar[tuple[Need, ...]] = ("order",)
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 3.1 (the target); "
         "Posocco & Bonnefoy 2021 (bins, interval and floor)"

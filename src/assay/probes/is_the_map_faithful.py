@@ -83,7 +83,7 @@ class IsTheMapFaithful(Probe):
         "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021 (dissertation), sec. 7.1.2; Petsiuk, Das & "
         "Saenko, BMVC 2018, arXiv:1806.07421 (insertion, deletion)"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps")

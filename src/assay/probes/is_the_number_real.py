@@ -48,7 +48,7 @@ class IsTheNumberReal(Probe):
         "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "
         "2024 (dissertation), sec. 5.4.2"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
 
     def __post_init__(self) -> None:

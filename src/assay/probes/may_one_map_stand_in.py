@@ -65,8 +65,7 @@ class MayOneMapStandIn(Probe):
     step: float = 0.5
     limit: float = LOCAL
 
-    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("order", "gradients")
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 5.3.4 and 5.3.6"
     )

@@ -65,7 +65,7 @@ class OneChangeForAll(Probe):
         "Moosavi-Dezfooli et al., CVPR 2017, arXiv:1610.08401; Shafahi et al., arXiv:1811.11304; "
         "Co, Martinez Rego & Lupu, ICANN 2021"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
 
     def __post_init__(self) -> None:

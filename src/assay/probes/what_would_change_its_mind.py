@@ -71,8 +71,7 @@ class WhatWouldChangeItsMind(Probe):
     damping: float = 0.0
     momentum: Momentum = "printed"
 
-    tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
-    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    needs: ClassVar[tuple[Need, ...]] = ("order", "gradients")
     source: ClassVar[str] = (
         "'Perception visualizations for Siamese networks', MSc thesis, Politecnico di Milano, sec. 4.2, 4.8 and 5.3.3"
     )

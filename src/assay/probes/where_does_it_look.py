@@ -24,7 +24,7 @@ from assay.methods.explain.maps import METHODS, explain, methods_for, missed, us
 from assay.methods.explain.subset_robustness import Search
 from assay.methods.explain.twins import map_distance
 from assay.nn.members import averaged
-from assay.probe import Probe
+from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -68,6 +68,7 @@ class WhereDoesItLook(Probe):
     parts: Parts | None = None
 
     in_quick: ClassVar[bool] = False
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Krishna et al. 2022, arXiv:2202.01602 (agreement); Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365 "
         "(completeness)"

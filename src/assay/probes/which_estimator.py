@@ -23,7 +23,7 @@ from assay.methods.uncertainty.estimator_bench import (
     mixtures,
     sets_of,
 )
-from assay.probe import Probe
+from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -51,6 +51,7 @@ class WhichEstimator(Probe):
     sets: int = 60
 
     in_quick: ClassVar[bool] = False
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = "Posocco & Bonnefoy, 'Estimating Expected Calibration Errors', 2021, sec. 5"
 
     def __post_init__(self) -> None:

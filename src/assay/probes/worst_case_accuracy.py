@@ -33,7 +33,7 @@ from assay.methods.attack.chance import ASKED, answers, chance, interval, right_
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
-from assay.probe import PAIRS, Probe
+from assay.probe import Probe
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
@@ -65,7 +65,6 @@ class WorstCaseAccuracy(Probe):
     steps: int | None = None
     restarts: int | None = None
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification", *PAIRS)
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "

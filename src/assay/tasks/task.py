@@ -16,6 +16,7 @@ Third parties put theirs beside ours through the entry point `assay.tasks`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import SubjectError
+
+GIVES: Mapping[str, str] = {
+    "classes": "a score for each class",
+    "comparison": "a comparison of two inputs",
+    "order": "which of two inputs has the higher value",
+}
+"""What some questions need of an answer, in words."""
 
 
 class Trivial(NamedTuple):
@@ -42,10 +50,21 @@ class Task(ABC):
     """What an answer is that is good enough to rely on, after "share of inputs whose answer"."""
     output: ClassVar[str]
     """The shape of the output for n inputs and what it is, for errors."""
+    gives: ClassVar[tuple[str, ...]] = ()
+    """What of GIVES its outputs hold."""
+    noun: ClassVar[str] = "input"
+    """What one answer is about."""
+    classes: tuple[str, ...] = ()
+    """What an answer is chosen from, where it is chosen."""
 
     @classmethod
     def name(cls) -> str:
         return cls.__name__
+
+    def lacks(self, needs: Sequence[str]) -> str | None:
+        """What of these needs its answers do not hold, in words, or None."""
+        need = next((n for n in needs if n in GIVES and n not in self.gives), None)
+        return None if need is None else f"it needs {GIVES[need]}, and the subject's task is {self.name()}"
 
     @abstractmethod
     def wrong_output(self, out: Any, n: int) -> str | None:
@@ -104,8 +123,8 @@ class Task(ABC):
         wrong = self.wrong_output(out, n)
         if wrong is not None:
             raise SubjectError(
-                f"The model was taken for {self.name()}, whose output is {self.output}: {wrong}; mend the model, or "
-                "name its task."
+                f"The model's task is taken to be {self.name()}, whose output is {self.output}, but {wrong}; mend the "
+                "model, or name its task."
             )
         return torch.as_tensor(out)
 
@@ -118,4 +137,4 @@ def through(value: Tensor, slope: Tensor) -> Tensor:  # n, n -> n
 def not_finite(out: Tensor) -> str | None:  # n *o
     """Which row is not a number, or None."""
     bad = torch.nonzero(~torch.isfinite(out).flatten(1).all(1))
-    return f"it is NaN or infinite for input {int(bad[0])}" if len(bad) else None
+    return f"it returned NaN or infinity for input {int(bad[0])} (check its weights and scaling)" if len(bad) else None
