@@ -21,7 +21,7 @@ from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
 from assay.store import chain
-from assay.store.answers import finding_of
+from assay.store.answers import finding_of, theme_of
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class Audit:
                     "when": row.answer.when,
                     "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
+                    "theme": row.answer.theme,
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
                     "measures": [dataclasses.asdict(m) for m in row.answer.finding.measures]
@@ -203,6 +204,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                     seconds=row["seconds"],
                     when=row["when"],
                     environment=row["environment"],
+                    theme=theme_of(row),
                 )
             found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
@@ -256,6 +258,7 @@ class Question:
     question: str
     source: str
     settings: Mapping[str, Any]
+    theme: str
     own: tuple[Standard, ...]
     """Its own limits: they hold where the user's standards are silent."""
     left_out: str | None = None
@@ -274,6 +277,7 @@ class Question:
             question=probe.question(),
             source=probe.source,
             settings=probe.settings(),
+            theme=probe.theme(),
             own=probe.standards,
             left_out=left_out,
             named=named,
@@ -291,6 +295,7 @@ class Question:
             why=why,
             seconds=seconds,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
+            theme=self.theme,
         )
 
 
