@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from assay import shelf, store
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding
-from assay.probe import Answer, Probe, configure, put
+from assay.probe import OTHER, Answer, Probe, configure, put
 from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
@@ -258,13 +258,13 @@ class Question:
     question: str
     source: str
     settings: Mapping[str, Any]
-    theme: str
     own: tuple[Standard, ...]
     """Its own limits: they hold where the user's standards are silent."""
     left_out: str | None = None
     """Why it is not asked now; an answer from before is taken all the same."""
     named: bool = True
     """Else it is here only because the standards limit it."""
+    theme: str = OTHER
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Question:
@@ -277,10 +277,10 @@ class Question:
             question=probe.question(),
             source=probe.source,
             settings=probe.settings(),
-            theme=probe.theme(),
             own=probe.standards,
             left_out=left_out,
             named=named,
+            theme=probe.theme(),
         )
 
     def unanswered(self, key: str, why: str, seconds: float) -> Answer:
