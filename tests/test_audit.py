@@ -93,6 +93,19 @@ def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
     assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
 
 
+def test_each_row_has_its_theme_asked_or_not(digits, tmp_path):
+    done = assay.audit(digits, probes=["accuracy", "how-far-to-a-tie", Counted()], out=tmp_path)
+    themes = [("accuracy", "right"), ("how-far-to-a-tie", "compared"), ("counted", "other")]
+    assert [(row.answer.probe, row.answer.theme) for row in done.rows] == themes
+    stored = json.loads((done.folder / "audit.json").read_text())
+    assert [(row["probe"], row["theme"]) for row in stored["rows"]] == themes
+    assert [row.answer.theme for row in assay.open_audit(done.folder).rows] == [theme for _, theme in themes]
+    for row in stored["rows"]:
+        del row["theme"]  # as it was before there were themes
+    (done.folder / "audit.json").write_text(json.dumps(stored))
+    assert [row.answer.theme for row in assay.open_audit(done.folder).rows] == [theme for _, theme in themes]
+
+
 def test_a_stored_audit_opens_without_torch(digits, tmp_path):
     folder = assay.audit(digits, probes=[Counted()], out=tmp_path).folder
     code = (
