@@ -6,6 +6,7 @@ reads. Nothing here is random, and nothing is larger than a few megabytes on dis
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import json
@@ -1036,6 +1037,24 @@ def try_one(name: str, folder: Path, *, seconds: float = 20, memory: int | None 
     return Tried(
         name, size, ended if line or ended == "opened" else "killed", line or ended, took, (peak - base) // 1024
     )
+
+
+def bounded(more: int) -> None:
+    """From here on this process gets at most so many bytes of addresses beyond those it has."""
+    # By default every thread reserves an arena of 64 MiB: on a machine of many cores they alone would fill the bound.
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
+    most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def warm(folder: Path) -> None:
+    """Open good files of the formats whose readers start threads, so that these are there before memory is bounded."""
+    from assay.subjects import Source, open_subject
+
+    for model in (pt2(folder), good_onnx(folder)):
+        subject = open_subject(Source(str(model), str(good_data(folder))))
+        subject.model(subject.data["test"].take(np.arange(2))[0])
 
 
 def prepare() -> None:

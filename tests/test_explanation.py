@@ -17,7 +17,7 @@ from assay.errors import AssayError
 from assay.explanation import Explanation, explain_input
 from assay.methods.explain.maps import METHODS
 from assay.probe import put
-from assay.probes.does_the_map_need_the_model import DoesTheMapNeedTheModel
+from assay.probes.explained.does_the_map_need_the_model import DoesTheMapNeedTheModel
 from assay.report.explanation import render
 from assay.run import Run
 from assay.subject import Subject

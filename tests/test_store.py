@@ -74,6 +74,16 @@ def test_an_answer_comes_back_whole(tmp_path):
     assert np.isnan(table.columns["radius"][1])
 
 
+@pytest.mark.parametrize(("stored", "read"), [("proved", "proved"), ("no theme", "other"), (None, "right")])
+def test_an_answer_from_before_there_were_themes_stands_where_its_probe_does(tmp_path, stored, read):
+    store.save_answer(tmp_path, dataclasses.replace(answer(), probe="accuracy", theme="proved"))
+    path = tmp_path / "findings" / "accuracy.json"
+    told = json.loads(path.read_text())
+    assert told.pop("theme") == "proved"
+    path.write_text(json.dumps(told | ({} if stored is None else {"theme": stored})))
+    assert store.load_answer(path).theme == read
+
+
 def test_a_finding_is_found_by_its_key_in_this_run_or_another(tmp_path):
     one, two = tmp_path / "1-s", tmp_path / "2-s"
     store.save_answer(one, answer("aa"))

@@ -11,10 +11,10 @@ from assay.data.pairs import Pairs
 from assay.errors import AssayError, SubjectError
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.accuracy import Accuracy
-from assay.probes.distance_to_failure import DistanceToFailure
-from assay.probes.everyday_change import EverydayChange
-from assay.probes.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.attacked.distance_to_failure import DistanceToFailure
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.right.accuracy import Accuracy
+from assay.probes.steady.everyday_change import EverydayChange
 from assay.subject import PairModel, Subject
 from assay.tasks import Ranking, Similarity
 
@@ -125,7 +125,7 @@ def test_a_similarity_is_a_classifier_by_its_threshold(run):
 
 
 def test_probes_that_are_not_for_pairs_say_so(brighter, run):
-    from assay.probes.confidence import SHELVED as Confidence
+    from assay.probes.sure.confidence import SHELVED as Confidence
 
     answer = put(Confidence(), brighter, run)
     assert answer.status == "does not apply"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from assay import shelf, store
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding
-from assay.probe import Answer, Probe, configure, put
+from assay.probe import OTHER, Answer, Probe, configure, put
 from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
 from assay.store import chain
-from assay.store.answers import finding_of
+from assay.store.answers import finding_of, theme_of
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class Audit:
                     "when": row.answer.when,
                     "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
+                    "theme": row.answer.theme,
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
                     "measures": [dataclasses.asdict(m) for m in row.answer.finding.measures]
@@ -203,6 +204,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
                     seconds=row["seconds"],
                     when=row["when"],
                     environment=row["environment"],
+                    theme=theme_of(row),
                 )
             found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
@@ -262,6 +264,7 @@ class Question:
     """Why it is not asked now; an answer from before is taken all the same."""
     named: bool = True
     """Else it is here only because the standards limit it."""
+    theme: str = OTHER
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Question:
@@ -277,6 +280,7 @@ class Question:
             own=probe.standards,
             left_out=left_out,
             named=named,
+            theme=probe.theme(),
         )
 
     def unanswered(self, key: str, why: str, seconds: float) -> Answer:
@@ -291,6 +295,7 @@ class Question:
             why=why,
             seconds=seconds,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
+            theme=self.theme,
         )
 
 

@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 
 JUDGED = 32  # fresh answers of a random model at each witness
 Need = Literal["classes", "comparison", "order", "gradients", "images", "train"]
+OTHER = "other"
+THEMES: tuple[tuple[str, str], ...] = (
+    ("right", "Is it right?"),
+    ("sure", "Is it sure?"),
+    ("steady", "Does it stay right?"),
+    ("attacked", "Can it be attacked?"),
+    ("proved", "What is proved?"),
+    ("explained", "Can its reasons be believed?"),
+    ("compared", "Does it compare well?"),
+    (OTHER, "What else was asked"),
+)
+"""What questions are about, in the order in which they are read: the folder below `probes/`, and what it asks."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +59,27 @@ class Probe(ABC):
     in_shares: ClassVar[bool] = False
     """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
     `Subject.in_shares`, and its radii are such shares."""
+    stands_under: ClassVar[str | None] = None
+    """Its theme, for a third party's file that lies in no folder of that name."""
 
     @abstractmethod
     def ask(self, subject: Subject, run: Run) -> Finding: ...
 
     @classmethod
     def name(cls) -> str:
-        """The file's name: probes/worst_case_accuracy.py is 'worst-case-accuracy'."""
+        """The file's name: probes/attacked/worst_case_accuracy.py is 'worst-case-accuracy'."""
         return cls.__module__.rsplit(".", 1)[-1].replace("_", "-")
+
+    @classmethod
+    def theme(cls) -> str:
+        """The folder's name: probes/attacked/worst_case_accuracy.py is 'attacked'; 'other' where that is no theme."""
+        themes = dict(THEMES)
+        if cls.stands_under is not None and cls.stands_under not in themes:
+            raise AssayError(
+                f"{cls.name()!r} stands under {cls.stands_under!r}, which is no theme; use one of {', '.join(themes)}."
+            )
+        folder = cls.stands_under or cls.__module__.rpartition(".")[0].rpartition(".")[2]
+        return folder if folder in themes else OTHER
 
     @classmethod
     def question(cls) -> str:
@@ -197,6 +222,8 @@ class Answer:
     when: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
+    theme: str = OTHER
+    """A folder of THEMES."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -213,6 +240,7 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "key": key or probe.key(subject.fingerprint(), run),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(run.device),
+        "theme": probe.theme(),
     }
     reason = probe.why_not(subject) or left_out
     if not {"comparison", "order"} & set(probe.needs):

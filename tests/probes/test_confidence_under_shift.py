@@ -17,7 +17,7 @@ from assay.methods.uncertainty import ece, nll
 from assay.nn.members import Ensemble
 from assay.nn.scaled import Scaled
 from assay.probe import put
-from assay.probes.confidence_under_shift import ConfidenceUnderShift
+from assay.probes.sure.confidence_under_shift import ConfidenceUnderShift
 from assay.run import Run
 from assay.subject import Subject
 
@@ -62,7 +62,7 @@ def spoil(x: Tensor, kind: str, severity: int, *, rng: object, low: float, high:
 def test_every_condition_is_measured_as_printed_and_put_in_its_place(
     digits: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.probes.confidence_under_shift.corrupt", spoil)
+    monkeypatch.setattr("assay.probes.sure.confidence_under_shift.corrupt", spoil)
     finding = ask(digits, run, corruptions=("fog", "jpeg"), bins=10)
     index = run.pick(digits.data["test"])
     assert np.array_equal(column(finding, "index"), index)

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Finding, Gallery
 from assay.nn.siamese import Distance, Siamese
 from assay.probe import put
-from assay.probes.how_far_to_a_tie import HEADLINE, HowFarToATie
+from assay.probes.compared.how_far_to_a_tie import HEADLINE, HowFarToATie
 from assay.run import Run, Shard
 from assay.standard import judge
 from assay.subject import Subject

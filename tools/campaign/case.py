@@ -13,8 +13,10 @@ from typing import Any
 
 from campaign.room import Ended, Room
 
-ASKED = ("accuracy", "was-it-tampered-with")
-"""Two questions without gradients: a fork of a process that took one cannot take another."""
+ASKED = ("accuracy", "everyday-change")
+"""Two questions without gradients, which a fork of a process that took one may not take, with samples and witnesses."""
+SETTINGS = {"everyday-change": {"corruptions": ("gaussian_noise", "contrast")}}
+"""So that they are answered at once."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,15 @@ def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], N
     def act() -> int:
         from assay import cli
         from assay.audit import audit
+        from assay.standard import Standards
         from assay.subjects import Source, open_subject
 
-        asked, source = probes or ASKED, Source("digits-mlp")
+        asked, source, standards = probes or ASKED, Source("digits-mlp"), Standards(settings=SETTINGS)
         with cli._meter(len(asked)) as meter:
             opened = open_subject(source)
-            done = audit(opened, probes=asked, seed=seed, out=out, told=meter.told, source=source.words())
+            done = audit(
+                opened, probes=asked, standards=standards, seed=seed, out=out, told=meter.told, source=source.words()
+            )  # fmt: skip
         cli._show(done)
         return done.status
 

@@ -53,8 +53,9 @@ def limited() -> None:
     """At most so much more memory and time than there was."""
     import signal
 
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+    import hostile
+
+    hostile.bounded(MEMORY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(SECONDS)
 

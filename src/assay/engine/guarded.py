@@ -398,6 +398,7 @@ class _Asking:
                 question=question.question,
                 source=question.source,
                 settings=question.settings,
+                theme=question.theme,
                 environment=self.surroundings,
             )
         except (AssayError, TypeError) as e:

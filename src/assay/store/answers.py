@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Table, Witnesses, finding_from_json, finding_to_json
-from assay.probe import Answer
+from assay.probe import OTHER, THEMES, Answer
 from assay.store.files import (
     JSON_BYTES,
     digest,
@@ -80,6 +81,7 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
         "seconds": answer.seconds,
         "when": answer.when,
         "environment": dict(answer.environment),
+        "theme": answer.theme,
         "links": {},
     }
     finding = answer.finding
@@ -217,9 +219,16 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
         seconds=stored["seconds"],
         when=stored["when"],
         environment=stored["environment"],
+        theme=theme_of(stored),
     )
     check_types(answer, leave=(Table, Witnesses))
     return answer
+
+
+def theme_of(stored: Mapping[str, Any]) -> str:
+    """The theme of a stored answer; of one from before there were themes, where its probe stands today."""
+    theme = stored["theme"] if "theme" in stored else shelf.folder(stored["probe"])
+    return theme if theme in dict(THEMES) else OTHER
 
 
 def witnesses_kept(folder: Path, probe: str) -> tuple[int, int]:
