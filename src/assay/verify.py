@@ -344,7 +344,10 @@ def _labels(probe: str, what: str, split: str, columns: Mapping[str, NDArray[Any
         return [f"{name} is about inputs that {split!r} does not have"]
     if "label" not in columns or (what == "samples" and probe not in shelf.ours("probes")):
         return []
-    differ = np.flatnonzero(columns["label"] != np.asarray(data.labels)[index])
+    told, true = columns["label"], np.asarray(data.labels)[index]
+    if told.shape != true.shape:
+        return [f"{name} has targets of shape {told.shape[1:]}, and those of {split!r} have {true.shape[1:]}"]
+    differ = np.flatnonzero((told != true).reshape(len(true), -1).any(1))
     if not len(differ):
         return []
     return [f"{name} has another label than {split!r} for {len(differ)} inputs, the first is {index[differ[0]]}"]

@@ -332,12 +332,13 @@ def read_witnesses(content: bytes) -> Witnesses:
         words = {name: json.loads(about[name]) for name in ("norm", "how")}
     except (SafetensorError, LookupError, TypeError, RecursionError, ValueError) as e:
         raise ValueError(f"the witnesses are no safetensors file of ours: {e}") from e
-    kinds = {"index": "i", "clean": "f", "changed": "f", "label": "i", "said": "i", "radius": "f"}
+    kinds = {"index": "i", "clean": "f", "changed": "f", "label": "if", "said": "if", "radius": "f"}
     n = len(arrays["index"]) if "index" in arrays and arrays["index"].ndim == 1 else -1
     fits = (
         set(arrays) == set(kinds)
-        and all(len(a) == n and a.dtype.kind == kinds[k] for k, a in arrays.items() if a.ndim)
-        and all(arrays[k].ndim == 1 for k in ("label", "said", "radius"))
+        and all(len(a) == n and a.dtype.kind in kinds[k] for k, a in arrays.items() if a.ndim)
+        and arrays["radius"].ndim == 1
+        and all(arrays[k].ndim >= 1 for k in ("label", "said", "clean", "changed"))
         and arrays["clean"].shape == arrays["changed"].shape
         and all(isinstance(w, list) and len(w) == n and all(isinstance(s, str) for s in w) for w in words.values())
         and isinstance(about.get("split"), str)

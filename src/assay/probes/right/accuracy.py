@@ -1,10 +1,14 @@
-"""The first question: how often is it right, and where is it wrong?"""
+"""The first question: how often is it right, and where is it wrong?
+
+Right is what the task calls good enough to rely on: the label, a number within its tolerance, a mask that overlaps.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,8 +22,10 @@ from assay.finding import (
     Exhibit,
     Finding,
     Gallery,
+    Histogram,
     Matrix,
     Measure,
+    Panel,
     Table,
     View,
     Witnesses,
@@ -31,7 +37,9 @@ from assay.run import KEPT_BYTES, batch_of
 from assay.standard import Standard
 
 if TYPE_CHECKING:
-    from assay.run import Run
+    from torch import Tensor
+
+    from assay.run import Run, Shard
     from assay.subject import Subject
 
 
@@ -46,6 +54,8 @@ class Accuracy(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
+        if "classes" not in subject.task.gives:
+            return _by_score(subject, run)
         index = run.pick(subject.data["test"])
         logits, label = run.predict(subject, "test", index, "accuracy")
         said, sure = logits.argmax(1), softmax(logits, axis=1).max(1)
@@ -159,6 +169,103 @@ class Accuracy(Probe):
             how=("as it is",) * len(index),
             left_out=found - len(index),
         )
+
+
+def _by_score(subject: Subject, run: Run) -> Finding:
+    """The same of a task whose answers are no classes: how many are good enough, and how good they are on average."""
+    import torch
+
+    task, data = subject.task, subject.data["test"]
+    index = run.pick(data)
+
+    def work(shard: Shard) -> Mapping[str, Tensor]:
+        out = task.checked(subject.predict(shard.x), len(shard.x))
+        sure = task.confidence(out)
+        told = {} if sure is None else {"confidence": sure}
+        return {"score": task.score(out, shard.y), "right": task.right(out, shard.y), **told}
+
+    rows = run.map(work, subject, "test", index, "accuracy")
+    score, right = rows["score"].astype(np.float64), rows["right"].astype(bool)
+    trivial = task.trivial(np.asarray(data.labels)[index])
+    target = torch.from_numpy(np.asarray(data.labels)[index])
+    blind = trivial.out.expand(len(index), *trivial.out.shape)
+    worst = np.argsort(score, kind="stable")
+    return Finding(
+        says=f"{share(int(right.sum()), len(right))} of its answers are good enough to rely on; the mean "
+        f"{task.headline} is {score.mean():.2f}.",
+        measures=(
+            Measure.proportion(
+                "accuracy",
+                right,
+                better="higher",
+                column="right",
+                beside=(Beside(trivial.says, float(task.right(blind, target).float().mean())),),
+                about=f"share of {task.noun}s whose answer {task.good}",
+            ),
+            Measure.mean(
+                task.headline,
+                score,
+                better="higher",
+                seed=run.seed,
+                column="score",
+                beside=(Beside(trivial.says, float(task.score(blind, target).mean())),),
+                about="mean score of the answers: 1 is perfect, 0 is worthless",
+            ),
+        ),
+        samples=Table("test", {"index": index, **rows}),
+        views=(
+            Histogram(
+                name="scores",
+                title="How good its answers are",
+                x_label=task.headline,
+                edges=tuple(np.linspace(0, 1, 21).tolist()),
+                counts=((f"{task.noun}s", tuple(np.histogram(score, 20, (0, 1))[0].astype(float).tolist())),),
+            ),
+            *_worst(subject, index[worst[: run.budget.shown]]),
+        ),
+        alarms=(*_few(len(index)), *_leaks(subject, run, index)),
+        witnesses=_not_good_enough(subject, index[~right]),
+    )
+
+
+def _worst(subject: Subject, shown: NDArray[np.int64]) -> tuple[Gallery, ...]:
+    """The inputs with the worst answers, where they are pictures."""
+    if not subject.inputs.is_picture or not len(shown):
+        return ()
+    x, target = subject.data["test"].take(shown)
+    low, high, task = subject.inputs.low, subject.inputs.high, subject.task
+    exhibits = []
+    for i, out in enumerate(subject.predict(x)):
+        exhibit = Exhibit.of(
+            int(shown[i]), f"{task.told(target[i])}, said {task.words(out)}", x[i].numpy(), low=low, high=high
+        )
+        picture = task.picture(out)
+        if picture is not None:
+            panel = Panel.of("answer", f"What it says of input {shown[i]}", picture)
+            exhibit = replace(exhibit, panels=(*exhibit.panels, panel))
+        exhibits.append(exhibit)
+    return (Gallery(name="mistakes", title="Its worst answers", exhibits=tuple(exhibits)),)
+
+
+def _not_good_enough(subject: Subject, index: NDArray[np.int64]) -> Witnesses | None:
+    """The inputs whose answers are not good enough, as they are."""
+    if not len(index):
+        return None
+    each = math.prod(subject.inputs.shape) * np.dtype(np.float32).itemsize
+    some = index[np.linspace(0, len(index) - 1, num=min(len(index), max(1, KEPT_BYTES // each)), dtype=np.int64)]
+    x, target = subject.data["test"].take(some)
+    return Witnesses(
+        split="test",
+        index=some,
+        clean=x.numpy(),
+        changed=x.numpy(),
+        label=target.numpy(),
+        said=subject.predict(x).float().numpy(),
+        norm=("none",) * len(some),
+        radius=np.zeros(len(some)),
+        how=("as it is",) * len(some),
+        left_out=len(index) - len(some),
+    )
 
 
 def _few(n: int) -> tuple[Alarm, ...]:
