@@ -528,6 +528,14 @@ def test_a_model_that_ends_its_process_at_the_door_is_bad_input(guarded_assay: C
     assert not Path("runs").exists()
 
 
+def test_what_comes_to_nothing_leaves_no_folder_behind(guarded_assay: Command) -> None:
+    Path("there").mkdir()
+    ended = guarded_assay("rank", "nowhere", "--out", "there/a/b")
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.complaints == ["assay: There is no folder nowhere; give a folder of images with a number each."]
+    assert not any(Path("there").iterdir())
+
+
 def test_a_model_that_reads_elsewhere_is_told_which_file_was_refused(guarded_assay: Command) -> None:
     ended = guarded_assay("explain", "subject.py:read")
     assert (ended.status, ended.out) == (2, "")

@@ -379,3 +379,25 @@ def test_nothing_is_written_through_a_link_in_a_run(tmp_path):
     with pytest.raises(AssayError, match=r"'findings' is a link, and may lead out of the run"):
         store.save_answer(run, answer())
     assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("inside", ["", "half"])
+def test_a_run_that_was_killed_before_it_began_is_swept_once_it_is_old(tmp_path, inside):
+    stub, young, busy, foreign = (
+        tmp_path / name for name in ("20260101-000000-s", "20260101-000001-s", "20260101-000002-s", "empty")
+    )
+    for folder in (stub, young, busy, foreign):
+        folder.mkdir()
+        if inside:
+            half = folder / f".run.json.{7:016x}.part"
+            half.write_text(inside)
+            os.utime(half, (0, 0))
+    (busy / "notes.txt").write_text("mine")
+    for folder in (stub, busy, foreign):
+        os.utime(folder, (0, 0))
+    begun = store.open_run(tmp_path, "s", "aa", {})
+    assert {p.name for p in tmp_path.iterdir()} == {young.name, busy.name, foreign.name, begun.name}
+    assert (busy / "notes.txt").read_text() == "mine"
+    os.utime(young, (0, 0))
+    assert store.open_run(tmp_path, "s", "aa", {}) == begun
+    assert not young.exists()
