@@ -415,7 +415,11 @@ class Record:
     def take(self, place: int, answer: Answer) -> None:
         """Keep and judge an answer that was given now."""
         if self.folder is not None and self.asked[place].left_out is None:
-            store.save_answer(self.folder, answer)
+            try:
+                store.save_answer(self.folder, answer)
+            except store.TooLarge as e:
+                answer = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
+                store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
 
     def _enter(self, place: int, answer: Answer, asked: bool) -> None:
