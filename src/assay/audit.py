@@ -407,7 +407,8 @@ class Record:
             try:
                 store.save_answer(self.folder, answer)
             except store.TooLarge as e:
-                answer = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
+                broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
+                answer = dataclasses.replace(broken, environment=answer.environment)
                 store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
 
