@@ -219,33 +219,31 @@ def socket_named_png(folder: Path) -> Path:
     return root
 
 
+def _link(folder: Path, to: str) -> Path:
+    root = images(folder, None)
+    (root / "a" / "x.png").symlink_to(to)
+    return root
+
+
 @_on(DATA, r"x\.png' is a link that leads out of .*; put a copy in its place")
 def link_out_of_the_folder(folder: Path) -> Path:
     (folder / "secret.png").write_bytes(png(8, 8))
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to(Path("..") / ".." / "secret.png")
-    return root
+    return _link(folder, "../../secret.png")
 
 
 @_on(DATA, r"x\.png' is a link that leads out of .*; put a copy in its place")
 def link_to_a_device(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("/dev/zero")
-    return root
+    return _link(folder, "/dev/zero")
 
 
 @_on(DATA, r"x\.png' is a link to nothing, not a file; remove it")
 def link_to_nothing(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("gone.png")
-    return root
+    return _link(folder, "gone.png")
 
 
 @_on(DATA, r"x\.png' is a link to nothing, not a file; remove it")
 def link_to_itself(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("x.png")
-    return root
+    return _link(folder, "x.png")
 
 
 @_on(DATA, r"c' is a link that leads out of .*; put a copy in its place")

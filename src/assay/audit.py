@@ -21,7 +21,7 @@ from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standard, Standards, Verdict, judge, read_standards
 from assay.store import chain
-from assay.store.answers import finding_of, theme_of
+from assay.store.answers import answer_from, finding_of
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
@@ -193,19 +193,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             if row["status"] == "asked":
                 answer = store.load_answer(folder / finding_of(row["probe"]), whole)
             else:
-                answer = Answer(
-                    probe=row["probe"],
-                    question=row["question"],
-                    source=row["answer_source"],
-                    settings=row["settings"],
-                    key=row["key"],
-                    status=row["status"],
-                    why=row["why"],
-                    seconds=row["seconds"],
-                    when=row["when"],
-                    environment=row["environment"],
-                    theme=theme_of(row),
-                )
+                answer = answer_from({**row, "source": row["answer_source"]})
             found = tuple(
                 Judgement(**{**j, "standard": Standard(**j["standard"]) if j["standard"] else None})
                 for j in row["judgements"]
@@ -420,7 +408,12 @@ class Record:
     def take(self, place: int, answer: Answer) -> None:
         """Keep and judge an answer that was given now."""
         if self.folder is not None and self.asked[place].left_out is None:
-            store.save_answer(self.folder, answer)
+            try:
+                store.save_answer(self.folder, answer)
+            except store.TooLarge as e:
+                broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
+                answer = dataclasses.replace(broken, environment=answer.environment)
+                store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
 
     def _enter(self, place: int, answer: Answer, asked: bool) -> None:

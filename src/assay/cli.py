@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,9 +95,14 @@ class InChild(TyperCommand):
 
         limits = _limits(given.get("budget", "quick"), given["timeout"], given["memory"], given["sandbox"])
         job = {"words": place.words, "terminal": sys.stdout.isatty()}
+        to = Path(given.get("out", "."))
+        new = [folder for folder in (to, *to.parents) if not folder.exists()]
         try:
             status = command_guarded("assay.cli:child", job, limits, _print, _complain)
         finally:
+            for folder in new:  # the child had to make them before it knew whether it has anything to write
+                with suppress(OSError):  # there is something in it
+                    folder.rmdir()
             if sys.stderr.isatty():
                 typer.echo("\033[?25h", err=True, nl=False)  # a bar that was cut off had hidden the cursor
         raise typer.Exit(status)

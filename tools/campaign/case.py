@@ -155,13 +155,19 @@ def found(runs: Path) -> int:
 
 
 def temporary(runs: Path) -> list[str]:
-    """Half-written files, of runs that were begun."""
-    return [p.name for p in runs.rglob(".*") if p.is_file() and (p.parents[1] / "run.json").exists()]
+    """Half-written files."""
+    return [p.name for p in runs.rglob(".*") if p.is_file()]
+
+
+def stubs(runs: Path) -> list[str]:
+    """Runs that were never begun."""
+    return [p.name for p in runs.glob("*") if p.is_dir() and not any(p.iterdir())]
 
 
 def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> Ended:
     """Asked again without a fault, the audit ends as the undisturbed one did and knows what was found before."""
-    for path in room.runs.rglob(".*.part"):  # they are swept once they are an hour old
+    begun = {p.parent for p in room.runs.glob("*/run.json")}
+    for path in {*room.runs.rglob(".*.part"), *room.runs.glob("*")} - begun:  # swept once they are an hour old
         os.utime(path, (path.stat().st_mtime - 7200,) * 2)
     again = room.run(audit_here())
     room.look(
@@ -179,7 +185,8 @@ def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> 
         room.look(
             "kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}"
         )
-    room.look("kept", not temporary(room.runs), f"then these lie about: {temporary(room.runs)}")
+    about = temporary(room.runs) + stubs(room.runs)
+    room.look("kept", not about, f"then these lie about: {about}")
     return again
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from assay.run import Tick
 
 TOLD_EVERY = 0.2  # seconds between two messages about the same progress
+GRACE = 1.0  # seconds in which threads that a question started may still end
 PR_SET_PDEATHSIG = 1
 
 
@@ -201,14 +202,41 @@ def _ask_all(job: Any, line: Line) -> None:
         line.send(next=place)
         if not line.receive()["ask"]:
             continue
-        started = time.perf_counter()
+        started, before = time.perf_counter(), set(threading.enumerate())
         try:
             answer = asker.put(place)
         except KeyboardInterrupt as e:  # nobody can press a key here: the model raised it
             answer = question.unanswered(asker.begun.keys[place], line.in_words(e), time.perf_counter() - started)
+        if answer.finding is not None and (left := left_behind(before)):
+            answer = question.unanswered(asker.begun.keys[place], left, answer.seconds)
         if answer.finding is not None:
             try:
                 save_answer(line.folder / str(place), answer)
             except AssayError as e:
                 answer = question.unanswered(asker.begun.keys[place], str(e), answer.seconds)
         line.send(answered=place, answer=None if answer.finding is not None else dataclasses.asdict(answer))
+
+
+def left_behind(before: Container[threading.Thread]) -> str:
+    """What to say of threads that were not there before and would keep Python from ending; empty if there are none.
+
+    Daemons would not, nor would workers of pools that have nothing to do, which Python ends itself. Those that are at
+    their end get a moment to come to it.
+    """
+    until = time.monotonic() + GRACE
+    while left := [t for t in threading.enumerate() if t not in before and not t.daemon and not _ends_itself(t)]:
+        if time.monotonic() > until:
+            names = ", ".join(repr(t.name[:40]) for t in left[:3]) + (" and more" if len(left) > 3 else "")
+            return f"the model left threads running ({names}); join them before it answers, or make them daemons"
+        time.sleep(0.01)
+    return ""
+
+
+def _ends_itself(thread: threading.Thread) -> bool:
+    """Whether it belongs to a pool of concurrent.futures or of joblib, and does not work for anyone just now."""
+    from concurrent.futures import thread as pools
+
+    if thread in getattr(sys.modules.get(type(thread).__module__), "_threads_wakeups", ()):  # it minds processes
+        return True
+    frame = sys._current_frames().get(thread.ident or 0)
+    return thread in pools._threads_queues and frame is not None and frame.f_code is pools._worker.__code__

@@ -142,11 +142,24 @@ def sweep(folder: Path) -> None:
             continue
         try:
             with open(path, "rb") as f:
-                old = abs(time.time() - os.fstat(f.fileno()).st_mtime) > LEFT_OVER
-                if old and _take(f.fileno()):
+                if _left_over(os.fstat(f.fileno())) and _take(f.fileno()):
                     path.unlink(missing_ok=True)
         except OSError:
             continue
+
+
+def sweep_stub(folder: Path) -> None:
+    """Remove a run's folder that is empty, or holds only what `sweep` removes: its writer was killed at the start."""
+    try:
+        if not folder.is_symlink() and not (folder / "run.json").exists() and _left_over(folder.stat()):
+            sweep(folder)
+            folder.rmdir()  # fails where anything else is in it
+    except OSError:
+        return
+
+
+def _left_over(status: os.stat_result) -> bool:
+    return abs(time.time() - status.st_mtime) > LEFT_OVER
 
 
 # What is read may be a stranger's.
