@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, Model, Nearest, Precision, Seen, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, Norm, Region, norms, wide
 from assay.methods.attack.loss import Goal
@@ -21,7 +22,7 @@ BEYOND = 1.001  # the linear guess lands on the boundary itself, where rounding 
 def minimal_norm(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "l2",
     radius: float | Tensor | None = None,
