@@ -18,8 +18,9 @@ from assay.data.corruptions import CORRUPTIONS, corrupt
 from assay.data.held_out import FITTING
 from assay.errors import AssayError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Boxes, Finding, Matrix, Measure, Table, View
-from assay.methods.uncertainty import CalibrationError, calibration_error
-from assay.methods.uncertainty.under_shift import Drift, drift
+from assay.methods.uncertainty import CalibrationError
+from assay.methods.uncertainty.above_floor import AboveFloor, above_floor
+from assay.methods.uncertainty.under_shift import drift, drift_above_floor
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -42,7 +43,8 @@ class ConfidenceUnderShift(Probe):
     Pictures are corrupted in every kind at five severities. Each split besides 'train', 'test', 'calibration',
     'validation' and 'outliers' is taken for a shift of the user's own and asked about as it is; of 'outliers' only how
     sure the model is. The calibration error is that of the confidence, over `bins` equal bins, or one for each input
-    where there are fewer. `inputs` is how many test inputs are corrupted.
+    where there are fewer, less what chance adds to it, since no estimate of few inputs is 0. `inputs` is how many test
+    inputs are corrupted.
     """
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
@@ -79,7 +81,8 @@ class ConfidenceUnderShift(Probe):
         rows = run.map(partial(_sweep, subject, kinds), subject, "test", index, "confidence under shift")
         sure, surprise = (np.asarray(rows[name], dtype=np.float64) for name in ("sure", "surprise"))  # n 1+c*s
         right, label = rows["right"].astype(bool), np.asarray(rows["label"], dtype=np.int64)
-        found = drift(sure, right, _weights(len(kinds)), bins=min(self.bins, len(index)), seed=run.seed)
+        bins = min(self.bins, len(index))
+        found = drift_above_floor(sure, right, _weights(len(kinds)), bins=bins, seed=run.seed)
         columns = {"index": index, "label": label, "clean right": right[:, 0], "clean confidence": sure[:, 0]}
         measures: list[Measure] = []
         views: list[View] = []
@@ -87,14 +90,16 @@ class ConfidenceUnderShift(Probe):
         if kinds:
             hit, lost, gap = right[:, 1:].mean(1), surprise[:, 1:].mean(1), (sure - right)[:, 1:].mean(1)  # n
             columns |= {"right under shift": hit, "surprise under shift": lost, "gap under shift": gap}
-            measures += self._corrupted(found, hit, lost, gap, surprise, len(subject.task.classes), run.seed)
-            views += self._figures(found, right, surprise)
+            raw = drift(sure, right, _rise(len(kinds)), bins=bins, seed=run.seed)
+            (rise,) = raw.combined
+            measures += self._corrupted(found, rise, hit, lost, gap, surprise, len(subject.task.classes), run.seed)
+            views += self._figures(raw.each, found[1].floor, right, surprise)
             told = (
-                f"On corrupted pictures its confidence is off by {100 * found.combined[1].value:.1f} points on average,"
-                f" {100 * found.combined[0].value:.1f} on clean ones; at severity 5 it is off by "
-                f"{100 * found.combined[7].value:.1f} and right on {100 * right[:, 5::5].mean():.0f} %. "
+                f"On corrupted pictures its confidence is off by {100 * found[1].value:.1f} points on average, "
+                f"{100 * found[0].value:.1f} on clean ones, what chance adds at this sample size being taken off; at "
+                f"severity 5 it is off by {100 * found[6].value:.1f} and right on {100 * right[:, 5::5].mean():.0f} %. "
             )
-        clean = self._error("calibration error, clean", found.combined[0], len(index), "on the test data as they are")
+        clean = self._error("calibration error, clean", found[0], len(index), "on the test data as they are")
         shifts = {split: self._shift(subject, run, split) for split in _shifts(subject)}
         for split, (error, others) in shifts.items():
             measures += [error, *others]
@@ -114,7 +119,7 @@ class ConfidenceUnderShift(Probe):
             alarms=(Alarm(says, doubts=tuple(few)),) if few else (),
         )
 
-    def _error(self, name: str, error: CalibrationError, n: int, about: str, *beside: Beside) -> Measure:
+    def _error(self, name: str, error: AboveFloor, n: int, about: str, *beside: Beside) -> Measure:
         return Measure(
             name=name,
             value=error.value,
@@ -123,20 +128,48 @@ class ConfidenceUnderShift(Probe):
             n=n,
             unit="%",
             better="lower",
-            about=f"{about}; expected calibration error over {min(self.bins, n)} equal bins",
-            beside=(Beside("a perfectly calibrated model", error.floor), *beside),
+            about=f"{about}; expected calibration error over {min(self.bins, n)} equal bins, less what chance adds",
+            beside=(
+                Beside("a perfectly calibrated model", error.calibrated),
+                Beside("with what chance adds", error.estimate),
+                Beside("a perfectly calibrated model, with what chance adds", error.floor),
+                *beside,
+            ),
+        )
+
+    def _rise(self, error: CalibrationError, n: int) -> Measure:
+        """Of the estimates as they are: what chance adds to both is in it, and what that comes to stands beside."""
+        return Measure(
+            name="rise over clean",
+            value=error.value,
+            low=error.low,
+            high=error.high,
+            n=n,
+            unit="%",
+            better="lower",
+            about="calibration error under shift minus that on clean inputs, with what chance adds to either; over "
+            f"{min(self.bins, n)} equal bins",
+            beside=(Beside("a perfectly calibrated model, with what chance adds", error.floor),),
         )
 
     def _corrupted(
-        self, found: Drift, hit: Floats, lost: Floats, gap: Floats, surprise: Floats, k: int, seed: int
+        self,
+        found: tuple[AboveFloor, ...],
+        rise: CalibrationError,
+        hit: Floats,
+        lost: Floats,
+        gap: Floats,
+        surprise: Floats,
+        k: int,
+        seed: int,
     ) -> list[Measure]:
         """What corruption does to the three numbers that have to be read together, and to each severity."""
         n, over = len(hit), f"mean over {len(self.corruptions)} corruptions"
-        clean, every, rise, *each = found.combined
+        clean, every, *each = found
         on_clean = Beside("clean", clean.value)
         return [
             self._error("calibration error under shift", every, n, f"{over} at 5 severities", on_clean),
-            self._error("rise over clean", rise, n, "calibration error under shift minus that on clean inputs"),
+            self._rise(rise, n),
             *(
                 self._error(f"calibration error, severity {s}", error, n, over, on_clean)
                 for s, error in zip(SEVERITIES, each, strict=True)
@@ -174,9 +207,9 @@ class ConfidenceUnderShift(Probe):
             ),
         ]
 
-    def _figures(self, found: Drift, right: NDArray[np.bool_], surprise: Floats) -> list[View]:
+    def _figures(self, error: Floats, floor: float, right: NDArray[np.bool_], surprise: Floats) -> list[View]:
         """A box for each severity over the kinds of corruption, as in Fig. 5.6, and which kind it was."""
-        table = found.each[1:].reshape(len(self.corruptions), len(SEVERITIES))  # c s
+        table = error[1:].reshape(len(self.corruptions), len(SEVERITIES))  # c s
 
         def boxes(name: str, title: str, each: Floats, unit: bool, marks: tuple[Beside, ...] = ()) -> Boxes:
             by_severity = each[1:].reshape(table.shape).T.tolist()
@@ -189,12 +222,12 @@ class ConfidenceUnderShift(Probe):
                 values=((float(each[0]),), *map(tuple, by_severity)),
                 unit_y=unit,
                 marks=marks,
-                says=f"Each box shows how {len(self.corruptions)} kinds of corruption differ.",
+                says=f"Each box shows how {len(self.corruptions)} kinds of corruption differ"
+                + ("; what chance adds is in them." if marks else "."),
             )
 
-        floor = Beside("a calibrated model", found.combined[1].floor)
         return [
-            boxes("error", "Calibration error", found.each, False, (floor,)),
+            boxes("error", "Calibration error", error, False, (Beside("a calibrated model", floor),)),
             boxes("accuracy", "Accuracy", right.mean(0), True),
             boxes("surprise", "Negative log-likelihood", surprise.mean(0), False),
             Matrix(
@@ -215,7 +248,7 @@ class ConfidenceUnderShift(Probe):
         chance = log_softmax(logits.astype(np.float64), axis=1)
         right = logits.argmax(1) == label
         sure = np.exp(chance.max(1)).clip(0, 1)
-        error = calibration_error(sure, right, bins=min(self.bins, len(index)), seed=run.seed)
+        error = above_floor(sure, right, bins=min(self.bins, len(index)), seed=run.seed)
         surprise = -chance[np.arange(len(label)), label]
         about = f"on the split {split!r}"
         return self._error(f"calibration error on {split}", error, len(index), about), [
@@ -262,14 +295,19 @@ def _shifts(subject: Subject) -> list[str]:
 
 
 def _weights(kinds: int) -> Floats:  # -> sums, 1 + kinds * severities
-    """What is asked of the conditions: clean, all corrupted, their rise over clean, and each severity; or clean."""
+    """What is asked of the conditions: clean, all corrupted, and each severity; or clean."""
     clean = np.eye(1, 1 + kinds * len(SEVERITIES))
     if not kinds:
         return clean
     severity = np.tile(np.arange(len(SEVERITIES)), kinds)  # kinds first
     each = np.stack([np.r_[0, severity == s] / kinds for s in range(len(SEVERITIES))])
-    every = each.mean(0, keepdims=True)
-    return np.concatenate([clean, every, every - clean, each])
+    return np.concatenate([clean, each.mean(0, keepdims=True), each])
+
+
+def _rise(kinds: int) -> Floats:  # -> 1, 1 + kinds * severities
+    """All corrupted less clean."""
+    clean, every, *_ = _weights(kinds)
+    return np.stack([every - clean])
 
 
 def _sweep(subject: Subject, kinds: tuple[str, ...], shard: Shard) -> Mapping[str, Tensor]:
