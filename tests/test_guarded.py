@@ -23,10 +23,11 @@ from rich.console import Console
 
 from assay import cli
 from assay.engine import child as theirs
-from assay.engine import guarded
-from assay.engine.guarded import Child, Died, Limits, audit_guarded, command_guarded, handed_over, started
-from assay.engine.job import Job
+from assay.engine.guarded import Child, Died, Limits, command_guarded, handed_over, started
 from assay.errors import AssayError
+from assay.jobs.audit import guarded
+from assay.jobs.audit.guarded import audit_guarded
+from assay.jobs.audit.job import Job
 from assay.standard import Standard, Standards
 from assay.subjects import Source
 
@@ -286,9 +287,12 @@ def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytes
     assert not left_behind(mark)
 
 
-HANGS = (
-    "import sys\nfrom assay import cli\nfrom assay.engine import guarded\nguarded.ASK = 'strangers:hangs'\ncli.main()"
-)
+HANGS = """
+from assay import cli
+from assay.jobs.audit import guarded
+guarded.ASK = "strangers:hangs"
+cli.main()
+"""
 
 
 @pytest.mark.parametrize(("sent", "status"), [("SIGINT", 130), ("SIGTERM", 130), ("SIGKILL", -9)])

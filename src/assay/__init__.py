@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from assay.audit import Audit, audit, open_audit
+from assay import report
+from assay.audit import Audit, open_audit
 from assay.claim import Claim, Evidence, Published
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Measure, Table, Witnesses
+from assay.jobs.audit import audit
 from assay.probe import Probe
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.standard import Standard
+from assay.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from assay.subject import InputSpace, Subject
@@ -43,8 +46,8 @@ __all__ = [
     "audit",
     "open_audit",
 ]
-__version__ = "0.1.0"
 TASKS = ("Classification", "Labels", "Regression", "Ranking", "Similarity", "Task")
+Audit.framed = report.framed
 
 
 def __getattr__(name: str) -> Any:

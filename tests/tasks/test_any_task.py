@@ -12,12 +12,12 @@ from torch import Tensor, nn
 import assay
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError, SubjectError
+from assay.jobs.verify import verify
 from assay.probe import put
 from assay.probes.right.accuracy import Accuracy
 from assay.run import BUDGETS, Run
 from assay.subject import Subject
 from assay.tasks import Classification, Labels, Regression
-from assay.verify import verify
 
 RNG = np.random.default_rng(0)
 X = RNG.random((200, 4)).astype(np.float32)

@@ -67,7 +67,7 @@ def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], N
 
     def act() -> int:
         from assay import cli
-        from assay.audit import audit
+        from assay.jobs.audit import audit
         from assay.standard import Standards
         from assay.subjects import Source, open_subject
 
@@ -87,7 +87,7 @@ def verify_here(run: str) -> Callable[[], None]:
     """What `assay verify` says of a run without its subject."""
 
     def act() -> int:
-        from assay.verify import verify
+        from assay.jobs.verify import verify
 
         done = verify(Path(run))
         print(*(f"broken: {link}" for link in done.broken), sep="\n")

@@ -230,7 +230,7 @@ def read_images(path: Path) -> None:
 
 
 def read_toml(path: Path) -> None:
-    from assay.audit import questions
+    from assay.jobs.audit import questions
     from assay.standard import read_standards
 
     questions(None, read_standards(path))

@@ -16,8 +16,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 
@@ -240,3 +241,22 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """A file, or the files of a folder by their names in it, with the SHA-256 of each, sorted by name."""
+
+    name: str
+    single: bool
+    files: Mapping[str, str]
+    odd: Mapping[str, str]
+    """What is there and cannot be sealed: links, pipes, names that are no text."""
+
+    @property
+    def root(self) -> str:
+        """One digest for all: SHA-256 over the digests, in the order of the names (Model Signing 1.0, sec. 6.5.1)."""
+        return hashlib.sha256(b"".join(map(bytes.fromhex, self.files.values()))).hexdigest()
+
+    def told(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": "file" if self.single else "folder", "sha256_of_digests": self.root}

@@ -29,6 +29,7 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.affinity import Cell, affinity, cross
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.pgd import pgd
@@ -217,7 +218,7 @@ class DoesItTransfer(Probe):
         passes = {id(each.model): each.draws for each in own.values()}
         sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
-        def attack(model: Model, x: Tensor, y: Tensor) -> Attacked:
+        def attack(model: Model, x: Tensor, y: Truth) -> Attacked:
             def search(rows: Tensor) -> Attacked:
                 return pgd(
                     model,

@@ -203,7 +203,7 @@ def read(subject: Subject, given: int | str | Path) -> tuple[Tensor, str, float 
     import numpy as np
 
     from assay.data.valued_images import ValuedImages
-    from assay.explanation import read_input
+    from assay.jobs.explain import read_input
     from assay.subject import InputSpace
 
     pairs, space, text = subject.pairs["test"], subject.inputs, str(given).strip()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
-from assay.audit import Planned, plan
 from assay.errors import AssayError
+from assay.jobs.audit import Planned, plan
 from assay.probe import Probe, configure
 from assay.standard import Standard, Standards
 from assay.subjects import Source

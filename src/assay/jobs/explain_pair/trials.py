@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
 from assay.finding import Bars, Beside, Curve, Line, Measure
-from assay.pair_explanation.scene import STEP, STEPS, Scene, ordered, score_of
+from assay.jobs.explain_pair.scene import STEP, STEPS, Scene, ordered, score_of
+from assay.pair_explanation import Check, Outcome, Trial
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import PairModel, Subject
 
-Outcome = Literal["pass", "fail", "cannot tell", "not asked"]
 CHANCE = 39  # random changes; with fewer than 19 nothing can be clearly better than they are
 CLEAR = 0.05
 DRAWS = 8  # models with layers drawn anew, of each kind
@@ -35,26 +34,6 @@ KNOWN = 2000  # inputs that the reader has read before
 READ = 200  # test inputs by which the reader's eyes are tested
 LEAST = 20  # of either
 NUMBERS = 2 * 10**7  # what the reader may remember at most; of large images, fewer
-
-
-class Check(NamedTuple):
-    """A verdict in a few words, as it stands beside a map."""
-
-    outcome: Outcome
-    says: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One audit of the explanation; `verdict` is the outcome in a few words."""
-
-    name: str
-    question: str
-    outcome: Outcome
-    verdict: str
-    says: str
-    measures: tuple[Measure, ...] = ()
-    views: tuple[Bars | Curve, ...] = ()
 
 
 def check_of(trial: Trial) -> Check:

@@ -3,14 +3,14 @@
     runs/explain-<subject>-<first>-<second>-to-<target>/explanation.html   walk.gif
 
 The first of the two inputs is changed until the comparison reaches the target, the second stays; an input is the number
-of a test input (`Pairs.singles`) or an image file. Sister of `assay.explanation`, which explains one input.
+of a test input (`Pairs.singles`) or an image file. Sister of `explain.py`, which explains one input.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from assay import store
 from assay.errors import AssayError, MissingExtra
 from assay.finding import Curve, Line, Panel
-from assay.pair_explanation.scene import NEAR, Scene, ordered
-from assay.pair_explanation.trials import (
+from assay.jobs.explain_pair.scene import NEAR, Scene, ordered
+from assay.jobs.explain_pair.trials import (
     LEAST,
     NUMBERS,
-    Check,
-    Trial,
     agrees_with_itself,
     changes,
     check_of,
@@ -34,6 +32,7 @@ from assay.pair_explanation.trials import (
     needs_its_model,
     rows_to_read,
 )
+from assay.pair_explanation import Check, Drawn, Frame, PairExplanation, Shown, Side, Strip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from assay.subject import PairModel, Subject
     from assay.tasks import Ranking, Similarity
 
-__all__ = ["Check", "Drawn", "Frame", "PairExplanation", "Shown", "Side", "Strip", "Trial", "explain_pair"]
-
 FRAMES = 10
 EMBEDDED, LINE = 60, 6  # steps of a walk of the embedding, pictures on the straight line
 DECODER_STEPS = 3000  # of training one
@@ -56,109 +53,6 @@ UNSEEN = (
     "this model has no decoder, so that nothing can draw what it believes it sees. With --decoder one is trained on "
     "its encoder as it is, and the page says what its pictures are worth."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One of the two inputs; `given` is what the user typed for it."""
-
-    what: str
-    given: str
-    value: float | None
-    panel: Panel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """The input at one step of the walk, and what the model sees there."""
-
-    step: int
-    c: float
-    panel: Panel
-    seen: Panel | None
-    strange: bool = False
-    """What is seen is further from all that the decoder knows than held-out inputs are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A map as it is shown, with its scale: the colours from `low` to `high`, in the unit of the inputs."""
-
-    panel: Panel
-    says: str
-    colours: tuple[str, ...]
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A picture decoded of an embedding that no input has, and what the model says of it."""
-
-    label: str
-    c: float
-    panel: Panel
-    strange: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strip:
-    """Such pictures on one way through the embeddings."""
-
-    title: str
-    says: str
-    drawn: tuple[Drawn, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairExplanation:
-    """What would change one comparison, as far as that can be believed."""
-
-    subject: str
-    about: str
-    first: Side
-    second: Side
-    ordered: bool
-    """A ranking; else a similarity, whose answers are distances."""
-    scale: tuple[float, float]
-    ends: tuple[str, str]
-    c: float
-    right: float | None
-    target: float
-    swapped_target: float
-    """Where the same change of mind lies when the two are swapped."""
-    reached_c: float
-    says: str
-    walk_says: str
-    change_says: str
-    seen_says: str
-    unseen: str
-    """Why there is no perception; empty where there is."""
-    walked: Curve
-    frames: tuple[Frame, ...]
-    pictures: tuple[Panel, ...]
-    maps: tuple[Shown, ...]
-    checks: tuple[Check, ...]
-    """Of all these maps: they are drawings of one change."""
-    seen: tuple[Panel, ...]
-    seen_maps: tuple[Shown, ...]
-    seen_checks: tuple[Check, ...]
-    strips: tuple[Strip, ...]
-    trials: tuple[Trial, ...]
-    decoder: bool
-    """One was trained for this page."""
-    settings: str
-    manner: tuple[str, ...]
-    """What was set of the walk, as it is typed: NAME=VALUE."""
-    method: str
-    budget: str
-    seed: int
-    device: str
-    when: str
-    seconds: float
-    source: tuple[str, ...]
-    page: Path
-    moving: str
 
 
 def explain_pair(

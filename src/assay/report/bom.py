@@ -17,7 +17,7 @@ from assay.report.words import printable
 
 if TYPE_CHECKING:
     from assay.audit import Audit
-    from assay.store.seal import Content
+    from assay.store.files import Content
 
 VERSION = re.compile(r"\d+(\.\w+)+")
 """What of an audit's environment is a package with its version, and not a machine or a device, begins like this."""

@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import code, shelf, store
-from assay.audit import Audit, Judged, audit, open_audit
+from assay.audit import Audit, Change, Judged, open_audit
 from assay.errors import AssayError
+from assay.jobs.audit import audit
+from assay.jobs.compare import compare, paired_difference
 from assay.probe import Probe, configure, undisturbed
 from assay.remedy import Remedy
-from assay.report.diff import Change, compare, outcome, paired_difference, render_diff
+from assay.report.diff import outcome, render_diff
 from assay.run import Engine, Progress, Run, silent
 from assay.run import budget as budget_named
 from assay.standard import Standards, read_standards
@@ -188,7 +190,9 @@ def cure(
         price=price,
         folder=folder,
     )
-    page = render_diff(before, after, control=beside, price=price, notes=done.notes)
+    page = render_diff(
+        before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes
+    )
     store.write_atomically(folder / "cure.json", json.dumps(done.to_json(), indent=1, allow_nan=False))
     store.write_atomically(folder / "cure.html", page)
     return done

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from assay.audit import open_audit
 from assay.errors import AssayError
 from assay.store import chain, turn, write_atomically
 from assay.store.envelope import (
@@ -33,7 +34,7 @@ from assay.store.envelope import (
     public_key,
     signed,
 )
-from assay.store.files import JSON_BYTES, TEMPORARY, read, read_json
+from assay.store.files import JSON_BYTES, TEMPORARY, Content, read, read_json
 
 SEAL = "urn:assay:seal:v1"
 MODEL_SIGNING = "https://model_signing/signature/v1.0"
@@ -45,25 +46,6 @@ OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
 
 Part = Literal["run", "model", "data"]
 Doing = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """A file, or the files of a folder by their names in it, with the SHA-256 of each, sorted by name."""
-
-    name: str
-    single: bool
-    files: Mapping[str, str]
-    odd: Mapping[str, str]
-    """What is there and cannot be sealed: links, pipes, names that are no text."""
-
-    @property
-    def root(self) -> str:
-        """One digest for all: SHA-256 over the digests, in the order of the names (Model Signing 1.0, sec. 6.5.1)."""
-        return hashlib.sha256(b"".join(map(bytes.fromhex, self.files.values()))).hexdigest()
-
-    def told(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": "file" if self.single else "folder", "sha256_of_digests": self.root}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +79,8 @@ def seal(
     doing: Doing = lambda what: None,
 ) -> Sealed:
     """Sign a finished run with a private key, and with it the bytes of model and data where they are given."""
-    from assay import __version__
-    from assay.audit import open_audit
-    from assay.store.bom import bill
+    from assay.report.bom import bill
+    from assay.version import __version__
 
     secret = private_key(key, passphrase)
     with turn(run):
