@@ -2,7 +2,7 @@
 
 Probes lie in folders by theme, and a name is theirs alone whatever folder it is in. Files whose name opens with an
 underscore are not on a shelf. Third parties put theirs beside ours through entry points named like the shelf:
-`assay.probes`, `assay.remedies`, `assay.subjects`, `assay.claims`.
+`assay.probes`, `assay.remedies`, `assay.subjects`, `assay.claims`, and `assay.tasks`, whose own room keeps ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Literal
 from assay.errors import AssayError
 
 Shelf = Literal["probes", "remedies", "subjects", "claims"]
-_ONE: dict[str, str] = {"probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim"}
+_ONE: dict[str, str] = {
+    "probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim", "tasks": "task",
+}  # fmt: skip
 
 
 def _modules(shelf: Shelf) -> dict[str, str]:
@@ -43,7 +45,7 @@ def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
             yield f"{package}.{m.name}"
 
 
-def _entry_points(shelf: Shelf) -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=f"assay.{shelf}")}
 
 
@@ -71,14 +73,20 @@ def load(shelf: Shelf, name: str) -> Any:
         if not hasattr(module, "SHELVED"):
             raise AssayError(f"{modules[name]} puts nothing on the shelf; end it with SHELVED = ...")
         return module.SHELVED
-    theirs = _entry_points(shelf)
-    if name in theirs:
+    return theirs(shelf, name, modules)
+
+
+def theirs(shelf: Shelf | Literal["tasks"], name: str, ours: Iterable[str]) -> Any:
+    """What a third party's entry point names, where none of `ours` has that name."""
+    known = _entry_points(shelf)
+    if name in known:
         try:
-            return theirs[name].load()
+            return known[name].load()
         except Exception as e:
             raise AssayError(
-                f"The {_ONE[shelf]} {name!r} of {theirs[name].value!r} does not load: {e}; mend or uninstall it."
+                f"The {_ONE[shelf]} {name!r} of {known[name].value!r} does not load: {e}; mend or uninstall it."
             ) from e
-    near = difflib.get_close_matches(name, [*modules, *theirs], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"`assay {shelf}` lists them."
-    raise AssayError(f"There is no {_ONE[shelf]} {name!r}; {hint}")
+    names = sorted({*ours, *known})
+    near = difflib.get_close_matches(name, names, n=1)
+    there = f"there are {', '.join(names)}." if shelf == "tasks" else f"`assay {shelf}` lists them."
+    raise AssayError(f"There is no {_ONE[shelf]} {name!r}; {f'did you mean {near[0]!r}?' if near else there}")

@@ -45,11 +45,13 @@ class Comparison(Task):
             return f"it returned {type(out).__name__}, not a tensor"
         if out.shape != (n,):
             return f"it returned shape {tuple(out.shape)} for {n} pairs"
-        return not_finite(out[:, None]) or self.outside(out)
+        return not_finite(out) or self.outside(out)
 
     def wrong_targets(self, targets: NDArray[Any]) -> str | None:
+        if targets.ndim != 1:
+            return f"targets have shape {targets.shape}; give 0 or 1 for each pair"
         strange = np.flatnonzero(~np.isin(targets, (0, 1)))
-        return f"the target of pair {strange[0]} is not 0 or 1" if len(strange) else None
+        return f"the target of pair {strange[0]} is {targets[strange[0]]}, not 0 or 1" if len(strange) else None
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return self.right(out, target).to(out.dtype)
