@@ -123,6 +123,12 @@ class Audit:
                 return row
         raise AssayError(f"This audit did not ask {probe!r}; it asked {[r.answer.probe for r in self.rows]}.")
 
+    def __str__(self) -> str:
+        """The table that the command line prints, and the alarms."""
+        from assay.report.terminal import text
+
+        return text(self)
+
     def _repr_html_(self) -> str:
         """In a notebook an audit shows itself as its report, framed, so that neither's styles reach the other."""
         import html

@@ -45,9 +45,9 @@ def guarded(act: Callable[[], int]) -> Callable[[], None]:
     def whole() -> None:
         import typer
 
-        from assay import cli
+        from assay.cli.guard import Guarded
 
-        app = typer.Typer(cls=cli.Guarded, pretty_exceptions_enable=False)
+        app = typer.Typer(cls=Guarded, pretty_exceptions_enable=False)
         app.callback()(lambda: None)
 
         @app.command()
@@ -64,15 +64,16 @@ def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], N
     """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
 
     def act() -> int:
-        from assay import cli
         from assay.audit import audit
+        from assay.cli.audit import show
+        from assay.cli.meter import metered
         from assay.subjects import Source, open_subject
 
         asked, source = probes or ASKED, Source("digits-mlp")
-        with cli._meter(len(asked)) as meter:
+        with metered(len(asked)) as meter:
             opened = open_subject(source)
             done = audit(opened, probes=asked, seed=seed, out=out, told=meter.told, source=source.words())
-        cli._show(done)
+        show(done)
         return done.status
 
     return guarded(act)
