@@ -71,8 +71,8 @@ def text(audit: Audit) -> str:
         highlight=False,
     )  # fmt: skip
     console.print(verdicts(audit))
-    lines = [line.rstrip() for line in page.getvalue().strip("\n").splitlines()]
-    return "\n".join([*lines, *map(plain, alarms(audit))])
+    told = "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
+    return "\n".join([told, *map(plain, alarms(audit))])
 
 
 def plain(text: str) -> str:
