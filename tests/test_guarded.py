@@ -22,6 +22,8 @@ import pytest
 from rich.console import Console
 
 from assay import cli
+from assay.cli.meter import Meter, metered
+from assay.cli.printing import complain, write
 from assay.engine import child as theirs
 from assay.engine.guarded import Child, Died, Limits, command_guarded, handed_over, started
 from assay.errors import AssayError
@@ -259,10 +261,10 @@ def test_threads_that_would_keep_python_from_ending_are_named_and_no_others(monk
 def test_a_whole_command_has_the_status_that_its_child_gives_and_none_without(
     mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command_guarded("strangers:speaks", {}, limits(), cli._print, cli._complain) == 3
+    assert command_guarded("strangers:speaks", {}, limits(), write, complain) == 3
     assert capsys.readouterr().out == "told in parts\n"
     with pytest.raises(AssayError, match=r"^The model's process ended by itself with status 0; take out"):
-        command_guarded("strangers:exits", {}, limits(), cli._print, cli._complain)
+        command_guarded("strangers:exits", {}, limits(), write, complain)
 
 
 ASKED = {
@@ -277,7 +279,7 @@ ASKED = {
 @pytest.mark.parametrize("how", ASKED)
 def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "ASK", f"strangers:{how}")
-    with cli._meter() as meter:
+    with metered() as meter:
         done = audit_guarded(Job(source=Source("digits-mlp")), limits(), Path("runs"), meter)
     assert done.status == 2
     assert [row.answer.status for row in done.rows] == ["failed", "failed"]
@@ -336,7 +338,7 @@ def test_limits_have_defaults_by_budget_and_are_numbers_above_nothing(budget: st
 def test_a_silent_question_says_every_ten_seconds_how_long_it_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     now, file = 100.0, io.StringIO()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    meter = cli.Meter(Console(file=file), None, None)
+    meter = Meter(Console(file=file), None, None)
     meter.doing("attacking")
     for second in range(25):
         now = 100.0 + second

@@ -543,14 +543,14 @@ def test_a_passphrase_opens_an_encrypted_key_and_a_wrong_one_does_not(
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay import cli
+    from assay.cli import seal as command
 
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(cli.typer, "prompt", lambda text, **how: asked.append(how) or "wind")
+    monkeypatch.setattr(command.typer, "prompt", lambda text, **how: asked.append(how) or "wind")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
-    assert cli._passphrase() is None
+    assert command.passphrase() is None
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert cli._passphrase() == "wind"
+    assert command.passphrase() == "wind"
     assert asked == [{"hide_input": True, "err": True}]
 
 

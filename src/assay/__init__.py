@@ -47,7 +47,7 @@ __all__ = [
     "open_audit",
 ]
 TASKS = ("Classification", "Labels", "Regression", "Ranking", "Similarity", "Task")
-Audit.framed = report.framed
+Audit.framed, Audit.printed = report.framed, report.printed
 
 
 def __getattr__(name: str) -> Any:

@@ -91,7 +91,8 @@ class Audit:
     links: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
     framed: ClassVar[Callable[[Audit], str] | None] = None
-    """How it is shown in a notebook. Pages lie above records: `assay/__init__.py`, above both, says how."""
+    printed: ClassVar[Callable[[Audit], str] | None] = None
+    """How it is shown in a notebook, and printed. Pages lie above records: `assay/__init__.py`, above both, says how."""
 
     @property
     def answered_first(self) -> list[Judged]:
@@ -123,6 +124,10 @@ class Audit:
             if row.answer.probe == probe:
                 return row
         raise AssayError(f"This audit did not ask {probe!r}; it asked {[r.answer.probe for r in self.rows]}.")
+
+    def __str__(self) -> str:
+        """The table that the command line prints, and the alarms, as far as somebody has said how."""
+        return repr(self) if Audit.printed is None else Audit.printed(self)
 
     def _repr_html_(self) -> str | None:
         """In a notebook an audit shows itself as its report, as far as somebody has said how."""

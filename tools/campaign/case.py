@@ -47,9 +47,9 @@ def guarded(act: Callable[[], int]) -> Callable[[], None]:
     def whole() -> None:
         import typer
 
-        from assay import cli
+        from assay.cli.guard import Guarded
 
-        app = typer.Typer(cls=cli.Guarded, pretty_exceptions_enable=False)
+        app = typer.Typer(cls=Guarded, pretty_exceptions_enable=False)
         app.callback()(lambda: None)
 
         @app.command()
@@ -66,18 +66,19 @@ def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], N
     """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
 
     def act() -> int:
-        from assay import cli
+        from assay.cli.audit import show
+        from assay.cli.meter import metered
         from assay.jobs.audit import audit
         from assay.standard import Standards
         from assay.subjects import Source, open_subject
 
         asked, source, standards = probes or ASKED, Source("digits-mlp"), Standards(settings=SETTINGS)
-        with cli._meter(len(asked)) as meter:
+        with metered(len(asked)) as meter:
             opened = open_subject(source)
             done = audit(
                 opened, probes=asked, standards=standards, seed=seed, out=out, told=meter.told, source=source.words()
             )  # fmt: skip
-        cli._show(done)
+        show(done)
         return done.status
 
     return guarded(act)

@@ -64,13 +64,13 @@ def reading(read: Callable[[], object]) -> Callable[[], None]:
     """Read it, and end as the command would: 2 and one line where it is refused."""
 
     def act() -> None:
-        from assay import cli
+        from assay.cli.printing import complain
         from assay.errors import AssayError
 
         try:
             read()
         except AssayError as e:
-            cli._complain(str(e))
+            complain(str(e))
             raise SystemExit(2) from e
 
     return act

@@ -35,6 +35,13 @@ def framed(audit: Audit) -> str:
     )
 
 
+def printed(audit: Audit) -> str:
+    """The table that the command line prints, and the alarms."""
+    from assay.report.terminal import text
+
+    return text(audit)
+
+
 def _write(audit: Audit, folder: Path) -> dict[str, str]:
     from assay.report.card import card
     from assay.report.figures import standalone
