@@ -70,6 +70,7 @@ def test_probes_lie_in_the_folders_of_their_themes():
         kept = {path.stem.replace("_", "-") for path in folders[folder].parent.glob("[!_]*.py")}
         assert kept
         assert {(shelf.load("probes", name).theme(), shelf.folder(name)) for name in kept} == {(folder, folder)}
+    assert {shelf.folder(name) for name in shelf.ours("probes")} == set(folders)  # and none lies beside them
     assert shelf.folder("theirs") is None
 
 

@@ -92,7 +92,7 @@ class Audit:
     """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
     framed: ClassVar[Callable[[Audit], str] | None] = None
     printed: ClassVar[Callable[[Audit], str] | None] = None
-    """How it is shown in a notebook, and printed. Pages lie above records: `assay/__init__.py`, above both, says how."""
+    """How it is shown in a notebook, and printed: `assay/__init__.py`, above records and pages, says how."""
 
     @property
     def answered_first(self) -> list[Judged]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from assay.cli.flat import flat
-from assay.cli.guard import PLACE, Parent
 from assay.cli.meter import metered
 from assay.cli.options import (
     DEFAULT_SUBJECT,
@@ -23,6 +22,7 @@ from assay.cli.options import (
     Work,
     opened,
 )
+from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,11 +12,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from assay.cli.options import Guard
+from assay.cli.place import PLACE, Inside, Parent
 from assay.cli.printing import complain, write
 from assay.errors import AssayError, in_words
 
 if TYPE_CHECKING:
-    from assay.engine.child import Line
+    pass
 
 
 class Guarded(TyperGroup):
@@ -38,24 +37,6 @@ class Guarded(TyperGroup):
                 raise
             complain(_in_words(e), ctx)
             raise typer.Exit(2) from e
-
-
-@dataclass(frozen=True)
-class Parent:
-    """This process guards: what opens a model runs in a child."""
-
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Inside:
-    """This process is such a child."""
-
-    line: Line
-
-
-PLACE: ContextVar[Parent | Inside | None] = ContextVar("PLACE", default=None)
-"""Where commands run; None: here, models too."""
 
 
 class InChild(TyperCommand):

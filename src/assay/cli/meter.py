@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from assay.cli.guard import PLACE, Inside
+from assay.cli.place import PLACE, Inside
 from assay.cli.printing import console, say
 
 if TYPE_CHECKING:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from assay.remedy import Remedy
     from assay.shelf import Shelf
 
-NEEDS = {"train": "the training data"}
+NEEDS = {
+    "classes": "a score for each class",
+    "comparison": "a comparison of two inputs",
+    "order": "which of two inputs has the higher value",
+    "train": "the training data",
+}
 """Needs whose name does not say it."""
 
 
@@ -42,7 +47,6 @@ def probes(
     kind: type[Probe] = shelf.load("probes", name)
     facts = {
         "theme": theme(kind),
-        "for": ", ".join(kind.tasks),
         "needs": ", ".join(NEEDS.get(need, need) for need in kind.needs),
         "passes": "; ".join(f"{s.measure or 'its first measure'}, {limit(s, '')}" for s in kind.standards),
         "asked": "" if kind.in_quick else "from --budget standard on, or by its name: it takes long",
@@ -69,8 +73,7 @@ def remedies(
 
     kind: type[Remedy] = shelf.load("remedies", name)
     facts = {
-        "for": ", ".join(kind.tasks),
-        "needs": NEEDS["train"] if kind.needs_train else "",
+        "needs": ", ".join(NEEDS[need] for need in (*kind.needs, *(["train"] if kind.needs_train else []))),
         "source": kind.source,
     }
     _describe(name, kind, kind.promise(), facts, "cure")
