@@ -197,7 +197,11 @@ def test_each_kind_has_the_changes_that_it_is_said_to_have():
 @pytest.mark.parametrize(("kind", "name"), EACH)
 def test_a_change_grows_with_its_severity_and_the_same_seed_is_the_same_change(kind: str, name: str):
     made, batch = EXAMPLES[kind]
-    x = batch(24)
+    x = batch(
+        {"row": 300, "pair of rows": 150, "row in shares": 300}.get(
+            kind, 8 if "text" in kind else 40 if kind == "observation" else 12
+        )
+    )
     before = copied(x)
     changed = [made.everyday()[name](x, severity, seeded(11)) for severity in SEVERITIES]
     same(x, before)  # a new batch, never the one that came
@@ -230,7 +234,7 @@ def test_a_batch_of_one_and_of_none(kind: str, name: str):
 @pytest.mark.parametrize("kind", [k for k in EXAMPLES if k not in ("image", "image to 255")])
 def test_two_seeds_differ(kind: str):
     made, batch = EXAMPLES[kind]
-    x = batch(16)
+    x = batch(4)
     fixed = ("quantisation", "rounding", "gaussian_blur", "defocus_blur", "brightness", "contrast", "gamma", "pixelate")
     for name, change in made.everyday().items():
         if not name.endswith((*fixed, "jpeg", "synonyms", "punctuation")):  # no draw, or too few words to choose from
@@ -244,12 +248,12 @@ def test_half_and_double_precision_come_back_as_they_went(kind: str):
     assert isinstance(made, Bounded)
     for dtype in (torch.float16, torch.float64):
         x = batch(3).to(dtype)
-        if dtype is torch.float16 and ("row" in kind or "ragged" in kind):
-            continue  # 9000 and 18 to 99 are not to be had within a millionth in half precision
+        if dtype is torch.float16 and "row" in kind:
+            continue  # half precision has no 2049
         for name, change in made.everyday().items():
             changed = change(x, 4, seeded())
             assert changed.dtype is dtype, name
-            made.check(changed.float() if dtype is torch.float16 else changed)
+            made.check(changed)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -304,7 +308,9 @@ def test_features_name_every_part_and_say_where_it_lies(kind: str):
     x = batch(2)
     one = (x[0][0], x[1][0]) if isinstance(made, Both) else x[0]
     features = made.features(one)
-    assert len(set(features.names)) == len(features) > 1
+    assert len(features) > 1
+    if "text" not in kind:  # a text may say a word twice
+        assert len(set(features.names)) == len(features)
     places = torch.cat([features.positions(k) for k in range(len(features))])
     assert len(torch.unique(places)) == len(places)  # no place in two parts
     assert torch.equal(places.sort().values, (features.groups.flatten() >= 0).nonzero()[:, 0])
@@ -343,7 +349,7 @@ def test_kinds_are_frozen_and_equal_by_value(kind: str):
         made.anything = 1  # type: ignore[attr-defined]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_shape_and_bounds_hold(data: st.DataObject):
     """Kinds of any size, channels without a range among them: every change stays inside."""
@@ -359,7 +365,7 @@ def test_any_shape_and_bounds_hold(data: st.DataObject):
         Cloud(t, (box[0], box[1], box[2])),
         Pair(Observation(channels)),
         Row(tuple(Column(c.name, "number", c.low, c.high, c.low) for c in channels)),
-        Video(t, Image((1, 8, 9), -1.0, 2.0)) if t < 4 else Image((c, 8, 8)),
+        Video(t, Image((1, 7, 9), -1.0, 2.0)),  # too small for the changes of an image
     ]
     for kind in kinds:
         x = inside(kind, n, seed=t)

@@ -62,12 +62,15 @@ class Cloud(Bounded):
     def ranges(self) -> tuple[tuple[float, float], ...]:
         return self.box * self.points
 
+    def bounds(self) -> tuple[Tensor, Tensor]:  # -> p 3, p 3
+        low, high = torch.tensor(self.box, dtype=torch.float64).T
+        return low.expand(self.shape), high.expand(self.shape)
+
     def place(self, index: tuple[int, ...]) -> str:
         return f"{AXES[index[1]]} of point {index[0]}"
 
     def changes(self) -> Iterator[Change[Tensor]]:
-        low, high = torch.tensor(self.box, dtype=torch.float64).T
-        span = high - low
+        low, span = (edge[0] for edge in self.edges())  # 3, 3
         yield Change(
             "jitter",
             "Normal noise on every point; strength: its deviation, of the box.",

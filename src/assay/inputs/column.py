@@ -132,7 +132,7 @@ class Column:
         broken = np.flatnonzero(~gone & (out != np.round(out)))
         if self.type == "integer" and len(broken):
             raise AssayError(
-                f"The column {self.name!r} has {out[broken[0]]:g} in row {broken[0]}; training held whole numbers."
+                f"The column {self.name!r} has {out[broken[0]]:g} in row {broken[0]}; it is a column of whole numbers."
             )
         return out
 

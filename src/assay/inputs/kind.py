@@ -111,7 +111,7 @@ class Bounded(Kind[Tensor, Tensor]):
 
     def edges(self) -> tuple[Tensor, Tensor]:  # -> *d or (), *d or (): float64
         """The lower bound and the width of the range, for each feature where they differ."""
-        low, high = self._bounds()
+        low, high = self.bounds()
         return low, high - low
 
     def size(self, radius: float, digits: int = 3) -> str:
@@ -146,11 +146,13 @@ class Bounded(Kind[Tensor, Tensor]):
         choices: Tensor | None = None,
     ) -> Reach:  # *d each
         """All features free and without steps, unless said; a feature without a range is never free."""
-        low, span = (edge.expand(self.shape) for edge in self.edges())
+        low, span = self.edges()
         free = span > 0 if free is None else free & (span > 0)
-        step = torch.zeros(self.shape, dtype=torch.float64) if step is None else step
-        choices = torch.zeros(self.shape, dtype=torch.int64) if choices is None else choices
-        return Reach(norms, bool((free & (step == 0)).any()), free, low, span, step, choices)
+        step = torch.tensor(0.0, dtype=torch.float64) if step is None else step
+        choices = torch.tensor(0) if choices is None else choices
+        gradient = bool((free & (step == 0)).any())
+        free, low, span, step, choices = (each.expand(self.shape) for each in (free, low, span, step, choices))
+        return Reach(norms, gradient, free, low, span, step, choices)
 
     def everyday(self) -> Mapping[str, Change[Tensor]]:
         made = (replace(change, function=partial(self._kept, change.function)) for change in self.changes())
@@ -180,7 +182,7 @@ class Bounded(Kind[Tensor, Tensor]):
             )
         if not x.numel():
             return
-        low, high = (bound.to(x.device) for bound in self._bounds())
+        low, high = (bound.to(x.device) for bound in self.bounds())
         slack = SLACK * (high - low).clamp_min(torch.finfo(torch.float32).tiny)
         slack = slack.maximum(torch.maximum(low.abs(), high.abs()) * torch.finfo(x.dtype).eps)
         fine = (x >= low - slack) & (x <= high + slack) | (x.isnan() & self.may_miss().to(x.device)) | ~self.present(x)
@@ -200,7 +202,8 @@ class Bounded(Kind[Tensor, Tensor]):
     def _name(self) -> str:
         return type(self).__name__
 
-    def _bounds(self) -> tuple[Tensor, Tensor]:  # -> *d or (), *d or (): float64
+    def bounds(self) -> tuple[Tensor, Tensor]:  # -> *d or (), *d or (): float64
+        """The lower and the upper bound, of each feature where they differ."""
         if self.ranges is None:
             low, high = torch.tensor([self.low, self.high], dtype=torch.float64)
             return low, high
@@ -221,7 +224,7 @@ class Bounded(Kind[Tensor, Tensor]):
         if not len(x):
             return x.clone()
         work = x.to(torch.promote_types(x.dtype, torch.float32))
-        low, high = (bound.to(work) for bound in self._bounds())
+        low, high = (bound.to(work) for bound in self.bounds())
         changed = function(work, strength, rng)
         changed = self.typed(torch.minimum(torch.maximum(changed, low), high)).to(x.dtype)
         return torch.where(self.reach.free.to(x.device) & self.present(x), changed, x)

@@ -70,6 +70,10 @@ class Series(Bounded):
     def ranges(self) -> tuple[tuple[float, float], ...]:
         return tuple((c.low, c.high) for c in self.channels) * self.steps
 
+    def bounds(self) -> tuple[Tensor, Tensor]:  # -> t c, t c
+        low, high = torch.tensor([(c.low, c.high) for c in self.channels], dtype=torch.float64).T
+        return low.expand(self.shape), high.expand(self.shape)
+
     def pad(self, given: Sequence[object]) -> Tensor:
         """Series of up to `steps` times as one batch: n arrays t c -> n steps c."""
         each = [as_float(one) for one in given]
@@ -83,8 +87,7 @@ class Series(Bounded):
         """How many times each series has."""
         if self.padding is None:
             return torch.full((len(x),), self.steps, device=x.device)
-        span = torch.tensor([c.high - c.low for c in self.channels], dtype=torch.float64, device=x.device)
-        return _ends(x, self.padding, span)
+        return _ends(x, self.padding, self.edges()[1][0].to(x.device))
 
     def present(self, x: Tensor) -> Tensor:  # n t c -> n t 1
         return (torch.arange(self.steps, device=x.device) < self.lengths(x)[:, None])[..., None]
@@ -93,8 +96,7 @@ class Series(Bounded):
         return f"{self.channels[index[1]].name!r} at time {index[0]}"
 
     def changes(self) -> Iterator[Change[Tensor]]:
-        low = torch.tensor([c.low for c in self.channels], dtype=torch.float64)  # c
-        span = torch.tensor([c.high for c in self.channels], dtype=torch.float64) - low
+        low, span = (edge[0] for edge in self.edges())  # c, c
         still = partial(rest, low, span)
 
         def timed(x: Tensor) -> Tensor:
