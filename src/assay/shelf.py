@@ -23,7 +23,7 @@ def _modules(shelf: Shelf) -> dict[str, str]:
     return {
         m.name.replace("_", "-"): f"assay.{shelf}.{m.name}"
         for m in pkgutil.iter_modules(package.__path__)
-        if not m.name.startswith("_")
+        if not (m.name.startswith("_") or m.ispkg)
     }
 
 
