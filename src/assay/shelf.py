@@ -39,10 +39,10 @@ def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
     for m in pkgutil.iter_modules(paths):
         if m.name.startswith("_"):
             continue
-        if folders and m.ispkg:
-            yield from _files(f"{package}.{m.name}", [os.path.join(path, m.name) for path in paths], folders=False)
-        else:
+        if not m.ispkg:
             yield f"{package}.{m.name}"
+        elif folders:
+            yield from _files(f"{package}.{m.name}", [os.path.join(path, m.name) for path in paths], folders=False)
 
 
 def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:

@@ -159,7 +159,7 @@ def valid(base: Undisturbed) -> Valid:
     import pyarrow.parquet as pq
 
     from assay.nn.siamese import ARCHITECTURES
-    from assay.subjects._ranker_file import save_ranker
+    from assay.subjects.doors.ranker_file import save_ranker
 
     made: Valid = {}
 

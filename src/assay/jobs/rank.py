@@ -87,7 +87,7 @@ def train_on_folder(
     from assay.methods.train.fit import reset
     from assay.methods.train.ranker import Course
     from assay.nn.siamese import ARCHITECTURES, Siamese
-    from assay.subjects._ranker_file import open_ranker, save_ranker
+    from assay.subjects.doors.ranker_file import open_ranker, save_ranker
 
     for name, least, given in (("steps", 1, steps), ("batch", 2, batch), ("embedding", 1, embedding)):
         if given is not None and given < least:

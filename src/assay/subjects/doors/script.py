@@ -13,10 +13,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.code import SCRIPT, is_beside
 from assay.errors import AssayError
+
+if TYPE_CHECKING:
+    from assay.subject import Subject
+    from assay.subjects import Source
+    from assay.subjects.doors.opened import Opened
+
+
+def open(path: Path, source: Source) -> Opened | Subject:
+    """Run the user's function: it returns a Subject, a module and its data, or a module to go with --data."""
+    from torch import nn
+
+    from assay.subject import Subject
+    from assay.subjects._assembly import adjusted
+    from assay.subjects.doors.opened import Opened
+
+    text = source.subject
+    made = call(path, text.rpartition(":")[2] if ".py:" in text else "")
+    if isinstance(made, Subject):
+        return adjusted(made, source)
+    model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if isinstance(model, nn.Module):
+        return Opened(model=model, name=type(model).__name__, data=data)
+    what = f"a tuple of {', '.join(type(m).__name__ for m in made)}" if isinstance(made, tuple) else type(made).__name__
+    raise AssayError(f"{text} returned {what}; return an assay.Subject, a pair (nn.Module, data), or an nn.Module.")
 
 
 def call(path: Path, function: str) -> Any:

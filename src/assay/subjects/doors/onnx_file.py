@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from assay.data.plain_file import check_plain, open_plain, read_plain
 from assay.errors import AssayError, MissingExtra
-from assay.subjects._intake import Intake
-from assay.subjects._onnx_weights import Damaged, locations
+from assay.subjects.doors.intake import Intake
+from assay.subjects.doors.onnx_weights import Damaged, locations
+from assay.subjects.doors.opened import Opened
 
 if TYPE_CHECKING:
-    from assay.subject import Data
+    from assay.subjects import Source
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
@@ -57,6 +57,17 @@ class Rebuilt(nn.Module):
         return self.intake.feed(self.model, x)
 
 
+def open(path: Path, source: Source) -> Opened:
+    """The model as onnxruntime runs it; once it has seen inputs, as torch does where that agrees."""
+    model = open_onnx(path)
+
+    def seen(x: Tensor) -> Opened:
+        faithful, about = with_gradients(model, path, x)
+        return Opened(model=faithful, name=path.name, about=about, shape=model.intake.shape)
+
+    return Opened(model=model, name=path.name, shape=model.intake.shape, seen=seen)
+
+
 def open_onnx(path: Path) -> OnnxModel:
     """An onnxruntime session on the CPU for a model with one input and one output."""
     # Builds for some systems send events to their maker from the moment of the import; no request is ever made here.
@@ -93,7 +104,7 @@ def open_onnx(path: Path) -> OnnxModel:
     return OnnxModel(session, Intake(path.name, tuple(shape), batch or 1, batch), digest.digest())
 
 
-def with_gradients(onnx: OnnxModel, path: Path, data: Data) -> tuple[nn.Module, str]:
+def with_gradients(onnx: OnnxModel, path: Path, x: Tensor) -> tuple[nn.Module, str]:
     """The model rebuilt by onnx2torch if that is here and gives the same answers, else as it was; and what to say.
 
     onnx2torch needs torchvision, which fails in several ways beside a torch that it was not built for.
@@ -102,7 +113,6 @@ def with_gradients(onnx: OnnxModel, path: Path, data: Data) -> tuple[nn.Module, 
         from onnx2torch import convert
     except Exception:
         return onnx, f"{path.name} through onnxruntime: answers without gradients."
-    x, _ = data.take(np.arange(min(4, len(data))))
     try:
         rebuilt = Rebuilt(convert(str(path)).eval(), onnx)
         with torch.no_grad():

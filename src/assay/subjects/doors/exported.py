@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from assay.errors import AssayError, SubjectError
-from assay.subjects._intake import Intake
-from assay.subjects._untrusted_pt2 import disarmed
+from assay.subjects.doors.intake import Intake
+from assay.subjects.doors.opened import Opened
+from assay.subjects.doors.untrusted_pt2 import disarmed
+
+if TYPE_CHECKING:
+    from assay.subjects import Source
 
 
 class ExportedModel(nn.Module):
@@ -40,6 +44,12 @@ class ExportedModel(nn.Module):
         if not isinstance(out, Tensor):
             raise SubjectError(f"{self.intake.file} returned {type(out).__name__}; export a model that returns logits.")
         return out.to(x.dtype)
+
+
+def open(path: Path, source: Source) -> Opened:
+    """The program in the file as a model."""
+    model = open_exported(path, source.allow_pickle)
+    return Opened(model=model, name=path.name, about=f"{path.name}, a torch.export program.", shape=model.intake.shape)
 
 
 def open_exported(path: Path, allow_pickle: bool) -> ExportedModel:

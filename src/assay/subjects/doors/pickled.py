@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from assay.errors import AssayError
+from assay.subjects.doors.opened import Opened
+
+if TYPE_CHECKING:
+    from assay.subjects import Source
+
+
+def open(path: Path, source: Source) -> Opened:
+    """The pickled model, with the user's consent."""
+    return Opened(model=open_pickled(path, source.allow_pickle), name=path.name)
 
 
 def open_pickled(path: Path, allow_pickle: bool) -> nn.Module:
