@@ -17,6 +17,11 @@ of TALLY fresh answers call wrong is kept; and what is counted is q^ at the poin
 Nothing is selected by the draws that count it, so an input whose chance is near 1/2 counts as one half, and not as
 broken on the days when luck says so. A point is called broken where more than half of the answers are wrong.
 
+Every probe of an attack states both threats (`threats`): how often a point holds in one fresh answer, and in all of the
+k = ASKED that an attacker may ask for. Where the size of a change is measured, the second threat has a smaller one: a
+point where whoever asks k times meets a wrong answer more often than not, q > 1 - 2^(-1/k), on the way from the input
+to the point that was found (`nearer`).
+
 For a model that is not random, m = 1, and one answer says it all.
 
 Sources: Athalye et al., ICML 2018, arXiv:1802.00420, sec. 4.2 and 5.3 (randomised defences want the expectation);
@@ -36,11 +41,13 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.methods.attack.aim import Aim, Truth, label_of
+from assay.methods.attack.ball import wide
 
 SURE = 8  # wrong answers in a row before an input leaves: at q = 1/2 luck does that once in 256 times
 TALLY = 8  # fresh answers with which a search compares two points
 FEWEST, MOST, PASSES = 16, 64, 256  # fresh answers that count a point; passes that pay for them
 ASKED = 10  # times that the attacker who may try again asks
+HALVINGS = 5  # of the way to a point that is broken
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c: the logits of one pass; for an Aim n *o
 Counts = NDArray[np.int64]
@@ -54,6 +61,15 @@ class Chance(NamedTuple):
     # of an Aim 1 where the answer is good enough, else 0
     by_size: Tensor  # n s: how many were wrong of answers that are means over 1, 2, 4, ... passes
     sick: Tensor  # n bool: some pass was NaN, which is no right answer
+
+
+class Threat(NamedTuple):
+    """An attacker of a random model, and how its inputs fare."""
+
+    asked: int
+    right: NDArray[np.float64]  # n: the chance that each answer that it gets is right
+    name: str  # what a measure of it adds to its name
+    times: str  # in words: right ... , wrong ...
 
 
 def answers(draws: int) -> int:
@@ -127,6 +143,50 @@ def right_every_time(wrong: Counts, count: int, asked: int) -> NDArray[np.float6
     right = count - np.asarray(wrong, dtype=np.float64)
     k = np.arange(asked)
     return np.asarray(np.prod(np.clip(right[:, None] - k, 0, None) / (count - k), axis=1))
+
+
+def threats(wrong: Counts, count: int) -> tuple[Threat, Threat]:
+    """Both threats, from how many of `count` fresh answers were wrong at each point: n."""
+    return (
+        Threat(1, right_every_time(wrong, count, 1), "", "in one fresh answer"),
+        Threat(
+            ASKED,
+            right_every_time(wrong, count, ASKED),
+            f", asked {ASKED} times",
+            f"in {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+        ),
+    )
+
+
+def mostly(wrong: Tensor, count: int, asked: int) -> Tensor:
+    """Whether one who asks `asked` times meets a wrong answer more often than not: n -> n bool."""
+    held = right_every_time(wrong.cpu().numpy(), count, asked)
+    return torch.as_tensor(held < 0.5, device=wrong.device)
+
+
+@torch.no_grad()
+def nearer(model: Model, x: Tensor, far: Tensor, y: Tensor, *, draws: int, asked: int) -> tuple[Tensor, Tensor]:
+    """From `far` back to x, as near as one who asks `asked` times still wins: n *d, n *d, n -> n *d, n bool.
+
+    Halving keeps a point only where such an attacker wins three times of four, so that luck does not lead it to x; what
+    it comes to is judged on MOST fresh answers, where these refute it so is the point halfway to `far`, and then `far`
+    itself. The bool says whether the point that is returned was confirmed.
+    """
+    near, out = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)
+
+    def at(share: Tensor) -> Tensor:
+        return torch.where(wide(share < 1, x), torch.lerp(x, far, wide(share, x).to(x)), far)
+
+    for _ in range(HALVINGS):
+        middle = (near + out) / 2
+        hits = chance(model, at(middle), y, draws=draws, count=FEWEST).wrong
+        won = torch.as_tensor(right_every_time(hits.cpu().numpy(), FEWEST, asked) < 0.25, device=x.device)
+        near, out = torch.where(won, near, middle), torch.where(won, middle, out)
+    held = torch.zeros_like(y, dtype=torch.bool)
+    for back in (0.0, 0.5, 1.0):
+        out = torch.where(held, out, out + back * (1 - out))
+        held |= mostly(chance(model, at(out), y, draws=draws, count=MOST).wrong, MOST, asked)
+    return at(out), held
 
 
 def confirmed(wrong: Tensor, count: int) -> Tensor:

@@ -29,7 +29,7 @@ from assay.finding import (
 )
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
-from assay.methods.attack.chance import ASKED, answers, chance, interval, right_every_time, sizes
+from assay.methods.attack.chance import answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
@@ -271,7 +271,7 @@ class WorstCaseAccuracy(Probe):
         if subject.draws == 1:
             return ()
         count, passes = answers(subject.draws), subject.draws * answers(subject.draws)
-        again = right_every_time(rows["wrong"], count, ASKED)
+        again, clean = threats(rows["wrong"], count)[1], threats(rows["clean wrong"], count)[1]
         return (
             Measure.chance(
                 "worst-case accuracy, a single draw",
@@ -282,12 +282,13 @@ class WorstCaseAccuracy(Probe):
                 about=f"the same points, answered by one pass instead of the mean of {subject.draws}",
             ),
             Measure.chance(
-                f"worst-case accuracy, asked {ASKED} times",
-                again,
+                f"{MEASURES[0]}{again.name}",
+                again.right,
                 better="higher",
                 seed=seed,
                 column="held again",
-                about=f"right in each of {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+                about=f"the same points, right {again.times}",
+                beside=(Beside(f"clean inputs{again.name}", float(clean.right.mean())),),
             ),
         )
 
@@ -397,7 +398,7 @@ def _chances(found: Mapping[Norm, Mapping[str, NDArray[Any]]], count: int, draws
         "chance wrong, low": low,
         "chance wrong, high": high,
         "held single": 1 - rows["by size"][:, 0] / (count * draws),
-        "held again": right_every_time(rows["wrong"], count, ASKED),
+        "held again": threats(rows["wrong"], count)[1].right,
     }
 
 

@@ -26,6 +26,7 @@ from assay.finding import (
     Witnesses,
     wilson,
 )
+from assay.methods.attack.chance import answers, chance
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -38,7 +39,12 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class EverydayChange(Probe):
-    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?"""
+    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?
+
+    A random model gives one fresh answer to each picture, the mean of which has no bias; what is shown as broken is
+    wrong in most answers. Nobody here chooses the change or asks until an answer is wrong, so there is no number for an
+    attacker who may try again: that is worst-case-accuracy's.
+    """
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
 
@@ -170,6 +176,10 @@ class EverydayChange(Probe):
                 first = clean & (answer != shard.y) & (how < 0)
                 changed[first], said[first] = spoilt[first], answer[first]
                 how[first] = 5 * c + s
+        if subject.draws > 1:  # one unlucky answer breaks nothing
+            fresh = chance(subject.single, changed, shard.y, draws=subject.draws)
+            mostly = 2 * fresh.wrong > answers(subject.draws)
+            how, said = torch.where(mostly, how, -1), torch.where(mostly, fresh.said, said)
         return {
             "label": shard.y,
             "clean": clean,
