@@ -62,7 +62,7 @@ def open(path: Path, source: Source) -> Opened:
     model = open_onnx(path)
 
     def seen(x: Tensor) -> Opened:
-        faithful, about = with_gradients(model, path, x)
+        faithful, about = with_gradients(model, path, x[:4])
         return Opened(model=faithful, name=path.name, about=about, shape=model.intake.shape)
 
     return Opened(model=model, name=path.name, shape=model.intake.shape, seen=seen)
