@@ -15,7 +15,7 @@ from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
-from assay.errors import AssayError
+from assay.errors import AssayError, SubjectError
 from assay.subject import (
     PAIRS,
     Classification,
@@ -29,7 +29,8 @@ from assay.subject import (
     pixel_bounds,
 )
 from assay.subjects import Source
-from assay.subjects.doors.opened import OneOutput, Opened, only_output
+from assay.subjects.doors import OPTIONS
+from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs
 
 
 def assembled(opened: Opened, source: Source) -> Subject:
@@ -65,7 +66,7 @@ def assembled(opened: Opened, source: Source) -> Subject:
 
 def adjusted(subject: Subject, source: Source) -> Subject:
     """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
-    refuse(source, "bounds", "mean", "std", "output")
+    refuse(source, "bounds", "mean", "std", *OPTIONS)
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)
@@ -75,7 +76,7 @@ def adjusted(subject: Subject, source: Source) -> Subject:
 def refuse(source: Source, *options: str) -> None:
     """Options that say what a model takes, where the subject says so itself."""
     for option in options:
-        if getattr(source, option) is not None:
+        if getattr(source, option) not in (None, ()):
             raise AssayError(
                 f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
             )
@@ -127,7 +128,7 @@ def _test(given: Any) -> Data:
 
 
 def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
-    """The model, with the one of its outputs that is to be read."""
+    """The model, with the one of its outputs that is to be read; what is no single answer for an input is told."""
     caught: list[Any] = []
 
     def look(x: torch.Tensor) -> torch.Tensor:
@@ -140,7 +141,14 @@ def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
     if not len(x):
         return opened.model
     answer_once(opened.model, x, look)
-    name = only_output(caught[0], source.output, "The model")
+    name = only_output(caught[0], source.output, opened.name) if opened.reads is None else None
+    out = caught[0] if name is None else outputs(caught[0])[name]
+    what = {3: "a class for each place of a sequence", 4: "a map over the image"}.get(out.ndim)
+    if what is not None:
+        raise SubjectError(
+            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, and what is "
+            "asked here is asked of models that choose one class; give a classifier."
+        )
     return opened.model if name is None else OneOutput(opened.model, name)
 
 

@@ -39,13 +39,13 @@ PICKLED = Door("pickled", "model.pt", ("output",))
 DOORS = {
     ".py": SCRIPT,
     ".pt2": Door("exported", "model.pt2"),
-    ".onnx": Door("onnx_file", "model.onnx"),
+    ".onnx": Door("onnx_file", "model.onnx", ("output", "layout", "feed")),
     **dict.fromkeys((".txt", ".lgb"), Door("lightgbm_file", "trees.txt")),
     **dict.fromkeys((".json", ".ubj"), Door("xgboost_file", "trees.json")),
     ".safetensors": Door("safetensors_file", "weights.safetensors"),
     **dict.fromkeys((*TORCH, ".pkl"), PICKLED),
 }
-OPTIONS = ("output",)
+OPTIONS = ("output", "layout", "feed")
 """Options that only some doors take."""
 
 

@@ -25,6 +25,8 @@ class Opened:
     """One sentence: what it is, and whether it has gradients."""
     answers: Answers | None = None
     """What is in a row of its output; None where nobody says, which is then taken for classes."""
+    reads: str | None = None
+    """Which of its outputs it gives, where the door has chosen."""
     classes: tuple[str, ...] | None = None
     """Names in the order of the outputs."""
     labels: tuple[Any, ...] | None = None
