@@ -153,8 +153,8 @@ def test_a_limit_that_was_not_put_to_the_test_ends_with_3_and_one_that_cannot_be
     ended = assay(*ACCURACY, "--standards", standards("[standards.how-far-to-a-tie]\nat_least = 0.5"))
     assert (ended.status, ended.out) == (2, "")
     assert ended.complaints == [
-        "assay: The limit on 'how-far-to-a-tie' can never apply to 'three [bold]shapes[/bold]': it is for Ranking and "
-        "Similarity, and the subject's task is Classification; take it out of the standards."
+        "assay: The limit on 'how-far-to-a-tie' can never apply to 'three [bold]shapes[/bold]': it needs a "
+        "comparison of two inputs, and the subject's task is Classification; take it out of the standards."
     ]
 
 

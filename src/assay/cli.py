@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
-    from assay.audit import Audit, Judged
+    from assay.audit import Audit, Change, Judged
     from assay.engine.child import Line
     from assay.engine.guarded import Limits
-    from assay.engine.job import Job
-    from assay.ledger import Entry
-    from assay.report.diff import Change
+    from assay.jobs.audit.job import Job
+    from assay.jobs.claims import Entry
     from assay.run import Run, Tick
     from assay.shelf import Shelf
     from assay.subject import Subject
@@ -82,7 +81,7 @@ class InChild(TyperCommand):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # as above
         place, given = PLACE.get(), ctx.params
         if isinstance(place, Inside) and place.line.sandbox:
-            from assay.engine.job import named_paths
+            from assay.jobs.audit.job import named_paths
 
             words = [str(w) for v in given.values() for w in (v if isinstance(v, tuple | list) else (v,)) if w]
             out = [given["out"]] if "out" in given else []
@@ -95,9 +94,14 @@ class InChild(TyperCommand):
 
         limits = _limits(given.get("budget", "quick"), given["timeout"], given["memory"], given["sandbox"])
         job = {"words": place.words, "terminal": sys.stdout.isatty()}
+        to = Path(given.get("out", "."))
+        new = [folder for folder in (to, *to.parents) if not folder.exists()]
         try:
             status = command_guarded("assay.cli:child", job, limits, _print, _complain)
         finally:
+            for folder in new:  # the child had to make them before it knew whether it has anything to write
+                with suppress(OSError):  # there is something in it
+                    folder.rmdir()
             if sys.stderr.isatty():
                 typer.echo("\033[?25h", err=True, nl=False)  # a bar that was cut off had hidden the cursor
         raise typer.Exit(status)
@@ -281,7 +285,7 @@ def audit(
 
     Example: assay audit model.pt2 --data images/ --standards assay.toml
     """
-    from assay.engine.job import Job
+    from assay.jobs.audit.job import Job
     from assay.standard import Standards, read_standards
 
     limits = _limits(budget, timeout, memory, sandbox)
@@ -324,7 +328,7 @@ def ask(
 
     Example: assay ask worst-case-accuracy fashion-cnn --set radius=0.03
     """
-    from assay.engine.job import Job
+    from assay.jobs.audit.job import Job
     from assay.report.words import in_full
 
     limits = _limits(budget, timeout, memory, sandbox)
@@ -404,7 +408,8 @@ def diff(
     Example: assay diff runs/20260301-120000-fashion-cnn runs/20260302-120000-fashion-cnn
     """
     from assay.audit import open_audit
-    from assay.report.diff import compare, render_diff
+    from assay.jobs.compare import compare
+    from assay.jobs.compare import page as render_diff
     from assay.store import write_atomically
     from assay.store.chain import refuse_changed
 
@@ -448,8 +453,8 @@ def verify(
 
     Example: assay verify runs/20260301-120000-model --subject model.pt2 --data images/
     """
-    from assay.verify import reference
-    from assay.verify import verify as check
+    from assay.jobs.verify import reference
+    from assay.jobs.verify import verify as check
 
     name = subject
     if name is None:
@@ -525,9 +530,9 @@ def seal(
 
     Example: assay seal --check runs/20260301-120000-fashion-cnn --key key.pub --model model.pt2
     """
+    from assay.jobs.seal import check as judge
+    from assay.jobs.seal import seal as sign
     from assay.store.envelope import NEW_KEY
-    from assay.store.seal import check as judge
-    from assay.store.seal import seal as sign
 
     if key is None:
         raise AssayError(f"A seal needs --key; make one with: {NEW_KEY} (its public half: openssl pkey -pubout)")
@@ -605,7 +610,7 @@ def cure(
 
     Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
     """
-    from assay.cure import cure as apply
+    from assay.jobs.cure import cure as apply
 
     source = _source(subject, data, bounds, mean, std, size, allow_pickle, draws)
     with _meter() as meter:
@@ -728,13 +733,13 @@ def explain(
     """
     from rich.text import Text
 
-    from assay.explanation import UNITS, aimed, chosen, explain_input
+    from assay.jobs.explain import UNITS, aimed, chosen, explain_input
 
     if pair is not None:
         if method or why_not is not None or units is not None:
             raise AssayError("--method, --why-not and --units are for one input; leave them out with --pair.")
+        from assay.jobs.explain_pair import explain_pair
         from assay.methods.rank.manner import Manner
-        from assay.pair_explanation import explain_pair
         from assay.probe import configure
 
         manner = configure(Manner, _pairs(settings))
@@ -843,7 +848,7 @@ def rank(
 
     Example: assay rank faces/ --architecture colour --values 0 116 --steps 20000 --device cuda
     """
-    from assay.ranking import train_on_folder
+    from assay.jobs.rank import train_on_folder
 
     with _meter() as meter:
         ready = _run(device, meter, debug, seed=seed)
@@ -884,7 +889,7 @@ def list_claims(ctx: typer.Context, ledger: Ledger = Path("claims/ledger")) -> N
     ctx.obj = ledger
     if ctx.invoked_subcommand is not None:
         return
-    from assay.ledger import claims, read
+    from assay.jobs.claims import claims, read
 
     known, table = read(ledger), _table("claim", "verdict", "statement", "source")
     for name, claim in claims().items():
@@ -905,7 +910,7 @@ def try_claims(
 
     Example: assay claims test weight-gradient-centralization/same-weights
     """
-    from assay.ledger import claim, record
+    from assay.jobs.claims import claim, record
     from assay.report.words import in_full
 
     for name in ids:
@@ -937,7 +942,7 @@ def page_of_claims(
 
     Example: assay claims page --out claims.html
     """
-    from assay.ledger import page, page_markdown
+    from assay.jobs.claims import page, page_markdown
     from assay.store import write_atomically
 
     write_atomically(out, page_markdown(ctx.obj) if out.suffix == ".md" else page(ctx.obj))
@@ -1037,10 +1042,10 @@ def _limits(budget: str, timeout: float | None, memory: float | None, sandbox: b
 
 def _audit(job: Job, limits: Limits, out: Path) -> Audit:
     """Ask what the job wants: in a child where this process guards, else here."""
-    from assay.audit import audit
+    from assay.jobs.audit import audit
 
     if isinstance(PLACE.get(), Parent):
-        from assay.engine.guarded import audit_guarded
+        from assay.jobs.audit.guarded import audit_guarded
 
         with _meter() as meter:
             return audit_guarded(job, limits, out, meter)

@@ -1,7 +1,8 @@
 """Shelves: what there is to ask, to cure with, to test. A shelf is its folder; a module loads when it is asked for.
 
-Third parties put theirs beside ours through entry points named like the shelf: `assay.probes`, `assay.remedies`,
-`assay.subjects`, `assay.claims`, and `assay.tasks`, whose own room keeps ours (`assay.tasks.find`).
+Probes lie in folders by theme, and a name is theirs alone whatever folder it is in. Files whose name opens with an
+underscore are not on a shelf. Third parties put theirs beside ours through entry points named like the shelf:
+`assay.probes`, `assay.remedies`, `assay.subjects`, `assay.claims`, and `assay.tasks`, whose own room keeps ours.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import os
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from assay.errors import AssayError
@@ -22,12 +24,25 @@ _ONE: dict[str, str] = {
 
 
 def _modules(shelf: Shelf) -> dict[str, str]:
+    """The modules of a shelf by the names of what stands in them; none of them is loaded."""
     package = importlib.import_module(f"assay.{shelf}")
-    return {
-        m.name.replace("_", "-"): f"assay.{shelf}.{m.name}"
-        for m in pkgutil.iter_modules(package.__path__)
-        if not m.name.startswith("_")
-    }
+    found: dict[str, str] = {}
+    for module in _files(package.__name__, package.__path__, folders=shelf == "probes"):
+        name = module.rpartition(".")[2].replace("_", "-")
+        if name in found:
+            raise AssayError(f"Two files hold the {_ONE[shelf]} {name!r}: {found[name]}, {module}; rename one.")
+        found[name] = module
+    return found
+
+
+def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
+    for m in pkgutil.iter_modules(paths):
+        if m.name.startswith("_"):
+            continue
+        if folders and m.ispkg:
+            yield from _files(f"{package}.{m.name}", [os.path.join(path, m.name) for path in paths], folders=False)
+        else:
+            yield f"{package}.{m.name}"
 
 
 def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
@@ -37,6 +52,12 @@ def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metada
 def ours(shelf: Shelf) -> list[str]:
     """The names that come with Assay itself."""
     return sorted(_modules(shelf))
+
+
+def folder(name: str) -> str | None:
+    """The folder of a probe of ours, which is its theme; None where it is not ours. Nothing is loaded."""
+    module = _modules("probes").get(name)
+    return None if module is None else module.split(".")[-2]
 
 
 def names(shelf: Shelf) -> list[str]:

@@ -53,8 +53,9 @@ def limited() -> None:
     """At most so much more memory and time than there was."""
     import signal
 
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+    import hostile
+
+    hostile.bounded(MEMORY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(SECONDS)
 
@@ -229,7 +230,7 @@ def read_images(path: Path) -> None:
 
 
 def read_toml(path: Path) -> None:
-    from assay.audit import questions
+    from assay.jobs.audit import questions
     from assay.standard import read_standards
 
     questions(None, read_standards(path))

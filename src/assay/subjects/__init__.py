@@ -164,8 +164,9 @@ def _refuse(source: Source, *options: str) -> None:
 def _other_data(subject: Subject, source: Source, path: str) -> Data:
     """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
     from assay.data.pairs import Pairs
-    from assay.subject import PAIRS, Classification, Ranking
+    from assay.subject import PAIRS
     from assay.subjects._ranker_file import open_pairs
+    from assay.tasks import Classification, Ranking
 
     if isinstance(subject.task, Classification):
         return _open_data(source, subject.inputs.shape[0] if subject.inputs.is_image else None)

@@ -23,7 +23,8 @@ from assay.data.pairs import Pairs
 from assay.data.valued_images import ValuedImages, open_valued
 from assay.errors import AssayError
 from assay.nn.siamese import ARCHITECTURES
-from assay.subject import PAIRS, Ranking, Subject
+from assay.subject import PAIRS, Subject
+from assay.tasks import Ranking
 
 if TYPE_CHECKING:
     from assay.nn.siamese import Siamese

@@ -34,6 +34,7 @@ class Classification(Task):
     headline: ClassVar[str] = "accuracy"
     good: ClassVar[str] = "is the label"
     output: ClassVar[str] = "(n, k) logits, one for each class"
+    gives: ClassVar[tuple[str, ...]] = ("classes",)
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -47,7 +48,8 @@ class Classification(Task):
             return f"labels have shape {targets.shape} and dtype {targets.dtype}; give one class index each"
         strange = np.flatnonzero((targets < 0) | (targets >= len(self.classes)))
         if len(strange):
-            return f"label {targets[strange[0]]} of input {strange[0]} is outside 0..{len(self.classes) - 1}"
+            k = len(self.classes)
+            return f"label {targets[strange[0]]} of input {strange[0]} is outside 0..{k - 1} for {k} classes"
         return None
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:

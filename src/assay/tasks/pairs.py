@@ -26,8 +26,9 @@ class Comparison(Task):
 
     headline: ClassVar[str] = "accuracy"
     good: ClassVar[str] = "is the right one of two"
+    gives: ClassVar[tuple[str, ...]] = ("comparison",)
+    noun: ClassVar[str] = "pair"
 
-    classes: ClassVar[tuple[str, str]]
     tie: float
     """Where the answer turns."""
 
@@ -96,8 +97,9 @@ class Ranking(Comparison):
     low: float
     high: float
 
-    classes: ClassVar[tuple[str, str]] = ORDER
-    output: ClassVar[str] = "one comparison from 0 to 1 for each pair; end the tail with a sigmoid"
+    classes: ClassVar[tuple[str, ...]] = ORDER  # type: ignore[misc]
+    output: ClassVar[str] = "one comparison from 0 to 1 for each pair (end the tail with a sigmoid)"
+    gives: ClassVar[tuple[str, ...]] = ("comparison", "order")
     tie: ClassVar[float] = 0.5  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -127,7 +129,7 @@ class Similarity(Comparison):
 
     threshold: float
 
-    classes: ClassVar[tuple[str, str]] = LIKENESS
+    classes: ClassVar[tuple[str, ...]] = LIKENESS  # type: ignore[misc]
     output: ClassVar[str] = "one distance of at least 0 for each pair"
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +28,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError, SubjectError
+
+GIVES: Mapping[str, str] = {
+    "classes": "a score for each class",
+    "comparison": "a comparison of two inputs",
+    "order": "which of two inputs has the higher value",
+}
+"""What some questions need of an answer, in words."""
 
 
 class Trivial(NamedTuple):
@@ -46,6 +53,12 @@ class Task(ABC):
     """What an answer is that is good enough to rely on, after "share of inputs whose answer"."""
     output: ClassVar[str]
     """The shape of the output for n inputs and what it is, for errors."""
+    gives: ClassVar[tuple[str, ...]] = ()
+    """What of GIVES its outputs hold."""
+    noun: ClassVar[str] = "input"
+    """What one answer is about."""
+    classes: tuple[str, ...] = ()
+    """What an answer is chosen from, where it is chosen."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -57,6 +70,11 @@ class Task(ABC):
     @classmethod
     def name(cls) -> str:
         return cls.__name__
+
+    def lacks(self, needs: Sequence[str]) -> str | None:
+        """What of these needs its answers do not hold, in words, or None."""
+        need = next((n for n in needs if n in GIVES and n not in self.gives), None)
+        return None if need is None else f"it needs {GIVES[need]}, and the subject's task is {self.name()}"
 
     @abstractmethod
     def wrong_output(self, out: Any, n: int) -> str | None:
@@ -115,8 +133,8 @@ class Task(ABC):
         wrong = self.wrong_output(out, n)
         if wrong is not None:
             raise SubjectError(
-                f"The model was taken for {self.name()}, whose output is {self.output}: {wrong}; mend the model, or "
-                "name its task."
+                f"The model's task is taken to be {self.name()}, whose output is {self.output}, but {wrong}; mend the "
+                "model, or name its task."
             )
         return torch.as_tensor(out)
 
@@ -185,7 +203,7 @@ def misshapen(out: Any, n: int, k: int, what: str, *, axes: int = 2, axis: int =
     if out.ndim != axes or len(out) != n:
         return f"it returned shape {tuple(out.shape)} for {n} inputs"
     if out.shape[axis] != k:
-        return f"it has {out.shape[axis]} outputs for {k} {what}"
+        return f"it has {out.shape[axis]} outputs for {k} {what} (name them in the model's order)"
     return not_finite(out)
 
 
@@ -193,4 +211,4 @@ def not_finite(out: Tensor) -> str | None:  # n *o
     """Which row is not a number, or None."""
     finite = torch.isfinite(out)
     bad = torch.nonzero(~(finite.flatten(1).all(1) if out.ndim > 1 else finite))
-    return f"it is NaN or infinite for input {int(bad[0])}" if len(bad) else None
+    return f"it returned NaN or infinity for input {int(bad[0])} (check its weights and scaling)" if len(bad) else None

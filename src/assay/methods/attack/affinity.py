@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Model
 from assay.methods.attack.transfer import Attack, broken
 
@@ -50,7 +51,7 @@ class Cell(NamedTuple):
 def cross(
     models: Mapping[str, Model],
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     attack: Attack,
     sources: Sequence[str] | None = None,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, Standing, check, stand
 from assay.methods.attack.ball import Ball, Norm, Region, wide
 from assay.methods.attack.loss import Goal, Loss, LossName, others
@@ -23,7 +24,7 @@ L1_DENSE, L1_SHRINK, L1_SMALLEST = 0.2, 1.5, 0.1  # share of features at the sta
 def apgd(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "linf",
     radius: float | Tensor,
@@ -77,7 +78,7 @@ def apgd(
     if targets:
         scores = slope.scores(x)
         few = min(targets, scores.shape[1] - 1)
-        likeliest = tuple(others(scores, y).topk(few, dim=1).indices.unbind(1))
+        likeliest = tuple(others(scores, goal.label).topk(few, dim=1).indices.unbind(1))
     for _ in range(restarts):
         for leader in likeliest:
             if leader is not None:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError, SubjectError
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.ball import Norm, Region, distance, wide
 from assay.methods.attack.chance import SURE, TALLY
 from assay.methods.attack.loss import Goal, own
@@ -87,7 +88,9 @@ class Slope:
         if precision not in get_args(Precision):
             raise AssayError(f"Unknown precision {precision!r}; choose one of {', '.join(get_args(Precision))}.")
         self.model, self.goal, self.eot, self.eot_mode, self.precision = model, goal, eot, eot_mode, precision
-        self.head, self.random = head, eot > 1 if random is None else random
+        # an Aim's margin reads the output as it is
+        self.head: Head | None = "logits" if isinstance(goal.y, Aim) else head
+        self.random = eot > 1 if random is None else random
 
     def take(self, rows: Tensor) -> Slope:
         return self.towards(self.goal.take(rows))
@@ -197,11 +200,14 @@ class Slope:
             return self.goal.height(z), out.detach(), z
 
     def _weight(self, z: Tensor) -> Tensor:
-        return own(z.log_softmax(1), self.goal.y if self.goal.target is None else self.goal.target)
+        return own(z.log_softmax(1), self.goal.label if self.goal.target is None else self.goal.target)
 
     def _logits(self, x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
-        """The logits and the output itself: n *d -> n c, n c."""
+        """The logits and the output itself, or twice what an Aim reads in it: n *d -> n c, n c."""
         with torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
+            if isinstance(self.goal.y, Aim):
+                z = self.goal.y.read(self.model(x))
+                return z, z
             if self.head is None:
                 out = checked(self.model(x), x, self.goal)
                 if type(out.grad_fn).__name__ in ("SoftmaxBackward0", "SigmoidBackward0"):
@@ -254,7 +260,7 @@ def checked(out: Tensor, x: Tensor, goal: Goal | None = None) -> Tensor:
             f"two logits per input, shape ({len(x)}, c).{hint}"
         )
     if goal is not None:
-        for what, classes in (("label", goal.y), ("target", goal.target)):
+        for what, classes in (("label", goal.label), ("target", goal.target)):
             if classes is not None and int(classes.max()) >= out.shape[1]:
                 raise AssayError(
                     f"Found {what} {int(classes.max())} but the model has {out.shape[1]} classes, "
@@ -263,7 +269,7 @@ def checked(out: Tensor, x: Tensor, goal: Goal | None = None) -> Tensor:
     return out
 
 
-def check(x: Tensor, y: Tensor, *, bounds: tuple[float, float], target: Tensor | None = None) -> None:
+def check(x: Tensor, y: Truth, *, bounds: tuple[float, float], target: Tensor | None = None) -> None:
     """Refuse inputs and labels that no attack can take, in words that say how to mend them."""
     low, high = bounds
     if not x.dtype.is_floating_point:
@@ -274,13 +280,13 @@ def check(x: Tensor, y: Tensor, *, bounds: tuple[float, float], target: Tensor |
         raise AssayError(f"Inputs are {x.dtype}; pass x.float(): results are verified in float32.")
     if x.ndim < 2 or len(x) == 0:
         raise ShapeError(f"Inputs have shape {tuple(x.shape)}; attacks want a batch of at least one, shape (n, ...).")
-    if y.shape != (len(x),):
-        hint = " If these rows are one-hot, pass y.argmax(-1)." if y.ndim == 2 else ""
-        raise ShapeError(f"Labels have shape {tuple(y.shape)} for {len(x)} inputs; want shape ({len(x)},).{hint}")
-    if y.dtype.is_floating_point or y.dtype == torch.bool:
-        raise AssayError(f"Labels are {y.dtype}; want class indices, such as y.long().")
-    if bool((y < 0).any()):
-        raise AssayError(f"Labels must be at least 0, got {int(y.min())}.")
+    if isinstance(y, Aim):
+        if len(y) != len(x):
+            raise ShapeError(f"The Aim has {len(y)} rows of targets for {len(x)} inputs; want one row per input.")
+        if target is not None:
+            raise AssayError("An Aim is good or bad and has no class to lead to; leave out target.")
+    else:
+        _check_labels(y, len(x))
     lowest, highest = x.aminmax()
     if not bool(torch.isfinite(lowest) & torch.isfinite(highest)):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
@@ -290,13 +296,23 @@ def check(x: Tensor, y: Tensor, *, bounds: tuple[float, float], target: Tensor |
             f"Inputs span [{float(lowest):g}, {float(highest):g}] but the bounds are [{low:g}, {high:g}]; scale the "
             "inputs (normalisation belongs inside the model) or pass bounds=(low, high)."
         )
-    if target is not None:
+    if target is not None and not isinstance(y, Aim):
         if target.shape != y.shape:
             raise ShapeError(f"Targets have shape {tuple(target.shape)}; want one class per input, ({len(x)},).")
         same = (target == y).nonzero()
         if len(same):
             i = int(same[0, 0])
             raise AssayError(f"Input {i} has target {int(target[i])} equal to its label; pick another class.")
+
+
+def _check_labels(y: Tensor, n: int) -> None:
+    if y.shape != (n,):
+        hint = " If these rows are one-hot, pass y.argmax(-1)." if y.ndim == 2 else ""
+        raise ShapeError(f"Labels have shape {tuple(y.shape)} for {n} inputs; want shape ({n},).{hint}")
+    if y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise AssayError(f"Labels are {y.dtype}; want class indices, such as y.long().")
+    if bool((y < 0).any()):
+        raise AssayError(f"Labels must be at least 0, got {int(y.min())}.")
 
 
 class Nearest:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.attacked import Attacked, Model, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, wide
 from assay.methods.attack.loss import Goal
@@ -43,7 +44,7 @@ def class_means(data: Rows | Batches, *, classes: int, batch: int = 1024) -> Ten
 def average_sample(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     means: Tensor,
     radius: float | Tensor,
@@ -63,6 +64,8 @@ def average_sample(
     Departs from print: the step is cut to the box. The source leaves open how Table 5.2 chooses t;
         `share_of_targets` gives its other reading, the mean over all targets.
     """
+    if isinstance(y, Aim):
+        raise AssayError("average_sample steps between class means and needs class labels, not an Aim; use pgd.")
     check(x, y, bounds=bounds, target=target)
     x = x.detach()
     if means.shape[1:] != x.shape[1:]:

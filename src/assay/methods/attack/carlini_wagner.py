@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, Model, Nearest, Seen, Slope, check, refuse_nan
 from assay.methods.attack.ball import wide
 from assay.methods.attack.loss import Goal
@@ -17,7 +18,7 @@ INSIDE = 1e-6  # of the range: how far from a bound a saturated feature starts
 def carlini_wagner(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     c: float | Tensor = 1.0,
     search: int = 0,
@@ -71,7 +72,7 @@ def carlini_wagner(
         w = _inverse_tanh(x, bounds, clamp=not as_published)
         at, slant = x, _tanh(w, bounds)[1]
         mean, square = torch.zeros_like(x), torch.zeros_like(x)
-        broke = torch.zeros_like(y, dtype=torch.bool)
+        broke = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for t in range(steps):
             seen = slope.at(at)
             margin = -seen.height

@@ -35,13 +35,14 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Aim, Truth, label_of
 
 SURE = 8  # wrong answers in a row before an input leaves: at q = 1/2 luck does that once in 256 times
 TALLY = 8  # fresh answers with which a search compares two points
 FEWEST, MOST, PASSES = 16, 64, 256  # fresh answers that count a point; passes that pay for them
 ASKED = 10  # times that the attacker who may try again asks
 
-Model = Callable[[Tensor], Tensor]  # n *d -> n c: the logits of one pass
+Model = Callable[[Tensor], Tensor]  # n *d -> n c: the logits of one pass; for an Aim n *o
 Counts = NDArray[np.int64]
 
 
@@ -49,7 +50,8 @@ class Chance(NamedTuple):
     """What fresh answers said of each point."""
 
     wrong: Tensor  # n: how many of the answers were wrong
-    said: Tensor  # n: the class that all passes together give; where most answers are wrong, the likeliest wrong one
+    said: Tensor  # n: the class that all passes together give; where most answers are wrong, the likeliest wrong one;
+    # of an Aim 1 where the answer is good enough, else 0
     by_size: Tensor  # n s: how many were wrong of answers that are means over 1, 2, 4, ... passes
     sick: Tensor  # n bool: some pass was NaN, which is no right answer
 
@@ -69,19 +71,21 @@ def sizes(draws: int) -> tuple[int, ...]:
 
 
 @torch.no_grad()
-def chance(model: Model, x: Tensor, y: Tensor, *, draws: int, count: int | None = None) -> Chance:
+def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None = None) -> Chance:
     """Ask afresh at every point: n *d, n -> Chance of `count` answers, `answers(draws)` of them unless told.
 
-    `model` gives one pass. Where nothing is random one of them is all that is asked for.
+    `model` gives one pass. Where nothing is random one of them is all that is asked for. An answer to an Aim is wrong
+    where its margin is 0 or below, and a mean over draws is that of the softmax of what it reads (aim.py).
     """
     r = answers(draws) if count is None else count
     if draws < 1 or r < 1:
         raise AssayError(f"chance needs draws >= 1 and count >= 1; got {draws=}, {count=}.")
     widths = sizes(draws) if count is None else ()
+    aim, y = y, label_of(y)
     wrong, by_size = torch.zeros_like(y), y.new_zeros(len(y), len(widths))
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
     for _ in range(r):
-        each = torch.stack([model(x) for _ in range(draws)])  # m n c
+        each = torch.stack([_logits(model(x), aim) for _ in range(draws)])  # m n c
         each = each.softmax(-1) if draws > 1 else each  # one output is its own answer, ties and all
         mean = each.mean(0)
         total = total + mean
@@ -97,6 +101,10 @@ def chance(model: Model, x: Tensor, y: Tensor, *, draws: int, count: int | None 
     said = total.nan_to_num(0.0).argmax(1)
     likeliest = total.nan_to_num(0.0).scatter(1, y[:, None], -torch.inf).argmax(1)
     return Chance(wrong, torch.where(2 * wrong > r, likeliest, said), by_size, sick)
+
+
+def _logits(out: Tensor, y: Truth) -> Tensor:  # n *o -> n c
+    return y.read(out) if isinstance(y, Aim) else out
 
 
 def _not(p: Tensor, y: Tensor) -> Tensor:

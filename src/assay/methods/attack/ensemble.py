@@ -32,7 +32,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from assay.errors import AssayError
+from assay.errors import AssayError, ShapeError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.apgd import apgd
 from assay.methods.attack.attacked import Attacked, EotMode, Model, Precision, Slope, check
 from assay.methods.attack.ball import Norm, distance
@@ -50,7 +51,7 @@ ATTACKS = ("none", "pgd", "apgd-ce", "apgd-dlr", "minimal-norm", "square")
 """What `by` counts in: 0 is an input that was wrong before anyone touched it."""
 
 
-Hit = Callable[[Tensor, Tensor], Attacked]  # (n *d, n) -> Attacked
+Hit = Callable[[Tensor, Truth], Attacked]  # (n *d, n) -> Attacked
 
 
 class WorstCase(NamedTuple):
@@ -68,7 +69,7 @@ class WorstCase(NamedTuple):
 def worst_case(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "linf",
     radius: float,
@@ -78,6 +79,7 @@ def worst_case(
     queries: int = 1000,
     gradients: bool = True,
     shrunk: bool = False,
+    mask: Tensor | None = None,
     eot: int = 1,
     eot_mode: EotMode = "loss",
     bounds: tuple[float, float] = (0.0, 1.0),
@@ -91,8 +93,13 @@ def worst_case(
     of as many steps, which draws nothing and so would walk the same way again; it is left out. `steps`, `restarts`,
     `targets` and `queries` are what an input gets at the most from each attack. `batch`: how many inputs are attacked
     together, 64 on a CPU and all on a GPU unless given; a model that may only see few at a time wants it there too.
+    `mask` (*d) is True where a feature may change, in every input.
+
+    An Aim has one wrong class, "not good enough", to lead to, so that it takes no more passes than a classifier does.
     """
     check(x, y, bounds=bounds)
+    if mask is not None and mask.shape != x.shape[1:]:
+        raise ShapeError(f"The mask has shape {tuple(mask.shape)}; give it that of one input, {tuple(x.shape[1:])}.")
     rng = rng or torch.Generator().manual_seed(0)
     batch = batch or (CPU_BATCH if x.device.type == "cpu" else max(1, len(x)))
     field = _Field(model, x.detach(), y, norm, radius, eot, batch)
@@ -101,7 +108,7 @@ def worst_case(
     quarter = max(5, steps // 4)
 
     def climb(loss: LossName, passes: int, leads: int, runs: int = 1) -> Hit:
-        def hit(a: Tensor, b: Tensor) -> Attacked:
+        def hit(a: Tensor, b: Truth) -> Attacked:
             return apgd(
                 model,
                 a,
@@ -112,6 +119,7 @@ def worst_case(
                 restarts=runs,
                 loss=loss,
                 targets=leads,
+                mask=mask,
                 eot=eot,
                 eot_mode=eot_mode if loss == "ce" else "loss",
                 bounds=bounds,
@@ -121,7 +129,7 @@ def worst_case(
 
         return hit
 
-    def descend(a: Tensor, b: Tensor) -> Attacked:
+    def descend(a: Tensor, b: Truth) -> Attacked:
         """Short margin steps from the input itself: what is easily broken leaves here."""
         return pgd(
             model,
@@ -133,21 +141,24 @@ def worst_case(
             step=radius / 4,
             random_start=False,
             loss="margin",
+            mask=mask,
             eot=eot,
             bounds=bounds,
             precision=precision,
             rng=rng,
         )
 
-    def shrink(a: Tensor, b: Tensor) -> Attacked:
+    def shrink(a: Tensor, b: Truth) -> Attacked:
         return minimal_norm(
-            model, a, b, norm=norm, radius=radius, steps=steps, eot=eot, bounds=bounds, precision=precision
+            model, a, b, norm=norm, radius=radius, steps=steps, mask=mask, eot=eot, bounds=bounds, precision=precision
         )
 
     def search(asked: int) -> Hit:
         if norm not in ("linf", "l2"):
             raise AssayError(f"Square knows linf and l2, not {norm}; without gradients use hop_skip_jump.")
-        return partial(square, model, norm=norm, radius=radius, queries=asked, eot=eot, bounds=bounds, rng=rng)
+        return partial(
+            square, model, norm=norm, radius=radius, queries=asked, mask=mask, eot=eot, bounds=bounds, rng=rng
+        )
 
     if not gradients:
         field.attack("square", search(queries), field.alive())
@@ -182,7 +193,7 @@ def worst_case(
 class _Field:
     """The inputs, what became of each, and how near the rest came."""
 
-    def __init__(self, model: Model, x: Tensor, y: Tensor, norm: Norm, radius: float, eot: int, batch: int) -> None:
+    def __init__(self, model: Model, x: Tensor, y: Truth, norm: Norm, radius: float, eot: int, batch: int) -> None:
         self.model, self.x, self.y, self.norm, self.radius, self.eot, self.batch = model, x, y, norm, radius, eot, batch
         self.worst = x.clone()
         self.full = TALLY if eot > 1 else 1  # fresh answers that judge a point

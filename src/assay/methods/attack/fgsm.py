@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, EotMode, Model, Slope, check, stand
 from assay.methods.attack.ball import Ball, Norm, wide
 from assay.methods.attack.loss import Goal, Loss, LossName
@@ -14,7 +15,7 @@ from assay.methods.attack.loss import Goal, Loss, LossName
 def fgsm(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "linf",
     radius: float | Tensor,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.attacked import Attacked, Model, Nearest, Slope, check, checked, refuse_nan
 from assay.methods.attack.ball import Ball, Region, norms, wide
 from assay.methods.attack.loss import Goal
@@ -25,7 +26,7 @@ FEWEST = 10  # draws that are worth an estimate
 def hop_skip_jump(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Literal["l2", "linf"] = "l2",
     radius: float | Tensor | None = None,
@@ -48,11 +49,11 @@ def hop_skip_jump(
         x~_t   = x_t + xi v_t/|v_t|   (l_inf: xi sign v_t),   xi = ||x_t - x||/sqrt(t), halved until phi = 1
         delta  = ||x_t - x||/d, in the first round 0.1 of the range;   d = features that may change
 
-    Only the argmax of the model's output is used. The nearest point met is returned; `success` says that one was found,
-    `distance` how near, and the trace holds the least distance after each round. With a `radius`, success is to be
-    broken within it, and inputs leave once they are; what was found further away is still returned. `queries` is the
-    most that any one input is asked for, all told but the confirmation of the answer (1 to 3 passes). The draws of all
-    inputs go through the model together, `batch` rows at a time.
+    Only the argmax of the model's output is used, of an Aim whether the output is good enough. The nearest point met is
+    returned; `success` says that one was found, `distance` how near, and the trace holds the least distance after each
+    round. With a `radius`, success is to be broken within it, and inputs leave once they are; what was found further
+    away is still returned. `queries` is the most that any one input is asked for, all told but the confirmation of the
+    answer (1 to 3 passes). The draws of all inputs go through the model together, `batch` rows at a time.
 
     `random`: the model's labels are. What is returned is then what most of several fresh ones call broken, pushed away
     from the input until they do.
@@ -89,11 +90,11 @@ def hop_skip_jump(
         limit = torch.as_tensor(radius, dtype=torch.float64, device=x.device).expand(len(x))
     oracle = Oracle(model, Goal(y, target, "margin"), batch)
     best = Nearest(x, norm, bounds)
-    labels = oracle.labels(x, best.rows)
-    clean = oracle.wanted(labels, best.rows)
+    said = oracle.said(x, best.rows)
+    clean = oracle.wanted(said, best.rows)
     best.offer(x, torch.zeros_like(leaves_at), torch.zeros_like(limit), clean)
     search = (~clean & (limit > 0)).nonzero()[:, 0]
-    at, found = _start(oracle, x, region, search, labels, start, queries - 2 * rounds, rng)
+    at, found = _start(oracle, x, region, search, said, start, queries - 2 * rounds, rng)
     rows = search[found]
     at = _bisect(oracle, x[rows], at[found], rows, "l2", rounds)  # blended with the input
 
@@ -128,29 +129,46 @@ def hop_skip_jump(
 
 
 class Oracle:
-    """The model as this attack sees it: a label for a point. Counts what each input has been asked."""
+    """The model as this attack sees it: a label for a point. Counts what each input has been asked.
+
+    Where the goal is an Aim, what was said is the output itself, since it is good for one input and bad for another.
+    """
 
     def __init__(self, model: Model, goal: Goal, batch: int) -> None:
         self.model, self.goal, self.batch = model, goal, batch
-        self.spent = torch.zeros_like(goal.y)  # n
+        self.spent = torch.zeros_like(goal.label)  # n
 
-    def labels(self, points: Tensor, rows: Tensor) -> Tensor:
-        """The label of each point, charged to the input it was made from: m *d, m -> m."""
+    def said(self, points: Tensor, rows: Tensor) -> Tensor:
+        """The label of each point, charged to the input it was made from: m *d, m -> m; to an Aim m *o."""
         self.spent.index_add_(0, rows, torch.ones_like(rows))
-        answers = []
+        answers, y = [], self.goal.y
         for few, owner in zip(torch.split(points, self.batch), torch.split(rows, self.batch), strict=True):
-            out = checked(self.model(few), few, self.goal)
-            refuse_nan(self.spent.double().index_fill(0, owner[out.isnan().any(1)], torch.nan), "output")
-            answers.append(out.argmax(1))
+            out = self.model(few)
+            z = y[owner].read(out) if isinstance(y, Aim) else checked(out, few, self.goal)
+            refuse_nan(self.spent.double().index_fill(0, owner[z.isnan().any(1)], torch.nan), "output")
+            answers.append(out if isinstance(y, Aim) else z.argmax(1))
         return torch.cat(answers)
 
-    def wanted(self, labels: Tensor, rows: Tensor) -> Tensor:
-        """Whether these labels are what the attacker wants of these inputs: m, m -> m."""
-        target = self.goal.target
-        return labels != self.goal.y[rows] if target is None else labels == target[rows]
+    def wanted(self, said: Tensor, rows: Tensor) -> Tensor:
+        """Whether this is what the attacker wants of these inputs: m, m -> m; to an Aim m *o, m -> m."""
+        y, target = self.goal.y, self.goal.target
+        if isinstance(y, Aim):
+            return y[rows].read(said).argmax(1) == 0
+        return said != y[rows] if target is None else said == target[rows]
+
+    def wanted_among(self, said: Tensor, rows: Tensor) -> Tensor:
+        """Which of the inputs have an answer that the attacker wants of these: n, m -> m n; to an Aim n *o, m -> m n.
+
+        It costs no question: what they said is known.
+        """
+        if not isinstance(self.goal.y, Aim):
+            return self.wanted(said[None, :], rows[:, None])
+        pairs = torch.split(torch.arange(len(rows) * len(said), device=rows.device), self.batch)
+        hits = [self.wanted(said[pair % len(said)], rows[pair // len(said)]) for pair in pairs]
+        return torch.cat(hits).reshape(len(rows), len(said)) if hits else rows.new_zeros(0, len(said)).bool()
 
     def reached(self, points: Tensor, rows: Tensor) -> Tensor:
-        return self.wanted(self.labels(points, rows), rows)  # m *d, m -> m
+        return self.wanted(self.said(points, rows), rows)  # m *d, m -> m
 
 
 def _rounds(features: int, norm: str) -> int:
@@ -163,7 +181,7 @@ def _start(
     x: Tensor,
     region: Region,
     rows: Tensor,
-    labels: Tensor,
+    said: Tensor,
     start: Tensor | None,
     most: int,
     rng: torch.Generator,
@@ -171,7 +189,7 @@ def _start(
     """A point with the wanted label for each of these inputs, and whether one was found: m -> m *d, m."""
     region = region.take(rows)
     if start is None:
-        others = oracle.wanted(labels[None, :], rows[:, None])  # m n
+        others = oracle.wanted_among(said, rows)  # m n
         far = torch.cdist(x[rows].flatten(1), x.flatten(1)).masked_fill(~others, torch.inf)
         start, found = x[far.argmin(1)], others.any(1)
     else:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.attack.aim import Truth, label_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n c, n) -> n, larger is better for the attacker
 LossName = Literal["ce", "margin", "dlr"]
@@ -96,7 +97,7 @@ def spread(z: Tensor) -> Tensor:
 class Goal:
     """What the attacker wants of each input: leave the label y, or reach a target; and the loss that leads there."""
 
-    y: Tensor  # n
+    y: Truth  # n
     target: Tensor | None = None  # n
     loss: LossName | Loss = "ce"
     as_published: bool = False
@@ -109,6 +110,11 @@ class Goal:
                 f"Unknown loss {self.loss!r}; choose one of {', '.join(get_args(LossName))} "
                 "or pass a function (logits, labels) -> one value per input."
             )
+
+    @property
+    def label(self) -> Tensor:
+        """The class to leave: n."""
+        return label_of(self.y)
 
     def take(self, rows: Tensor) -> Goal:
         return replace(
@@ -124,7 +130,7 @@ class Goal:
 
     def height(self, z: Tensor) -> Tensor:
         """The loss, larger is nearer to the goal: n c -> n."""
-        y, t = self.y, self.target
+        y, t = self.label, self.target
         if callable(self.loss):
             value = self.loss(z, y)
             if value.shape != y.shape:
@@ -148,7 +154,7 @@ class Goal:
         """The height and its gradient with respect to the logits: n c -> n, n c."""
         if self.loss == "ce" and not self.as_published and self.scale is not None:
             sharp = (SHARPNESS / self.scale)[:, None]
-            height, slope = cross_entropy_slope(z * sharp, self.y if self.target is None else self.target)
+            height, slope = cross_entropy_slope(z * sharp, self.label if self.target is None else self.target)
             return (height, slope * sharp) if self.target is None else (-height, slope * -sharp)
         with torch.enable_grad():
             z = z.detach().requires_grad_()
@@ -159,4 +165,6 @@ class Goal:
     def reached(self, z: Tensor) -> Tensor:
         """Whether the answer is what the attacker wants: n c -> n bool. NaN is neither right nor a target."""
         answer, lost = z.argmax(1), z.isnan().any(1)
-        return (answer != self.y) | lost if self.target is None or self.any_other else (answer == self.target) & ~lost
+        if self.target is None or self.any_other:
+            return (answer != self.label) | lost
+        return (answer == self.target) & ~lost

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Model, Slope, check, refuse_nan
 from assay.methods.attack.ball import Norm, norms
 from assay.methods.attack.loss import Goal, own
@@ -28,7 +29,7 @@ class MagnitudeMargin(NamedTuple):
 
 
 def magnitude_margin(
-    model: Model, x: Tensor, y: Tensor, *, norm: Norm = "linf", all_rivals: bool = False
+    model: Model, x: Tensor, y: Truth, *, norm: Norm = "linf", all_rivals: bool = False
 ) -> MagnitudeMargin:
     r"""Divide the margin of the logits by how fast it moves with the input: n *d, n -> n each.
 
@@ -58,14 +59,14 @@ def magnitude_margin(
     radius = torch.where(safe, margin / size, 0.0)
     rows = safe.nonzero()[:, 0]
     if all_rivals and len(rows):
-        ratio[rows], radius[rows] = _over_rivals(slope, x[rows], y[rows], norm)
+        ratio[rows], radius[rows] = _over_rivals(slope.take(rows), x[rows], norm)
     return MagnitudeMargin(right, margin, ratio, radius)
 
 
-def _over_rivals(slope: Slope, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+def _over_rivals(slope: Slope, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     """The largest ratio and the smallest radius over all rivals: n *d, n -> n, n."""
     ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    radius = torch.full_like(ratio, torch.inf)
+    radius, y = torch.full_like(ratio, torch.inf), slope.goal.label
     with torch.enable_grad():
         at = x.detach().requires_grad_()
         z, _ = slope._logits(at, "float32")  # n c

@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.apgd import apgd
 from assay.methods.attack.attacked import Model, Slope, sparing
 from assay.methods.attack.average_sample import average_sample
@@ -100,7 +101,7 @@ class Sign(NamedTuple):
 
 
 def vital_signs(
-    model: Model, x: Tensor, y: Tensor, *, random: bool = False, bounds: tuple[float, float] = (0.0, 1.0)
+    model: Model, x: Tensor, y: Truth, *, random: bool = False, bounds: tuple[float, float] = (0.0, 1.0)
 ) -> dict[str, Tensor]:
     """What a few passes show of each input: n *d, n -> n bool each. `random`: the model is known to roll dice.
 
@@ -110,22 +111,29 @@ def vital_signs(
     saturated       the gradient of the plain float32 cross-entropy is exactly 0
     flat            the gradient of the margin is exactly 0
     standardised    inputs with mean about 0 and spread about 1, on both sides of 0: normalised before the model
+
+    Where the truth is an Aim the outputs themselves are compared, against their spread over all inputs: a margin
+    that counts stands still where the model does not.
     """
     x, n = x.detach(), len(x)
+
+    def said(at: Tensor) -> Tensor:
+        return model(at).reshape(len(at), -1) if isinstance(y, Aim) else model(at)
+
     with torch.no_grad():
-        first = model(x)
-        spread = first.std(1).clamp_min(1e-30)  # n
+        first = said(x)
+        spread = (first.std(correction=0) if isinstance(y, Aim) else first.std(1)).clamp_min(1e-30)  # n, or one for all
 
         def moved(other: Tensor) -> Tensor:
             return (other - first).abs().amax(1) > STILL * spread
 
-        dice = moved(model(x))
-        alone = torch.cat([model(part) for part in x.tensor_split(1 if n < 4 else 2)])  # statistics of one row fail
+        dice = moved(said(x))
+        alone = torch.cat([said(part) for part in x.tensor_split(1 if n < 4 else 2)])  # statistics of one row fail
         # alternating signs: the same for everyone, and no generator is needed
         push = (torch.arange(x[0].numel(), device=x.device) % 2 * 2 - 1).reshape(x.shape[1:]).to(x)
         span = bounds[1] - bounds[0]
-        same = (model((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
-        steps = same & moved(model((x + 0.1 * span * push).clamp(*bounds)))
+        same = (said((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
+        steps = same & moved(said((x + 0.1 * span * push).clamp(*bounds)))
     wobbles = bool(dice.any()) or random
     centred = x.mean().abs() < 0.5 and 0.5 < x.std() < 2 and bool(x.min() < -0.5) and bool(x.max() > 0.5)
     return {
@@ -160,7 +168,7 @@ class Examined(NamedTuple):
 def examine(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     radius: float,
     steps: int = 20,
@@ -186,7 +194,7 @@ def examine(
     count = answers(eot)
     clean = chance(model, x, y, draws=eot)
     right, best, sick = 2 * clean.wrong <= count, clean.wrong.clone(), clean.sick
-    by, via, worst = torch.where(right, -1, 0), torch.zeros_like(y), x.clone()
+    by, via, worst = torch.where(right, -1, 0), torch.zeros_like(right, dtype=torch.long), x.clone()
     columns = {**vitals, "held none": _held(clean.wrong, count)}
     slack = 0.0 if count == 1 else NOISE * (count / 2) ** 0.5  # wrong answers of `count` that luck may add
     span = bounds[1] - bounds[0]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.attacked import Attacked, Model, Nearest, Precision, Seen, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, Norm, Region, norms, wide
 from assay.methods.attack.loss import Goal
@@ -21,7 +22,7 @@ BEYOND = 1.001  # the linear guess lands on the boundary itself, where rounding 
 def minimal_norm(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "l2",
     radius: float | Tensor | None = None,
@@ -49,7 +50,8 @@ def minimal_norm(
     Source: Pintor et al., NeurIPS 2021, arXiv:2102.12827, Algorithm 1.
     Departs from print: the first guess of eps is 0.1 % longer, so that it crosses the boundary of a linear model;
         inputs that the model gets wrong leave with distance 0; in l0 the print starts from one feature and adds 5 % a
-        step, which a few dozen steps do not survive.
+        step, which a few dozen steps do not survive. An Aim may be flat where the answer is exact, as |y^ - y| is: from
+        there the first step moves all features alike.
     """
     check(x, y, bounds=bounds, target=target)
     if steps < 1 or not 0 < gamma < 1 or step <= 0:
@@ -92,6 +94,8 @@ def minimal_norm(
             eps = torch.where(seen.reached, smaller, torch.where(best.reached, eps * (1 + g), guess))
         stride = step * span * (LAST_STEP + (1 - LAST_STEP) * fade)
         way = seen.gradient / wide(norms(seen.gradient, "l2").clamp_min(1e-30), at)
+        if isinstance(y, Aim):
+            way = torch.where(wide(norms(seen.gradient, "linf") == 0, at), _even(region), way)
         at = _project(region, torch.add(at, way, alpha=stride), eps)
     refuse_nan(trace.sum(0))
     return best.result(whole, trace)
@@ -103,6 +107,12 @@ def _count(region: Region, seen: Seen, at: Tensor) -> Tensor:
     gain = (seen.gradient.abs() * room).flatten(1).sort(1, descending=True).values.cumsum(1)  # n f
     short = gain < -seen.height.to(gain.dtype)[:, None]
     return (short.sum(1) + 1).clamp_max(gain.shape[1])
+
+
+def _even(region: Region) -> Tensor:
+    """All that may move, by the same amount, at l2 length 1: n *d."""
+    way = region.movable(torch.ones_like(region.centre))
+    return way / wide(norms(way, "l2").clamp_min(1e-30), way)
 
 
 def _project(region: Region, x: Tensor, eps: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.attacked import (
     Attacked,
     Head,
@@ -36,7 +37,7 @@ HEAD_ROWS = 32  # inputs that are enough to tell probabilities from logits
 def square(
     model: Model,
     x: Tensor,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Literal["linf", "l2"] = "linf",
     radius: float | Tensor,
@@ -116,6 +117,8 @@ def square(
 
 def _head(model: Model, x: Tensor, goal: Goal) -> Head:
     """What the model's rows are, found out without a graph."""
+    if isinstance(goal.y, Aim):
+        return "logits"
     with BeforeSquash() as seen:
         out = checked(model(x), x, goal)
     if seen.input_of(out) is not None:

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, Model, Slope, refuse_nan
 from assay.methods.attack.loss import Goal, own
 from assay.methods.attack.rows import Rows, taken
 
-Attack = Callable[[Model, Tensor, Tensor], Attacked]  # (model, n *d, n); such as partial(pgd, radius=r, leave=False)
+Attack = Callable[[Model, Tensor, Truth], Attacked]  # (model, n *d, n); such as partial(pgd, radius=r, leave=False)
 Kind = Literal["cnn", "mlp"]
 
 
@@ -80,7 +81,7 @@ def learn_substitute(
     return Learned(substitute.requires_grad_(False), len(x))
 
 
-def transfer(victim: Model, substitute: Model, x: Tensor, y: Tensor, *, attack: Attack, draws: int = 1) -> Attacked:
+def transfer(victim: Model, substitute: Model, x: Tensor, y: Truth, *, attack: Attack, draws: int = 1) -> Attacked:
     """Attack the substitute, judge on the victim: n *d, n -> Attacked, with the attack's own distances and heights.
 
     Success is any answer but y, of a fresh pass through the victim, or of the mean softmax over `draws` passes where
@@ -91,7 +92,7 @@ def transfer(victim: Model, substitute: Model, x: Tensor, y: Tensor, *, attack: 
     return crafted._replace(success=broken(victim, crafted.x, y, draws=draws))
 
 
-def broken(victim: Model, x: Tensor, y: Tensor, *, draws: int = 1, lost: bool = False) -> Tensor:
+def broken(victim: Model, x: Tensor, y: Truth, *, draws: int = 1, lost: bool = False) -> Tensor:
     """Whether the victim answers something other than y, asked afresh and without gradients: n *d, n -> n bool.
 
     NaN is refused, or with `lost` an answer that is not right.

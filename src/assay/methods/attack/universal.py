@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError
+from assay.methods.attack.aim import Aim, Truth, label_of
 from assay.methods.attack.attacked import Model, Slope, check, refuse_nan
 from assay.methods.attack.ball import Ball, Norm, norms, wide
 from assay.methods.attack.loss import Goal
@@ -40,7 +41,7 @@ class Universal(NamedTuple):
 def universal(
     model: Model,
     x: Tensor | Rows,
-    y: Tensor,
+    y: Truth,
     *,
     norm: Norm = "linf",
     radius: float,
@@ -49,6 +50,7 @@ def universal(
     batch: int = 200,
     step: float | None = None,
     restarts: int = 1,
+    mask: Tensor | None = None,
     eot: int = 1,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator | None = None,
@@ -61,9 +63,9 @@ def universal(
     made on the device of `y`. Every input is seen once before any is seen again. `step` defaults to half the
     radius: what all inputs share is a coarse pattern, and smaller steps broke fewer of them. Later restarts begin
     at random corners of the ball. `rng=None` is a generator seeded with 0. Inputs of the target class count towards
-    `rate` too, as in the source. Bounds wide enough to hold inputs and change together leave the images unclipped.
-    An output or gradient that is NaN is refused; with `lost`, such an input says nothing of where to go at that
-    step, and its answer is not right.
+    `rate` too, as in the source. `mask` (*d) is True where a feature may change. Bounds wide enough to hold inputs and
+    change together leave the images unclipped. An output or gradient that is NaN is refused; with `lost`, such an input
+    says nothing of where to go at that step, and its answer is not right.
 
     Departs from print: of no change, the change whose mini-batch went best, and the last one, it returns the best on
         one common mini-batch, where the paper keeps the last; the cross-entropy is that of logits at one spread, so
@@ -75,6 +77,8 @@ def universal(
         check(x, y, bounds=bounds)
     else:
         check(one, y[:1], bounds=bounds)
+    if target is not None and isinstance(y, Aim):
+        raise AssayError("An Aim is good or bad and has no class to lead to; leave out target.")
     if steps < 0 or batch < 1 or restarts < 1:
         raise AssayError(
             f"universal needs steps >= 0, batch >= 1 and restarts >= 1, got steps={steps}, batch={batch}, "
@@ -82,7 +86,7 @@ def universal(
         )
     low, high = bounds
     rng = rng or torch.Generator().manual_seed(0)
-    region = Ball(norm, radius, low - high, high - low).around(torch.zeros_like(one))
+    region = Ball(norm, radius, low - high, high - low, mask).around(torch.zeros_like(one))
     stride = radius / 2 if step is None else step
     size, few = min(batch, len(x)), region.few(radius)
     slope = Slope(model, Goal(y[:1]), eot=eot)
@@ -137,9 +141,14 @@ def answers(
 
 
 def error_rate(
-    model: Model, x: Tensor, y: Tensor, delta: Tensor, *, bounds: tuple[float, float] = (0.0, 1.0), batch: int = 1000
+    model: Model, x: Tensor, y: Truth, delta: Tensor, *, bounds: tuple[float, float] = (0.0, 1.0), batch: int = 1000
 ) -> float:
     """The universal error (or evasion) rate: the share of inputs that the model gets wrong under one change."""
+    if isinstance(y, Aim):
+        rows = torch.split(torch.arange(len(x), device=x.device), batch)
+        with torch.no_grad():
+            broken = [Goal(y[i]).reached(y[i].read(model(under(x[i], delta, bounds=bounds)))) for i in rows]
+        return float(torch.cat(broken).double().mean())
     return float((answers(model, x, delta, bounds=bounds, batch=batch) != y).double().mean())
 
 
@@ -156,9 +165,9 @@ def random_signs(like: Tensor, *, norm: Norm = "linf", radius: float, rng: torch
     return signs * (radius / norms(signs[:1], norm)).item()
 
 
-def _goal(y: Tensor, target: int | None, as_published: bool) -> Goal:
-    return Goal(y, None if target is None else torch.full_like(y, target), "ce", as_published)
+def _goal(y: Truth, target: int | None, as_published: bool) -> Goal:
+    return Goal(y, None if target is None else torch.full_like(label_of(y), target), "ce", as_published)
 
 
-def _shuffle(y: Tensor, rng: torch.Generator) -> Tensor:
+def _shuffle(y: Truth, rng: torch.Generator) -> Tensor:
     return torch.randperm(len(y), generator=rng, device=rng.device).to(y.device)
