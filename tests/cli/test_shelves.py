@@ -42,7 +42,7 @@ def test_what_a_question_needs_and_when_it_is_asked_are_told(assay: Command) -> 
     assert "needs: gradients" in told
     assert "asked: from --budget standard on, or by its name: it takes long" in told
     told = assay("probes", "accuracy").out.splitlines()
-    assert not [line for line in told if line.startswith(("needs:", "asked:", "theme:")) or "setting" in line]
+    assert not [line for line in told if line.startswith(("needs:", "asked:")) or "setting" in line]
     assert told[-1] == "example: assay ask accuracy fashion-cnn --budget standard"
 
 
