@@ -248,3 +248,14 @@ def test_rounding_leaves_few_values():
     changed = kind.everyday()["rounding"](many(kind, 3000), 4, seeded())  # ten steps
     assert torch.unique((changed[:, 0] * 1e4).round()).tolist() == [-10000 + 2000 * k for k in range(11)]
     assert torch.unique(changed[:, 1]).tolist() == [3 * k for k in range(11)]
+
+
+def test_a_slipped_category_is_any_of_the_others():
+    kind = Row((Column("c", "category", 0, 3, 0, categories=tuple("abcd")), Column("b", "boolean", 0, 1, 0)))
+    x = torch.tensor([[2.0, 1.0]]).repeat(6000, 1)
+    change = kind.everyday()["slipped_categories"]
+    changed = change(x, 5, seeded())
+    seen = torch.bincount(changed[:, 0].long(), minlength=4) / len(x)
+    share = change.strengths[4]
+    assert_close(seen, torch.tensor([share / 3, share / 3, 1 - share, share / 3]), atol=0.03, rtol=0)
+    assert_close((changed[:, 1] == 0).float().mean(), torch.tensor(share), atol=0.03, rtol=0)
