@@ -64,6 +64,16 @@ def test_a_table_says_what_its_columns_are():
     assert KIND.features(KIND.encode(TABLE)[0]).names == tuple(TABLE)
 
 
+def test_a_data_frames_own_missing_value_is_missing():
+    class NAType:
+        def __eq__(self, other: object) -> bool:
+            raise TypeError("boolean value of NA is ambiguous")
+
+    kind = Row.of({"a": [3, NAType(), 5]})
+    assert kind.columns == (Column("a", "integer", 3, 5, 3, missing=True),)
+    assert kind.encode({"a": [NAType(), 4]})[:, 0].isnan().tolist() == [True, False]
+
+
 def test_whole_numbers_too_large_for_single_precision_are_numbers():
     assert Row.of({"when": [1_700_000_000, 1_700_000_001]}).columns[0].type == "number"
 
