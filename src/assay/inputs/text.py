@@ -1,9 +1,9 @@
 """Text: strings, and the tokenizer that the model reads them through. The changes and strengths are Assay's own.
 
 A change of a text is another text that someone could have typed; a shift of its embedding is none. At severities 1 and
-2 a reader does not stumble: at most one word in ten changes (one word of a shorter text), each by one slip that keeps
-its first and last letter. Keyboard, function words and synonyms are English; casing, spacing, swaps and dropped letters
-need no language, but words are what lies between spaces, so that a text without any is one word.
+2 at most one word in ten changes (one word of a shorter text), a typo keeps its first and last letter, and a reader
+does not stumble; over two words exchanged he does, and understands. Keyboard, function words, negations and synonyms
+are English; the rest needs no language, but words are what lies between spaces: a text without any is one word.
 """
 
 from __future__ import annotations
