@@ -125,7 +125,7 @@ def greedy() -> None:
     model, x = bundled(1)
     groups = patches((1, 28, 28), 7)
     for criterion in ("s_r_bar", "s_r"):
-        taken, found = timed(lambda c=criterion: robust_features(model, x[0], criterion=c, groups=groups))  # type: ignore[misc]
+        taken, found = timed(partial(robust_features, model, x[0], criterion=criterion, groups=groups))
         print(
             f"Greedy-AS, {criterion}, 16 patches, {len(found.order)} picked, {found.asked} sets ({found.capped} "
             f"capped) on {DEVICE}, {torch.get_num_threads()} threads: {taken:.1f} s; order {found.order.tolist()}"

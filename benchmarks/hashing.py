@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def disk(gigabytes: float) -> None:
             (f"one file of {gigabytes:g} GB", folder, [large], size),
             (f"{SMALL:,} files of {SIZE:,} bytes", few, small, SMALL * SIZE),
         ):
-            read = lambda root=root, paths=paths: digest.of_files(root, paths, "")  # noqa: E731
+            read = partial(digest.of_files, root, paths, "")
             say(f"{what}, read", best_seconds(read, forget), total)
             say(f"{what}, known", best_seconds(read))
 

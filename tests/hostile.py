@@ -6,6 +6,7 @@ reads. Nothing here is random, and nothing is larger than a few megabytes on dis
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import json
@@ -218,33 +219,31 @@ def socket_named_png(folder: Path) -> Path:
     return root
 
 
+def _link(folder: Path, to: str) -> Path:
+    root = images(folder, None)
+    (root / "a" / "x.png").symlink_to(to)
+    return root
+
+
 @_on(DATA, r"x\.png' is a link that leads out of .*; put a copy in its place")
 def link_out_of_the_folder(folder: Path) -> Path:
     (folder / "secret.png").write_bytes(png(8, 8))
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to(Path("..") / ".." / "secret.png")
-    return root
+    return _link(folder, "../../secret.png")
 
 
 @_on(DATA, r"x\.png' is a link that leads out of .*; put a copy in its place")
 def link_to_a_device(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("/dev/zero")
-    return root
+    return _link(folder, "/dev/zero")
 
 
 @_on(DATA, r"x\.png' is a link to nothing, not a file; remove it")
 def link_to_nothing(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("gone.png")
-    return root
+    return _link(folder, "gone.png")
 
 
 @_on(DATA, r"x\.png' is a link to nothing, not a file; remove it")
 def link_to_itself(folder: Path) -> Path:
-    root = images(folder, None)
-    (root / "a" / "x.png").symlink_to("x.png")
-    return root
+    return _link(folder, "x.png")
 
 
 @_on(DATA, r"c' is a link that leads out of .*; put a copy in its place")
@@ -1036,6 +1035,24 @@ def try_one(name: str, folder: Path, *, seconds: float = 20, memory: int | None 
     return Tried(
         name, size, ended if line or ended == "opened" else "killed", line or ended, took, (peak - base) // 1024
     )
+
+
+def bounded(more: int) -> None:
+    """From here on this process gets at most so many bytes of addresses beyond those it has."""
+    # By default every thread reserves an arena of 64 MiB: on a machine of many cores they alone would fill the bound.
+    with suppress(AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
+    most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def warm(folder: Path) -> None:
+    """Open good files of the formats whose readers start threads, so that these are there before memory is bounded."""
+    from assay.subjects import Source, open_subject
+
+    for model in (pt2(folder), good_onnx(folder)):
+        subject = open_subject(Source(str(model), str(good_data(folder))))
+        subject.model(subject.data["test"].take(np.arange(2))[0])
 
 
 def prepare() -> None:

@@ -14,7 +14,7 @@ import assay
 from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Finding, Measure
-from assay.probe import Probe
+from assay.probe import Need, Probe
 from assay.standard import Standard, Standards
 
 ASKED = []
@@ -58,14 +58,19 @@ def test_the_public_names_are_these():
             "Evidence",
             "Finding",
             "InputSpace",
+            "Labels",
             "Measure",
             "Probe",
             "Published",
+            "Ranking",
+            "Regression",
             "Remedy",
             "Run",
+            "Similarity",
             "Standard",
             "Subject",
             "Table",
+            "Task",
             "Witnesses",
             "audit",
             "open_audit",
@@ -91,6 +96,19 @@ def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
     assert read.row("counted").verdict == "pass"
     assert read.row("counted").judgements == one.row("counted").judgements
     assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
+
+
+def test_each_row_has_its_theme_asked_or_not(digits, tmp_path):
+    done = assay.audit(digits, probes=["accuracy", "how-far-to-a-tie", Counted()], out=tmp_path)
+    themes = [("accuracy", "right"), ("how-far-to-a-tie", "compared"), ("counted", "other")]
+    assert [(row.answer.probe, row.answer.theme) for row in done.rows] == themes
+    stored = json.loads((done.folder / "audit.json").read_text())
+    assert [(row["probe"], row["theme"]) for row in stored["rows"]] == themes
+    assert [row.answer.theme for row in assay.open_audit(done.folder).rows] == [theme for _, theme in themes]
+    for row in stored["rows"]:
+        del row["theme"]  # as it was before there were themes
+    (done.folder / "audit.json").write_text(json.dumps(stored))
+    assert [row.answer.theme for row in assay.open_audit(done.folder).rows] == [theme for _, theme in themes]
 
 
 def test_a_stored_audit_opens_without_torch(digits, tmp_path):
@@ -250,7 +268,7 @@ def test_a_limit_that_can_never_apply_is_refused_before_anything_is_asked(digits
     class Never(Counted):
         """Which is higher?"""
 
-        tasks: ClassVar[tuple[str, ...]] = ("Ranking",)
+        needs: ClassVar[tuple[Need, ...]] = ("order",)
 
         @classmethod
         def name(cls):
@@ -260,6 +278,6 @@ def test_a_limit_that_can_never_apply_is_refused_before_anything_is_asked(digits
     monkeypatch.setattr(shelf, "load", lambda kind, name: {"counted": Counted, "never": Never}[name])
     assert assay.audit(digits, probes=named).status == 0
     ASKED.clear()
-    with pytest.raises(AssayError, match="The limit on 'never' can never apply to 'digits': it is for Ranking, and"):
+    with pytest.raises(AssayError, match="The limit on 'never' can never apply to 'digits': it needs which of two"):
         assay.audit(digits, probes=named, standards=Standards(limits={"never": (Standard(at_least=0.1),)}))
     assert not ASKED

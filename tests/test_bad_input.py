@@ -107,7 +107,7 @@ SCRIPTS = {
     ),
     "the wrong number of classes": (
         script("classes = ['a', 'b']; y = y % 2"),
-        r"The model has 3 outputs but the data has 2 classes; give the classes",
+        r"it has 3 outputs for 2 classes .name them in",
     ),
     "values outside the bounds": (
         script("x = x * 255"),

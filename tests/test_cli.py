@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from assay import cli, shelf
 from assay.claim import Claim, Evidence, Published
+from assay.cli.meter import Meter
 from assay.finding import Finding, Measure
 from assay.run import Run
 
@@ -153,8 +154,8 @@ def test_a_limit_that_was_not_put_to_the_test_ends_with_3_and_one_that_cannot_be
     ended = assay(*ACCURACY, "--standards", standards("[standards.how-far-to-a-tie]\nat_least = 0.5"))
     assert (ended.status, ended.out) == (2, "")
     assert ended.complaints == [
-        "assay: The limit on 'how-far-to-a-tie' can never apply to 'three [bold]shapes[/bold]': it is for Ranking and "
-        "Similarity, and the subject's task is Classification; take it out of the standards."
+        "assay: The limit on 'how-far-to-a-tie' can never apply to 'three [bold]shapes[/bold]': it needs a "
+        "comparison of two inputs, and the subject's task is Classification; take it out of the standards."
     ]
 
 
@@ -404,7 +405,7 @@ def raising(e: BaseException) -> Callable[..., NoReturn]:
 
 
 def test_a_stop_by_hand_ends_with_130(assay: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_open", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("assay.cli.audit.opened", raising(KeyboardInterrupt()))
     ended = assay(*ACCURACY)
     assert (ended.status, ended.err) == (130, "assay: stopped; run the same command again to go on where it was\n")
 
@@ -412,7 +413,7 @@ def test_a_stop_by_hand_ends_with_130(assay: Command, monkeypatch: pytest.Monkey
 def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(
     assay: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "_open", raising(RuntimeError("a thing\nof two lines")))
+    monkeypatch.setattr("assay.cli.audit.opened", raising(RuntimeError("a thing\nof two lines")))
     ended = assay(*ACCURACY)
     assert ended.status == 2
     assert ended.err == "assay: RuntimeError: a thing of two lines; this should not happen, --debug shows where\n"
@@ -457,10 +458,10 @@ def test_wrong_options_name_the_value_and_the_mend(words: list[str], says: str, 
 
 
 @pytest.fixture
-def terminal() -> Iterator[tuple[cli.Meter, Progress]]:
+def terminal() -> Iterator[tuple[Meter, Progress]]:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, _environ={})
     with Progress(console=console, transient=True) as bars:
-        yield cli.Meter(console, bars, 2), bars
+        yield Meter(console, bars, 2), bars
 
 
 def judged(name: str) -> object:
@@ -474,7 +475,7 @@ def judged(name: str) -> object:
     return Judged(answer=answer, judgements=())
 
 
-def test_on_a_terminal_each_question_has_one_bar(terminal: tuple[cli.Meter, Progress]) -> None:
+def test_on_a_terminal_each_question_has_one_bar(terminal: tuple[Meter, Progress]) -> None:
     meter, bars = terminal
     meter.doing("opening it")
     with meter.progress("first part", 10) as tick:
@@ -498,7 +499,7 @@ def test_in_a_log_the_first_line_comes_after_two_seconds_and_then_one_in_ten(mon
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     file = io.StringIO()
-    meter = cli.Meter(Console(file=file), None, None)
+    meter = Meter(Console(file=file), None, None)
     with meter.progress("attacking", 100) as tick:
         for _ in range(30):
             tick(1)

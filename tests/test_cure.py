@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from assay import shelf
-from assay.audit import audit
-from assay.cure import Cure, cure
 from assay.errors import AssayError
+from assay.jobs.audit import audit
+from assay.jobs.cure import Cure, cure
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
@@ -120,7 +120,7 @@ def test_a_cure_that_was_stopped_in_its_last_audit_does_not_train_again(
             raise KeyboardInterrupt
         return audit(of, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("assay.cure.audit", stops)
+    monkeypatch.setattr("assay.jobs.cure.audit", stops)
     with pytest.raises(KeyboardInterrupt):
         cured(tmp_path)
     assert not (tmp_path / "cure.html").exists()

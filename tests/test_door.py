@@ -141,7 +141,7 @@ def test_one_score_is_read_as_two_classes(form: str) -> None:
 
 
 def test_one_score_for_three_classes_is_refused() -> None:
-    with pytest.raises(AssayError, match="1 outputs but the data has 3 classes"):
+    with pytest.raises(AssayError, match="1 outputs for 3 classes"):
         Subject.classifier(Around(lambda inner, x: inner(x)[:, :1]), (X, Y), classes=["a", "b", "c"])
 
 

@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-import assay.explanation as explanation
+import assay.jobs.explain as explain
 from assay.errors import AssayError
-from assay.explanation import Explanation, explain_input
+from assay.explanation import Explanation, Map
+from assay.jobs.explain import explain_input
 from assay.methods.explain.maps import METHODS
 from assay.probe import put
-from assay.probes.does_the_map_need_the_model import DoesTheMapNeedTheModel
+from assay.probes.explained.does_the_map_need_the_model import DoesTheMapNeedTheModel
 from assay.report.explanation import render
 from assay.run import Run
 from assay.subject import Subject
@@ -29,7 +30,7 @@ FEW = ("integrated-gradients", "occlusion", "random")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("HEADS", 4), ("DRAWS", 5)):
-        monkeypatch.setattr(explanation, name, dict.fromkeys(("image", "table", "text"), count))
+        monkeypatch.setattr(explain, name, dict.fromkeys(("image", "table", "text"), count))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def topics() -> Subject:
     return open_subject(Source("topics-text"))
 
 
-def by_name(told: Explanation) -> dict[str, explanation.Map]:
+def by_name(told: Explanation) -> dict[str, Map]:
     return {m.name: m for m in told.maps}
 
 
@@ -118,7 +119,7 @@ def test_what_adds_up_has_its_base(wine: Subject, run: Run, tmp_path: Path) -> N
     assert found.missed is not None
     assert found.base + found.shown.sum() - found.missed == pytest.approx(told.score, abs=1e-4)
     train = wine.data["train"]
-    mean = train.take(run.pick(train, explanation.BACKGROUND))[0].mean(0)
+    mean = train.take(run.pick(train, explain.BACKGROUND))[0].mean(0)
     assert found.base == pytest.approx(float(wine.predict(mean[None])[0, told.answer]), abs=1e-3)
     assert other.base is None
 

@@ -10,9 +10,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,14 @@ import pytest
 from rich.console import Console
 
 from assay import cli
-from assay.engine import guarded
-from assay.engine.guarded import Child, Died, Limits, audit_guarded, command_guarded, handed_over, started
-from assay.engine.job import Job
+from assay.cli.meter import Meter, metered
+from assay.cli.printing import complain, write
+from assay.engine import child as theirs
+from assay.engine.guarded import Child, Died, Limits, command_guarded, handed_over, started
 from assay.errors import AssayError
+from assay.jobs.audit import guarded
+from assay.jobs.audit.guarded import audit_guarded
+from assay.jobs.audit.job import Job
 from assay.standard import Standard, Standards
 from assay.subjects import Source
 
@@ -232,13 +238,33 @@ def test_threads_orphans_and_those_that_left_the_session_end_with_the_child(mark
     assert not left_behind(mark)
 
 
+def test_threads_that_would_keep_python_from_ending_are_named_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theirs, "GRACE", 0.2)
+    before, go_on = set(threading.enumerate()), threading.Event()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(int).result()
+            threading.Thread(target=go_on.wait, daemon=True).start()
+            threading.Thread(target=time.sleep, args=(0.05,)).start()
+            assert theirs.left_behind(before) == ""
+            threading.Thread(target=go_on.wait, name="ticker").start()
+            assert re.search(r"left threads running \('ticker'\); join them", theirs.left_behind(before))
+            assert theirs.left_behind(set(threading.enumerate())) == ""
+            pool.submit(go_on.wait)
+            assert re.search(r"\('(ticker', 'ThreadPool.*|ThreadPool.*', 'ticker)'\)", theirs.left_behind(before))
+            go_on.set()
+            assert theirs.left_behind(before) == ""
+    finally:
+        go_on.set()
+
+
 def test_a_whole_command_has_the_status_that_its_child_gives_and_none_without(
     mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command_guarded("strangers:speaks", {}, limits(), cli._print, cli._complain) == 3
+    assert command_guarded("strangers:speaks", {}, limits(), write, complain) == 3
     assert capsys.readouterr().out == "told in parts\n"
     with pytest.raises(AssayError, match=r"^The model's process ended by itself with status 0; take out"):
-        command_guarded("strangers:exits", {}, limits(), cli._print, cli._complain)
+        command_guarded("strangers:exits", {}, limits(), write, complain)
 
 
 ASKED = {
@@ -253,7 +279,7 @@ ASKED = {
 @pytest.mark.parametrize("how", ASKED)
 def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "ASK", f"strangers:{how}")
-    with cli._meter() as meter:
+    with metered() as meter:
         done = audit_guarded(Job(source=Source("digits-mlp")), limits(), Path("runs"), meter)
     assert done.status == 2
     assert [row.answer.status for row in done.rows] == ["failed", "failed"]
@@ -263,9 +289,12 @@ def test_no_answer_is_taken_that_is_none(how: str, mark: str, monkeypatch: pytes
     assert not left_behind(mark)
 
 
-HANGS = (
-    "import sys\nfrom assay import cli\nfrom assay.engine import guarded\nguarded.ASK = 'strangers:hangs'\ncli.main()"
-)
+HANGS = """
+from assay import cli
+from assay.jobs.audit import guarded
+guarded.ASK = "strangers:hangs"
+cli.main()
+"""
 
 
 @pytest.mark.parametrize(("sent", "status"), [("SIGINT", 130), ("SIGTERM", 130), ("SIGKILL", -9)])
@@ -309,7 +338,7 @@ def test_limits_have_defaults_by_budget_and_are_numbers_above_nothing(budget: st
 def test_a_silent_question_says_every_ten_seconds_how_long_it_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     now, file = 100.0, io.StringIO()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    meter = cli.Meter(Console(file=file), None, None)
+    meter = Meter(Console(file=file), None, None)
     meter.doing("attacking")
     for second in range(25):
         now = 100.0 + second
@@ -332,6 +361,7 @@ def test_a_job_reads_back_as_it_was() -> None:
 
 HOSTILE = """
 import asyncio, os, signal, subprocess, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 from assay import Subject
@@ -342,7 +372,15 @@ x, y = torch.rand(60, 1, 8, 8, generator=draw), torch.arange(60) % 3
 def throw(e):
     raise e
 
+def sleeper(daemon):
+    threading.Thread(target=time.sleep, args=(1000,), name="sleeper", daemon=daemon).start()
+
+def pool():  # never shut down, and no part of what is fingerprinted
+    return vars(os).setdefault("pool", ThreadPoolExecutor(2))
+
 DOES = {
+    "accuracy": lambda: (pool().submit(int).result(), sleeper(daemon=True)),  # which is nobody's fault
+    "how_often_is_the_set_right": lambda: sleeper(daemon=False),
     "confidence": lambda: os._exit(0),
     "everyday_change": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "worst_case_accuracy": lambda: sys.exit(0),
@@ -386,6 +424,7 @@ def read():
 """
 PROBES = (
     "confidence",
+    "how-often-is-the-set-right",
     "accuracy",
     "everyday-change",
     "worst-case-accuracy",
@@ -395,6 +434,7 @@ PROBES = (
 )
 WHY = {
     "confidence": "the model's process ended by itself with status 0",
+    "how-often-is-the-set-right": "the model left threads running ('sleeper'",
     "everyday-change": "the model's process was ended by signal 11 (segmentation fault)",
     "worst-case-accuracy": "the subject's code called sys.exit(0)",
     "is-it-sure-far-away": "the subject's code raised CancelledError",
@@ -492,6 +532,14 @@ def test_a_model_that_ends_its_process_at_the_door_is_bad_input(guarded_assay: C
         "what ends it, such as os._exit"
     ]
     assert not Path("runs").exists()
+
+
+def test_what_comes_to_nothing_leaves_no_folder_behind(guarded_assay: Command) -> None:
+    Path("there").mkdir()
+    ended = guarded_assay("rank", "nowhere", "--out", "there/a/b")
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.complaints == ["assay: There is no folder nowhere; give a folder of images with a number each."]
+    assert not any(Path("there").iterdir())
 
 
 def test_a_model_that_reads_elsewhere_is_told_which_file_was_refused(guarded_assay: Command) -> None:

@@ -31,16 +31,17 @@ SOCKETS = {"socket named png"}  # some file systems have none
 QUICK = [name for name in (*hostile.DATA, *hostile.MODELS, *hostile.STANDARDS) if name not in SLOW | SOCKETS]
 
 TRY = """
-import json, resource, signal, sys, tempfile, time
+import json, signal, sys, tempfile, time
 from pathlib import Path
 
 import hostile
 import torch
 
-torch.set_num_threads(1)
+torch.set_num_interop_threads(1)
 hostile.prepare()
-size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
+with tempfile.TemporaryDirectory() as folder:
+    hostile.warm(Path(folder))
+hostile.bounded(2**30)
 for name in json.loads(sys.argv[1]):
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()

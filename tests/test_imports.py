@@ -19,7 +19,9 @@ def test_imports_point_down():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", ["assay", "assay.cli", "assay.pytest_plugin", "assay.store", "assay.report"])
+@pytest.mark.parametrize(
+    "module", ["assay", "assay.cli", "assay.pytest_plugin", "assay.store", "assay.report", "assay.jobs.audit.guarded"]
+)
 def test_nothing_heavy_is_imported_before_it_is_needed(module):
     heavy = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "pyarrow", "jinja2", "onnxruntime")
     code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"

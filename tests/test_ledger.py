@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from assay import ledger, shelf
+from assay import shelf
 from assay.claim import Claim, Evidence, Held, Published
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
+from assay.jobs import claims as ledger
 from assay.run import Run
 
 

@@ -16,11 +16,11 @@ from assay import Subject
 from assay.engine.local import ThisProcess
 from assay.finding import Witnesses
 from assay.probe import judge_witnesses, put
-from assay.probes.accuracy import Accuracy
-from assay.probes.everyday_change import EverydayChange
-from assay.probes.is_the_number_real import IsTheNumberReal
-from assay.probes.one_change_for_all import OneChangeForAll
-from assay.probes.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.attacked.is_the_number_real import IsTheNumberReal
+from assay.probes.attacked.one_change_for_all import OneChangeForAll
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.right.accuracy import Accuracy
+from assay.probes.steady.everyday_change import EverydayChange
 from assay.run import BUDGETS, Few, Run, batch_of
 
 

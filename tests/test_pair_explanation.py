@@ -14,17 +14,18 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from assay import pair_explanation
 from assay.data.arrays import Arrays
 from assay.data.pairs import Pairs
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError, ShapeError
+from assay.jobs import explain_pair as job
+from assay.jobs.explain_pair import explain_pair, trials
+from assay.jobs.explain_pair import scene as scenes
 from assay.methods.rank.manner import Manner
 from assay.methods.rank.pair_sanity import Stage
 from assay.methods.rank.perception import perceive
 from assay.nn.siamese import Distance, Siamese
-from assay.pair_explanation import PairExplanation, Trial, explain_pair, trials
-from assay.pair_explanation import scene as scenes
+from assay.pair_explanation import PairExplanation, Trial
 from assay.run import Budget, Run
 from assay.subject import Subject
 
@@ -223,7 +224,7 @@ def test_without_a_decoder_nothing_is_seen_and_it_says_why(tmp_path: Path) -> No
 def test_a_decoder_can_be_trained_afterwards_and_says_what_it_is_worth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_explanation, "DECODER_STEPS", 20)
+    monkeypatch.setattr(job, "DECODER_STEPS", 20)
     model = linear(decoder=False)
     told = explain_pair(subject_of(model), 3, 8, decoder=True, run=run_of(), out=tmp_path, source=("toy",))
     assert model.decoder is None
@@ -285,9 +286,9 @@ def test_a_similarity_is_explained_by_its_distance(tmp_path: Path) -> None:
 
 def test_without_scikit_image_the_regions_are_left_out(toy: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scenes.Scene.of(toy, 3, 8, None, run_of())
-    assert len(list(pair_explanation._maps(scene, scene.tied.x))) == 5
+    assert len(list(job._maps(scene, scene.tied.x))) == 5
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
-    assert len(list(pair_explanation._maps(scene, scene.tied.x))) == 3
+    assert len(list(job._maps(scene, scene.tied.x))) == 3
 
 
 def stage(likeness: float, moved: float = 0.1) -> Stage:

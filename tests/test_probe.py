@@ -75,6 +75,17 @@ def test_a_subject_is_left_bit_for_bit_as_it_was(digits, run):
         model[4].bias.grad = None
 
 
+def test_a_probe_stands_under_what_it_says_or_under_its_folder(digits, run, monkeypatch):
+    assert Vandal.theme() == put(Vandal(), digits, run).theme == "other"
+    monkeypatch.setattr(Vandal, "__module__", "theirs.attacked.vandal")
+    assert Vandal.theme() == "attacked"
+    monkeypatch.setattr(Vandal, "stands_under", "proved")
+    assert Vandal.theme() == put(Vandal(), digits, run, key="k").theme == "proved"
+    monkeypatch.setattr(Vandal, "stands_under", "proven")
+    with pytest.raises(AssayError, match="'vandal' stands under 'proven', which is no theme; use one of right, sure"):
+        Vandal.theme()
+
+
 def test_a_probe_that_breaks_is_an_answer_that_says_why(digits, run):
     @dataclass(frozen=True)
     class Broken(Vandal):

@@ -19,8 +19,8 @@ from PIL import Image
 from assay.audit import open_audit
 from assay.data.valued_images import ValuedImages, open_valued
 from assay.errors import AssayError
-from assay.pair_explanation.scene import read
-from assay.ranking import Trained, train_on_folder
+from assay.jobs.explain_pair.scene import read
+from assay.jobs.rank import Trained, train_on_folder
 from assay.run import Run
 from assay.subjects import Source, open_subject
 

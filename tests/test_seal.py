@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from assay import AssayError, Subject, audit
+from assay.jobs.seal import SEAL, check, content, seal
 from assay.store import envelope
 from assay.store.envelope import NotSigned
-from assay.store.seal import SEAL, check, content, seal
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -543,14 +543,14 @@ def test_a_passphrase_opens_an_encrypted_key_and_a_wrong_one_does_not(
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay import cli
+    from assay.cli import seal as command
 
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(cli.typer, "prompt", lambda text, **how: asked.append(how) or "wind")
+    monkeypatch.setattr(command.typer, "prompt", lambda text, **how: asked.append(how) or "wind")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
-    assert cli._passphrase() is None
+    assert command.passphrase() is None
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert cli._passphrase() == "wind"
+    assert command.passphrase() == "wind"
     assert asked == [{"hide_input": True, "err": True}]
 
 
@@ -721,13 +721,13 @@ def test_a_seal_is_not_written_into_what_it_seals(place: Path) -> None:
 
 def test_more_files_than_a_seal_takes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cyclonedx")
-    monkeypatch.setattr("assay.store.seal.FILES", 20)
+    monkeypatch.setattr("assay.jobs.seal.FILES", 20)
     for i in range(21):
         (place / f"model/{i}").touch()
     with pytest.raises(AssayError, match="has more than 20 files, the most that are sealed; pack many files into one"):
         seal(place / "run", place / "key.pem", data=place / "model")
-    monkeypatch.setattr("assay.store.seal.FILES", 50)
-    monkeypatch.setattr("assay.store.seal.BUNDLE_BYTES", 5000)
+    monkeypatch.setattr("assay.jobs.seal.FILES", 50)
+    monkeypatch.setattr("assay.jobs.seal.BUNDLE_BYTES", 5000)
     with pytest.raises(AssayError, match=r"The seal would have [\d,]+ bytes, and 5,000 are read at most; pack many"):
         seal(place / "run", place / "key.pem", data=place / "model")
 
@@ -788,7 +788,7 @@ def test_checking_takes_cryptography_alone_and_the_command_line_not_even_that(se
     code = (
         "import sys, assay.cli; light = [m for m in ('cryptography', 'cyclonedx') if m in sys.modules]; "
         "sys.modules['cyclonedx'] = sys.modules['torch'] = sys.modules['numpy'] = None; "
-        "from pathlib import Path; from assay.store.seal import check; f = Path(sys.argv[1]); "
+        "from pathlib import Path; from assay.jobs.seal import check; f = Path(sys.argv[1]); "
         "print(light, check(f / 'run', f / 'key.pub', model=f / 'model', data=f / 'data.npz').broken)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(sealed)], capture_output=True, text=True)

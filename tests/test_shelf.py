@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 
 import pytest
 
+import assay.probes
 from assay import shelf
 from assay.claim import Claim
 from assay.errors import AssayError
-from assay.probe import Probe
+from assay.probe import OTHER, THEMES, Probe
 from assay.remedy import Remedy
 from assay.subject import Recipe
 
@@ -60,8 +62,31 @@ def test_the_first_shelves_hold_what_they_should():
     assert "fuhl2021" in shelf.names("claims")
 
 
+def test_probes_lie_in_the_folders_of_their_themes():
+    folders = {path.parent.name: path for path in Path(assay.probes.__file__).parent.glob("*/__init__.py")}
+    assert set(folders) == set(dict(THEMES)) - {OTHER}
+    for folder, heading in THEMES[:-1]:
+        assert folders[folder].read_text() == f'"""{heading}"""\n'
+        kept = {path.stem.replace("_", "-") for path in folders[folder].parent.glob("[!_]*.py")}
+        assert kept
+        assert {(shelf.load("probes", name).theme(), shelf.folder(name)) for name in kept} == {(folder, folder)}
+    assert {shelf.folder(name) for name in shelf.ours("probes")} == set(folders)  # and none lies beside them
+    assert shelf.folder("theirs") is None
+
+
+def test_two_probes_of_one_name_are_refused(tmp_path, monkeypatch):
+    for file in ("one/__init__.py", "one/same.py", "one/_helper.py", "two/__init__.py", "two/_helper.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("raise SystemExit('this was run')")
+    monkeypatch.setattr(assay.probes, "__path__", [str(tmp_path)])
+    assert shelf.ours("probes") == ["same"]
+    (tmp_path / "two/same.py").touch()
+    with pytest.raises(AssayError, match="the probe 'same': assay.probes.one.same, assay.probes.two.same; rename one"):
+        shelf.names("probes")
+
+
 def test_third_parties_shelve_through_entry_points(monkeypatch):
-    theirs = importlib.metadata.EntryPoint("theirs", "assay.probes.accuracy:Accuracy", "assay.probes")
+    theirs = importlib.metadata.EntryPoint("theirs", "assay.probes.right.accuracy:Accuracy", "assay.probes")
     gone = importlib.metadata.EntryPoint("gone", "no.such.module:X", "assay.probes")
     monkeypatch.setattr(
         importlib.metadata, "entry_points", lambda group: [theirs, gone] if group == "assay.probes" else []

@@ -19,7 +19,7 @@ from PIL import Image
 import assay as package
 from assay import code
 from assay.engine.local import ThisProcess
-from assay.probes.accuracy import Accuracy
+from assay.probes.right.accuracy import Accuracy
 from assay.run import Run
 from assay.subjects import Source, open_subject
 

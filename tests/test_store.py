@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 from datetime import datetime
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from assay import store
+from assay.audit import audit, open_audit
 from assay.errors import AssayError
-from assay.finding import Finding, Measure, Table, Witnesses
-from assay.probe import Answer
+from assay.finding import Bars, Finding, Measure, Table, Witnesses
+from assay.probe import Answer, Probe
 
 
 def answer(key="ab12", n=5, status="asked"):
@@ -72,6 +74,16 @@ def test_an_answer_comes_back_whole(tmp_path):
     assert table.split == "test"
     assert table.columns["said"].tolist() == ["é<"] * 5
     assert np.isnan(table.columns["radius"][1])
+
+
+@pytest.mark.parametrize(("stored", "read"), [("proved", "proved"), ("no theme", "other"), (None, "right")])
+def test_an_answer_from_before_there_were_themes_stands_where_its_probe_does(tmp_path, stored, read):
+    store.save_answer(tmp_path, dataclasses.replace(answer(), probe="accuracy", theme="proved"))
+    path = tmp_path / "findings" / "accuracy.json"
+    told = json.loads(path.read_text())
+    assert told.pop("theme") == "proved"
+    path.write_text(json.dumps(told | ({} if stored is None else {"theme": stored})))
+    assert store.load_answer(path).theme == read
 
 
 def test_a_finding_is_found_by_its_key_in_this_run_or_another(tmp_path):
@@ -379,3 +391,64 @@ def test_nothing_is_written_through_a_link_in_a_run(tmp_path):
     with pytest.raises(AssayError, match=r"'findings' is a link, and may lead out of the run"):
         store.save_answer(run, answer())
     assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("inside", ["", "half"])
+def test_a_run_that_was_killed_before_it_began_is_swept_once_it_is_old(tmp_path, inside):
+    stub, young, busy, foreign = (
+        tmp_path / name for name in ("20260101-000000-s", "20260101-000001-s", "20260101-000002-s", "empty")
+    )
+    for folder in (stub, young, busy, foreign):
+        folder.mkdir()
+        if inside:
+            half = folder / f".run.json.{7:016x}.part"
+            half.write_text(inside)
+            os.utime(half, (0, 0))
+    (busy / "notes.txt").write_text("mine")
+    for folder in (stub, busy, foreign):
+        os.utime(folder, (0, 0))
+    begun = store.open_run(tmp_path, "s", "aa", {})
+    assert {p.name for p in tmp_path.iterdir()} == {young.name, busy.name, foreign.name, begun.name}
+    assert (busy / "notes.txt").read_text() == "mine"
+    os.utime(young, (0, 0))
+    assert store.open_run(tmp_path, "s", "aa", {}) == begun
+    assert not young.exists()
+
+
+def test_what_is_written_can_be_read_again_and_what_is_too_long_is_told_with_its_longest_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(store.answers, "JSON_BYTES", 5000)
+    longest = 0
+    for size in range(2000, 5000, 100):
+        found, folder = answer(), tmp_path / str(size)
+        found = dataclasses.replace(found, finding=dataclasses.replace(found.finding, says="é" * (size // 2)))
+        try:
+            store.save_answer(folder, found)
+        except store.TooLarge as e:
+            told = str(e)
+            assert not list(folder.rglob("*.*"))
+        else:
+            longest = size
+            assert store.load_answer(folder / "findings" / "p.json").finding.says == found.finding.says
+    assert 2500 < longest < 4500
+    assert "where 5,000 are read; keep less in its sentence (4,9" in told
+
+
+@dataclasses.dataclass(frozen=True)
+class IsItLong(Probe):
+    """Does it go on and on?"""
+
+    source: ClassVar[str] = "nobody"
+
+    def ask(self, subject, run):
+        measure = Measure(name="m", value=0.5, better="higher")
+        view = Bars(name="on and on", title="t", y_label="y", labels=("a" * 300_000,), values=(1.0,))
+        return Finding(says="So.", measures=(measure,), views=(view,))
+
+
+def test_a_finding_too_long_to_be_read_breaks_its_question_alone(tmp_path, monkeypatch, digits):
+    monkeypatch.setattr(store.answers, "JSON_BYTES", 250_000)
+    done = audit(digits, probes=[IsItLong(), "accuracy"], out=tmp_path)
+    assert done.status == 2
+    assert [row.answer.status for row in done.rows] == ["failed", "asked"]
+    assert "keep less in its view 'on and on' (300," in done.rows[0].answer.why
+    assert open_audit(done.folder).status == 2

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from assay.errors import AssayError, SubjectError
-from assay.subject import Classification, InputSpace, Subject
+from assay.subject import InputSpace, Subject
+from assay.tasks import Classification
 
 X = np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32)
 Y = np.arange(12) % 3
@@ -61,7 +62,7 @@ def test_eight_bit_inputs_become_fractions():
         (net(), {"train": (X, Y)}, r"no split 'test', only \['train'\]"),
         (net(), (X[:0], Y[:0]), "'test' is empty"),
         (net(), (X, Y[:5]), r"Labels have shape \(5,\) for 12 inputs"),
-        (net(), (X, Y + 1), r"Label 3 of input 2 in 'test' is outside 0..2 for 3 classes"),
+        (net(), (X, Y + 1), r"In 'test' label 3 of input 2 is outside 0..2 for 3 classes"),
         (net(), (X, Y.astype(float)), "dtype float64; give class indices"),
         (net(), (X * 255, Y), r"has the value 2\d\d\.?\d* outside the bounds \[0, 1\]; scale the data"),
         (net(), 7, "The data of 'test' is a int; give a pair"),
@@ -79,7 +80,7 @@ def test_what_cannot_be_audited_is_refused_in_one_line(model, data, words):
 
 
 def test_the_number_of_classes_must_be_the_models():
-    with pytest.raises(SubjectError, match="has 3 outputs but the data has 4 classes"):
+    with pytest.raises(SubjectError, match="has 3 outputs for 4 classes"):
         Subject.classifier(net(), (X, Y), classes=("a", "b", "c", "d"))
 
 

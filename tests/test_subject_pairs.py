@@ -11,11 +11,12 @@ from assay.data.pairs import Pairs
 from assay.errors import AssayError, SubjectError
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.accuracy import Accuracy
-from assay.probes.distance_to_failure import DistanceToFailure
-from assay.probes.everyday_change import EverydayChange
-from assay.probes.worst_case_accuracy import WorstCaseAccuracy
-from assay.subject import PairModel, Ranking, Similarity, Subject
+from assay.probes.attacked.distance_to_failure import DistanceToFailure
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.right.accuracy import Accuracy
+from assay.probes.steady.everyday_change import EverydayChange
+from assay.subject import PairModel, Subject
+from assay.tasks import Ranking, Similarity
 
 
 class Mean(nn.Module):
@@ -124,7 +125,7 @@ def test_a_similarity_is_a_classifier_by_its_threshold(run):
 
 
 def test_probes_that_are_not_for_pairs_say_so(brighter, run):
-    from assay.probes.confidence import SHELVED as Confidence
+    from assay.probes.sure.confidence import SHELVED as Confidence
 
     answer = put(Confidence(), brighter, run)
     assert answer.status == "does not apply"
@@ -157,8 +158,11 @@ class OneOnly(nn.Module):
             lambda: Subject.ranker(Siamese(nn.Linear(3, 2), Sooner()), grey()),
             "The model raised RuntimeError on an input",
         ),
-        (lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()), "returned 1.5 for a pair; give a comparison"),
-        (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned nan for pair 0"),
+        (
+            lambda: Subject.ranker(Siamese(Mean(), Broken(1.5)), grey()),
+            "output is one comparison from 0 to 1 .* returned 1.5 for a pair",
+        ),
+        (lambda: Subject.ranker(Siamese(Mean(), Broken(float("nan"))), grey()), "returned NaN or infinity for input 0"),
         (
             lambda: Subject.ranker(Siamese(Mean(), Sooner()), grey(), low=0.5),
             "value 0.05 of input 0 in 'test' lies out",

@@ -32,12 +32,12 @@ from assay.door import admit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import wilson
+from assay.jobs.verify import Verified, reference, verify
 from assay.report import write
 from assay.run import Run
 from assay.standard import Standard, Standards
 from assay.store import answers, chain, strict_json
 from assay.subject import Subject
-from assay.verify import Verified, reference, verify
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -163,7 +163,7 @@ def test_a_run_that_nobody_touched_is_whole(made: Path) -> None:
 
 def test_it_needs_no_torch(made: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nsys.modules['torch'] = None\nfrom assay.verify import verify\n"
+        "import sys\nfrom pathlib import Path\nsys.modules['torch'] = None\nfrom assay.jobs.verify import verify\n"
         f"sys.exit(verify(Path({str(made)!r})).status)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3

@@ -29,6 +29,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from campaign import room, watch
 from campaign.case import COMMAND, Case, Undisturbed, audit_here, spread
@@ -47,27 +48,50 @@ LIMIT = 1800
 
 
 def load(folder: Path) -> None:
-    """Audit once here, in one thread and without a gradient, so that forks of this process have all they need loaded.
-
-    A fork of a process in which autograd ran cannot run it again.
-    """
+    """Audit once here, in one thread and without a gradient, so that forks of this process have all that they need."""
     import torch
 
     torch.set_num_threads(1)
     os.environ["MPLCONFIGDIR"] = str(folder / "fonts")  # a user who has drawn before has such a list of fonts
-    with open(folder / "loading.txt", "w") as aside, redirect_stdout(aside), redirect_stderr(aside):
-        try:
-            audit_here(out=str(folder / "loading"))()
-        except SystemExit as e:
-            if e.code not in (0, 1, 3):
-                raise SystemExit(f"faults: the audit fails without any fault: {aside.name}") from e
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     import hostile
-    import torch.export.pt2_archive._package
 
-    with suppress(ImportError):
-        import onnxruntime  # noqa: F401
-    hostile._exported()
+    with without_gradients():
+        with open(folder / "loading.txt", "w") as aside, redirect_stdout(aside), redirect_stderr(aside):
+            try:
+                audit_here(out=str(folder / "loading"))()
+            except SystemExit as e:
+                if e.code not in (0, 1, 3):
+                    said = Path(aside.name).read_text()
+                    raise SystemExit(f"faults: the audit fails without any fault: {said}") from e
+        import torch.export.pt2_archive._package
+
+        with suppress(ImportError):
+            import onnxruntime  # noqa: F401
+        hostile._exported()
+
+
+@contextmanager
+def without_gradients() -> Iterator[None]:
+    """End the campaign where a gradient is taken: forks of a process in which autograd ran may not run it.
+
+    A CUDA build of torch refuses it there, and whatever asks for one fails for a reason that is none of its own.
+    """
+    import torch
+
+    taken: list[str] = []
+
+    class Refusing:
+        def run_backward(self, *anything: object, **more: object) -> None:
+            taken.append(traceback.extract_stack()[-4].name)
+            raise RuntimeError("a gradient was taken")
+
+    with patch.object(torch.autograd.Variable, "_execution_engine", Refusing()):
+        try:
+            yield
+        finally:
+            if taken:
+                raise SystemExit(f"faults: no fork can take gradients, and {taken[0]} took one; ask something else.")
 
 
 def undisturbed(folder: Path, trap: int) -> Undisturbed:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from assay import shelf
-from assay.ledger import page_markdown
+from assay.jobs.claims import page_markdown
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from assay.finding import EVERYTHING, Alarm
 from assay.nn.read_as import LogProbabilities, OnACopy
-from assay.subject import Classification, Subject, answer_once, first_inputs, settled
+from assay.subject import Subject, answer_once, first_inputs, settled
+from assay.tasks import Classification
 
 TOGETHER = 16  # inputs that are shown alone and in one batch
 ROUNDING = 1e-3  # of the largest answer: what a batch may change by the order of its sums in float32

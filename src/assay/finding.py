@@ -420,8 +420,8 @@ class Witnesses:
     index: NDArray[np.int64]  # n
     clean: NDArray[np.float32]  # n *d
     changed: NDArray[np.float32]  # n *d
-    label: NDArray[np.int64]  # n
-    said: NDArray[np.int64]  # n: what the model answered on `changed`
+    label: NDArray[Any]  # n *t: the targets, of a classifier class indices
+    said: NDArray[Any]  # n *o: what the model answered on `changed`, of a classifier the class
     norm: tuple[str, ...]
     radius: NDArray[np.float64]  # n
     how: tuple[str, ...]

@@ -29,19 +29,29 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 JUDGED = 32  # fresh answers of a random model at each witness
-Need = Literal["gradients", "images", "train"]
-PAIRS = ("Ranking", "Similarity")
-"""The tasks of models that compare two inputs."""
+Need = Literal["classes", "comparison", "order", "gradients", "images", "train"]
+OTHER = "other"
+THEMES: tuple[tuple[str, str], ...] = (
+    ("right", "Is it right?"),
+    ("sure", "Is it sure?"),
+    ("steady", "Does it stay right?"),
+    ("attacked", "Can it be attacked?"),
+    ("proved", "What is proved?"),
+    ("explained", "Can its reasons be believed?"),
+    ("compared", "Does it compare well?"),
+    (OTHER, "What else was asked"),
+)
+"""What questions are about, in the order in which they are read: the folder below `probes/`, and what it asks."""
 
 
 @dataclass(frozen=True)
 class Probe(ABC):
     """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is the question."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification",)
-    """Which subjects it is for. A question for classifiers that names a task of pairs too is put to the pairs as a
-    classifier of two classes (is the first higher, are the two the same), see `Subject.two_classes`."""
     needs: ClassVar[tuple[Need, ...]] = ()
+    """What it needs of a subject. One that needs nothing of the answers is asked of every task, by the task's own
+    score and margin, and of a model of pairs as a classifier of two classes (is the first higher, are the two the
+    same), see `Subject.two_classes`."""
     standards: ClassVar[tuple[Standard, ...]] = ()
     source: ClassVar[str]
     in_quick: ClassVar[bool] = True
@@ -49,14 +59,27 @@ class Probe(ABC):
     in_shares: ClassVar[bool] = False
     """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
     `Subject.in_shares`, and its radii are such shares."""
+    stands_under: ClassVar[str | None] = None
+    """Its theme, for a third party's file that lies in no folder of that name."""
 
     @abstractmethod
     def ask(self, subject: Subject, run: Run) -> Finding: ...
 
     @classmethod
     def name(cls) -> str:
-        """The file's name: probes/worst_case_accuracy.py is 'worst-case-accuracy'."""
+        """The file's name: probes/attacked/worst_case_accuracy.py is 'worst-case-accuracy'."""
         return cls.__module__.rsplit(".", 1)[-1].replace("_", "-")
+
+    @classmethod
+    def theme(cls) -> str:
+        """The folder's name: probes/attacked/worst_case_accuracy.py is 'attacked'; 'other' where that is no theme."""
+        themes = dict(THEMES)
+        if cls.stands_under is not None and cls.stands_under not in themes:
+            raise AssayError(
+                f"{cls.name()!r} stands under {cls.stands_under!r}, which is no theme; use one of {', '.join(themes)}."
+            )
+        folder = cls.stands_under or cls.__module__.rpartition(".")[0].rpartition(".")[2]
+        return folder if folder in themes else OTHER
 
     @classmethod
     def question(cls) -> str:
@@ -64,8 +87,9 @@ class Probe(ABC):
 
     def why_not(self, subject: Subject) -> str | None:
         """The reason why this question cannot be put to the subject, or None."""
-        if type(subject.task).__name__ not in self.tasks:
-            return f"it is for {' and '.join(self.tasks)}, and the subject's task is {type(subject.task).__name__}"
+        lacks = subject.task.lacks(self.needs)
+        if lacks is not None:
+            return lacks
         if "gradients" in self.needs and not subject.differentiable:
             return "it needs gradients, and this model gives answers only"
         if "images" in self.needs and not subject.inputs.is_picture:
@@ -198,6 +222,8 @@ class Answer:
     when: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
+    theme: str = OTHER
+    """A folder of THEMES."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -214,9 +240,10 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "key": key or probe.key(subject.fingerprint(), run),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment(run.device),
+        "theme": probe.theme(),
     }
     reason = probe.why_not(subject) or left_out
-    if "Classification" in probe.tasks:
+    if not {"comparison", "order"} & set(probe.needs):
         subject = subject.two_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
@@ -320,7 +347,7 @@ def judge_witnesses(
 ) -> tuple[NDArray[np.bool_], list[str]]:  # n, and for each why it does not hold ("" where it does)
     """Judge stored witnesses with fresh float32 forward passes and with box and ball checks in float64.
 
-    Shares no code with the attacks. A witness holds if the model still answers something other than the label, every
+    Shares no code with the attacks. A witness holds if the model's answer is still not good enough by its task, every
     value is in the box, and the change is within its radius in its norm (up to float32 rounding of the inputs). Radii
     are shares of the range of the inputs, of each feature's own where they have one. An answer that is NaN is not
     right. A random model gives JUDGED answers, and a witness is refuted where so few of them are wrong that a chance of
@@ -348,8 +375,8 @@ def judge_witnesses(
         wrong = np.zeros(len(changed), dtype=np.int64)
         for _ in range(count):
             out = subject.predict(changed.to(run.device))
-            said = out.argmax(-1).cpu().numpy()
-            wrong += (said != witnesses.label[rows]) | out.isnan().any(-1).cpu().numpy()
+            target = torch.as_tensor(witnesses.label[rows]).to(out.device)
+            wrong += ~subject.task.right(out, target).cpu().numpy()
         refuted = wrong == 0 if count == 1 else binom.cdf(wrong, count, 0.5) < 1e-3
         flat = shares(witnesses.changed[rows])
         gap = np.abs(flat - shares(witnesses.clean[rows]))
@@ -367,9 +394,8 @@ def judge_witnesses(
                 reasons.append(f"unknown norm {norm!r}")
             elif refuted[i]:
                 often = "" if count == 1 else f" in {count - wrong[i]} of {count} fresh answers"
-                reasons.append(
-                    f"the model answers {subject.task.classes[witnesses.label[row]]!r}{often}, which is right"
-                )
+                told = subject.task.told(torch.as_tensor(witnesses.label[row]))
+                reasons.append(f"the model answers {told!r}{often}, which is right")
             elif not (flat[i].min() >= -1e-6 and flat[i].max() <= 1 + 1e-6):
                 reasons.append(f"it leaves the box [{subject.inputs.low:g}, {subject.inputs.high:g}]")
             elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):

@@ -23,7 +23,8 @@ class Cost(NamedTuple):
 class Remedy(ABC):
     """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is what it does."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("Classification",)
+    needs: ClassVar[tuple[str, ...]] = ("classes",)
+    """What its answers must hold, see `Task.gives`."""
     needs_train: ClassVar[bool] = False
     source: ClassVar[str]
 
@@ -63,8 +64,9 @@ class Remedy(ABC):
         return (cls.__doc__ or "").strip().splitlines()[0]
 
     def why_not(self, subject: Subject) -> str | None:
-        if type(subject.task).__name__ not in self.tasks:
-            return f"it is for {' and '.join(self.tasks)}, and the subject's task is {type(subject.task).__name__}"
+        lacks = subject.task.lacks(self.needs)
+        if lacks is not None:
+            return lacks
         if self.needs_train and "train" not in subject.data:
             return f"it trains, and the subject has no split 'train', only {sorted(subject.data)}"
         return None

@@ -58,7 +58,7 @@ class Shard:
     """Some of the inputs of a split, on the run's device, with their labels, places in the split, and a generator."""
 
     x: Tensor  # n *d
-    y: Tensor  # n
+    y: Tensor  # n *t
     index: NDArray[np.int64]  # n
     rng: torch.Generator
 
@@ -172,13 +172,16 @@ class Run:
     def pick(self, data: Data, count: int | None = None) -> NDArray[np.int64]:
         """The inputs to ask about: `count` or as many as the budget has, drawn by seed, stratified by class, ascending.
 
-        Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost.
+        Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost. Targets
+        that are no classes are one stratum.
         """
         import numpy as np
 
         labels, wanted = np.asarray(data.labels), count or self.budget.samples
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
+        if labels.ndim > 1 or labels.dtype.kind not in "iub":
+            labels = np.zeros(len(labels), dtype=np.int64)
         classes, counts = np.unique(labels, return_counts=True)
         ideal = counts * (wanted / len(labels))
         quota = np.floor(ideal).astype(int)
@@ -229,21 +232,21 @@ class Run:
 
     def predict(
         self, subject: Subject, split: str, indices: NDArray[np.int64], about: str
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:  # n k, n
-        """The subject's logits and the labels, for inputs of a split."""
+    ) -> tuple[NDArray[np.float32], NDArray[Any]]:  # n *o, n *t
+        """The subject's outputs, of a classifier its logits, and the targets, for inputs of a split."""
         import numpy as np
 
         rows = self.map(
             lambda shard: {"logits": subject.predict(shard.x).float(), "y": shard.y}, subject, split, indices, about
         )
         logits = np.asarray(rows["logits"], dtype=np.float32)
-        broken = np.flatnonzero(~np.isfinite(logits).all(1))
+        broken = np.flatnonzero(~np.isfinite(logits.reshape(len(logits), -1)).all(1))
         if len(broken):
             raise SubjectError(
                 f"The model returned NaN or infinity for input {indices[broken[0]]} of {split!r}; check its "
                 f"weights and its scaling."
             )
-        return logits, np.asarray(rows["y"], dtype=np.int64)
+        return logits, np.asarray(rows["y"])
 
 
 def environment(device: str = "cpu") -> dict[str, str]:

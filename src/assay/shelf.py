@@ -1,7 +1,8 @@
 """Shelves: what there is to ask, to cure with, to test. A shelf is its folder; a module loads when it is asked for.
 
-Third parties put theirs beside ours through entry points named like the shelf: `assay.probes`, `assay.remedies`,
-`assay.subjects`, `assay.claims`.
+Probes lie in folders by theme, and a name is theirs alone whatever folder it is in. Files whose name opens with an
+underscore are not on a shelf. Third parties put theirs beside ours through entry points named like the shelf:
+`assay.probes`, `assay.remedies`, `assay.subjects`, `assay.claims`, and `assay.tasks`, whose own room keeps ours.
 """
 
 from __future__ import annotations
@@ -9,31 +10,54 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import os
 import pkgutil
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from assay.errors import AssayError
 
 Shelf = Literal["probes", "remedies", "subjects", "claims"]
-_ONE: dict[str, str] = {"probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim"}
+_ONE: dict[str, str] = {
+    "probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim", "tasks": "task",
+}  # fmt: skip
 
 
 def _modules(shelf: Shelf) -> dict[str, str]:
+    """The modules of a shelf by the names of what stands in them; none of them is loaded."""
     package = importlib.import_module(f"assay.{shelf}")
-    return {
-        m.name.replace("_", "-"): f"assay.{shelf}.{m.name}"
-        for m in pkgutil.iter_modules(package.__path__)
-        if not m.name.startswith("_")
-    }
+    found: dict[str, str] = {}
+    for module in _files(package.__name__, package.__path__, folders=shelf == "probes"):
+        name = module.rpartition(".")[2].replace("_", "-")
+        if name in found:
+            raise AssayError(f"Two files hold the {_ONE[shelf]} {name!r}: {found[name]}, {module}; rename one.")
+        found[name] = module
+    return found
 
 
-def _entry_points(shelf: Shelf) -> dict[str, importlib.metadata.EntryPoint]:
+def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
+    for m in pkgutil.iter_modules(paths):
+        if m.name.startswith("_"):
+            continue
+        if not m.ispkg:
+            yield f"{package}.{m.name}"
+        elif folders:
+            yield from _files(f"{package}.{m.name}", [os.path.join(path, m.name) for path in paths], folders=False)
+
+
+def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=f"assay.{shelf}")}
 
 
 def ours(shelf: Shelf) -> list[str]:
     """The names that come with Assay itself."""
     return sorted(_modules(shelf))
+
+
+def folder(name: str) -> str | None:
+    """The folder of a probe of ours, which is its theme; None where it is not ours. Nothing is loaded."""
+    module = _modules("probes").get(name)
+    return None if module is None else module.split(".")[-2]
 
 
 def names(shelf: Shelf) -> list[str]:
@@ -49,14 +73,20 @@ def load(shelf: Shelf, name: str) -> Any:
         if not hasattr(module, "SHELVED"):
             raise AssayError(f"{modules[name]} puts nothing on the shelf; end it with SHELVED = ...")
         return module.SHELVED
-    theirs = _entry_points(shelf)
-    if name in theirs:
+    return theirs(shelf, name, modules)
+
+
+def theirs(shelf: Shelf | Literal["tasks"], name: str, ours: Iterable[str]) -> Any:
+    """What a third party's entry point names, where none of `ours` has that name."""
+    known = _entry_points(shelf)
+    if name in known:
         try:
-            return theirs[name].load()
+            return known[name].load()
         except Exception as e:
             raise AssayError(
-                f"The {_ONE[shelf]} {name!r} of {theirs[name].value!r} does not load: {e}; mend or uninstall it."
+                f"The {_ONE[shelf]} {name!r} of {known[name].value!r} does not load: {e}; mend or uninstall it."
             ) from e
-    near = difflib.get_close_matches(name, [*modules, *theirs], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"`assay {shelf}` lists them."
-    raise AssayError(f"There is no {_ONE[shelf]} {name!r}; {hint}")
+    names = sorted({*ours, *known})
+    near = difflib.get_close_matches(name, names, n=1)
+    there = f"there are {', '.join(names)}." if shelf == "tasks" else f"`assay {shelf}` lists them."
+    raise AssayError(f"There is no {_ONE[shelf]} {name!r}; {f'did you mean {near[0]!r}?' if near else there}")

@@ -16,108 +16,41 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay import fingerprint
-from assay.data.arrays import UNIT, Arrays
+from assay.data.arrays import UNIT, Arrays, Targets
 from assay.data.held_out import Part
 from assay.data.items import Items
 from assay.data.open import open_data
-from assay.data.pairs import LIKENESS, ORDER, Pairs
+from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.nn.read_as import OneScore, Rescaled
+from assay.tasks import Classification, Comparison, Labels, Ranking, Regression, Similarity, Task
 
 
 @runtime_checkable
 class Data(Protocol):
-    """Labelled inputs that can be taken a few at a time, so that a set larger than memory streams."""
+    """Inputs with their targets that can be taken a few at a time, so that a set larger than memory streams."""
 
     @property
-    def labels(self) -> NDArray[np.int64]: ...  # n
+    def labels(self) -> NDArray[Any]: ...  # n *t: class indices, or whatever the task's targets are
 
     @property
     def classes(self) -> tuple[str, ...] | None: ...  # names, where the source has them
 
     def __len__(self) -> int: ...
 
-    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d in natural units, k
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d in natural units, k *t
 
     def fingerprint(self) -> str: ...
 
 
-@dataclass(frozen=True)
-class Classification:
-    """The model returns one logit per class."""
-
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.classes) < 2:
-            raise AssayError(f"Classification needs at least 2 classes, got {len(self.classes)}; name each class.")
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """A pair goes in, a comparison in [0, 1] comes out: above 0.5 the first has the higher value.
-
-    Values lie in [low, high]; the right comparison of a and b is (a - b) / (2 (high - low)) + 1/2.
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise AssayError(
-                f"Ranking wants values that differ, got low {self.low:g} and high {self.high:g}; mend them."
-            )
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return ORDER
-
-    @property
-    def tie(self) -> float:
-        """Where the answer turns."""
-        return 0.5
-
-    def target(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:  # n: first value less second -> n
-        return np.asarray(gap / (2 * (self.high - self.low)) + 0.5)
-
-    def odds(self, c: Tensor) -> Tensor:  # n -> n: above 0 where the answer is the second of `classes`
-        c = c.clamp(ROUNDING, 1 - ROUNDING)
-        return c.log() - (-c).log1p()
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """A pair goes in, a distance comes out: below the threshold the two are the same."""
-
-    threshold: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < float("inf"):
-            raise AssayError(f"Similarity wants a threshold above 0, got {self.threshold:g}; give a distance.")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return LIKENESS
-
-    @property
-    def tie(self) -> float:
-        return self.threshold
-
-    def odds(self, distance: Tensor) -> Tensor:  # n -> n
-        return (self.threshold - distance) / self.threshold
-
-
-Task = Classification | Ranking | Similarity
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 PAIRS = 2000  # drawn from each split where nobody says how many
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
-ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
 
 
 @runtime_checkable
@@ -151,7 +84,7 @@ class Valued(Protocol):
 class TwoClasses(nn.Module):
     """A model of pairs read as a classifier: is the first higher, are the two the same?"""
 
-    def __init__(self, model: nn.Module, task: Ranking | Similarity) -> None:
+    def __init__(self, model: nn.Module, task: Comparison) -> None:
         super().__init__()
         self.model, self.task = model, task
 
@@ -295,6 +228,58 @@ class Subject:
             object.__setattr__(self, "layers", guess_layers(self.model))
 
     @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        task: Task | None = None,
+        *,
+        name: str | None = None,
+        bounds: tuple[Bound, Bound] | None = None,
+        layers: Mapping[str, str] | None = None,
+        draws: int = 1,
+        differentiable: bool = True,
+        about: str = "",
+        **told: Any,
+    ) -> Subject:
+        """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
+
+        What the targets are decides the task where none is given: class indices (a classifier, see `classifier`, which
+        takes what else is `told`), rows of zeros and ones (several labels at once), other numbers (a regression).
+        """
+        given = data if isinstance(data, Mapping) else {"test": data}
+        if task is None:
+            task = _task_of(model, given)
+        if task is None:
+            return cls.classifier(
+                model, data, name=name, bounds=bounds, layers=layers, draws=draws, differentiable=differentiable,
+                about=about, **told,
+            )  # fmt: skip
+        if told:
+            raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
+        splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
+        if "test" not in splits:
+            raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
+        if len(splits["test"]) == 0:
+            raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
+        shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
+        inputs, notes = _space(splits, shape, bounds)
+        subject = cls(
+            name=name or type(model).__name__,
+            model=model,
+            task=task,
+            inputs=inputs,
+            data=splits,
+            layers=layers or {},
+            draws=draws,
+            differentiable=differentiable,
+            about=about,
+            notes=notes,
+        )
+        check(subject)
+        return subject
+
+    @classmethod
     def classifier(
         cls,
         model: nn.Module,
@@ -404,7 +389,7 @@ class Subject:
         cls,
         model: nn.Module,
         splits: Mapping[str, Pairs],
-        task: Ranking | Similarity,
+        task: Comparison,
         name: str | None,
         bounds: tuple[float, float],
         about: str,
@@ -430,7 +415,7 @@ class Subject:
 
     def two_classes(self) -> Subject:
         """A model of pairs as a classifier of pairs, among those that have an order; any other subject as it is."""
-        if isinstance(self.task, Classification):
+        if not isinstance(self.task, Comparison):
             return self
         return replace(
             self,
@@ -454,17 +439,19 @@ class Subject:
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
-    def predict(self, x: Tensor) -> Tensor:  # n *d -> n k
-        """Log-odds for each class; for a random model the log of the probability averaged over `draws` passes."""
+    def predict(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        """The task's output: of a classifier the logits, of a model of pairs the log-odds of both classes.
+
+        Of a random model one answer from `draws` passes: of a classifier the log of the probability averaged over them.
+        """
         with torch.no_grad():
-            if not isinstance(self.task, Classification):
+            if isinstance(self.task, Comparison):
                 odds = self.task.odds(self.model(x)) / 2
                 return torch.stack([-odds, odds], 1)
             if self.draws == 1:
-                logits: Tensor = self.model(x)
-                return logits
-            total = torch.stack([self.model(x).softmax(-1) for _ in range(self.draws)]).mean(0)
-            return total.clamp_min(1e-38).log()
+                out: Tensor = self.model(x)
+                return out
+            return self.task.average(torch.stack([self.model(x) for _ in range(self.draws)]))
 
     def single(self, x: Tensor) -> Tensor:  # n *d -> n k
         """The logits of one pass, also of a random model."""
@@ -628,48 +615,31 @@ def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | 
 
 def check(subject: Subject) -> None:
     """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels."""
-    k = len(subject.task.classes)
+    task = subject.task
     for split, data in subject.data.items():
         if len(data) == 0:
             raise SubjectError(f"The split {split!r} is empty; give it at least one labelled input or leave it out.")
-        labels = np.asarray(data.labels)
-        if labels.shape != (len(data),):
+        targets = np.asarray(data.labels)
+        if targets.shape[:1] != (len(data),):
             raise SubjectError(
-                f"The labels of {split!r} have shape {labels.shape} for {len(data)} inputs; give one each."
+                f"The labels of {split!r} have shape {targets.shape} for {len(data)} inputs; give one each."
             )
-        strange = np.flatnonzero((labels < 0) | (labels >= k))
-        if len(strange):
-            raise SubjectError(
-                f"Label {labels[strange[0]]} of input {strange[0]} in {split!r} is outside 0..{k - 1} for {k} classes; "
-                f"renumber the labels or give the right number of classes."
-            )
+        wrong = task.wrong_targets(targets)
+        if wrong is not None:
+            raise SubjectError(f"In {split!r} {wrong}; mend the targets, or name another task than {task.name()}.")
     x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
-    out = answer_once(subject.model, x)
-    if not isinstance(subject.task, Classification):
-        return _check_comparison(out, len(x), subject.task)
-    if out.ndim != 2 or len(out) != len(x):
-        raise SubjectError(
-            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; it should return ({len(x)}, {k}) logits."
-        )
-    if out.shape[1] != k:
-        raise SubjectError(
-            f"The model has {out.shape[1]} outputs but the data has {k} classes; give the classes in the model's order."
-        )
-    if not bool(torch.isfinite(out).all()):
-        row = int(torch.nonzero(~torch.isfinite(out).all(1))[0])
-        raise SubjectError(
-            f"The model returned NaN or infinity for input {row} of 'test'; check its weights and scaling."
-        )
+    task.checked(answer_once(subject.model, x), len(x))
 
 
 def settled(subject: Subject) -> Subject:
     """The subject; where two passes over the same inputs differ and it says nothing of it, with DRAWS draws."""
-    if subject.draws > 1 or not isinstance(subject.task, Classification):
+    if subject.draws > 1 or isinstance(subject.task, Comparison):
         return subject
     x = first_inputs(subject.data["test"], subject.model)[:8]
-    first, second = answer_once(subject.model, x), answer_once(subject.model, x)
-    moved = (first - second).abs().amax(1) > STILL * first.std(1)
+    first, second = (answer_once(subject.model, x).flatten(1) for _ in range(2))
+    spread = first.std(1) if "classes" in subject.task.gives else first.std()
+    moved = (first - second).abs().amax(1) > STILL * spread
     return replace(subject, draws=DRAWS) if bool(moved.any()) else subject
 
 
@@ -686,21 +656,6 @@ def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
                 f"The tail does not take two embeddings of shape {tuple(e.shape)}: {what}; give a module that is "
                 "called as tail(e1, e2) and returns one number for each pair."
             ) from error
-
-
-def _check_comparison(out: Tensor, n: int, task: Ranking | Similarity) -> None:
-    """Refuse what is no comparison of n pairs."""
-    if out.shape != (n,):
-        raise SubjectError(
-            f"The model returned shape {tuple(out.shape)} for {n} pairs; it should return one number each."
-        )
-    if not bool(torch.isfinite(out).all()):
-        row = int(torch.nonzero(~torch.isfinite(out))[0])
-        raise SubjectError(f"The model returned {float(out[row])} for pair {row} of 'test'; check its weights.")
-    high = 1.0 if isinstance(task, Ranking) else float("inf")
-    if bool(((out < 0) | (out > high)).any()):
-        wanted = "a comparison from 0 to 1; end the tail with a sigmoid" if high == 1 else "a distance of at least 0"
-        raise SubjectError(f"The model returned {float(out[(out < 0) | (out > high)][0]):g} for a pair; give {wanted}.")
 
 
 def _pairs(given: Any, count: int) -> dict[str, Pairs]:
@@ -760,6 +715,30 @@ def pixel_bounds(bounds: tuple[Bound, Bound] | None) -> tuple[float, float]:
     if bounds is not None and isinstance(bounds[0], int | float) and isinstance(bounds[1], int | float):
         return float(bounds[0]), float(bounds[1])
     return UNIT
+
+
+def _task_of(model: nn.Module, given: Mapping[str, Any]) -> Task | None:
+    """The task that the targets tell of, or None for class indices and for whatever says itself what it holds."""
+    targets = {split: each[1] for split, each in given.items() if isinstance(each, tuple | list) and len(each) == 2}
+    if "test" not in targets:
+        return None
+    y = {split: np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for split, t in targets.items()}
+    like = y.get("train", y["test"])
+    if like.dtype.kind == "f":
+        return Regression.of(like)
+    if like.ndim == 2 and like.shape[1] > 1 and like.dtype.kind in "iub" and np.isin(like, (0, 1)).all():
+        return None if (like.sum(1) == 1).all() else Labels(tuple(str(i) for i in range(like.shape[1])))
+    return None
+
+
+def as_targets(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
+    """Whatever the user brought for a split of a model that is no classifier, as `Data`."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        try:
+            return Targets(*given, pixels=pixel_bounds(bounds))
+        except AssayError as e:
+            raise SubjectError(f"The split {split!r}: {e}") from e
+    return as_data(given, split, bounds)
 
 
 def as_data(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from assay.errors import AssayError
 from assay.methods.explain.chosen_by_input import Chosen
 from assay.probe import Probe, put
-from assay.probes import can_the_map_be_chosen
-from assay.probes.can_the_map_be_chosen import AT_ONCE, HEADLINE, PARTS, CanTheMapBeChosen, _others
+from assay.probes.explained import can_the_map_be_chosen
+from assay.probes.explained.can_the_map_be_chosen import AT_ONCE, HEADLINE, PARTS, CanTheMapBeChosen, _others
 from assay.run import Run
 from assay.subject import Subject
 

@@ -16,8 +16,8 @@ from assay.methods.attack.pgd import pgd
 from assay.methods.certify import relax
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import judge_witnesses, put
-from assay.probes import certified_radius
-from assay.probes.certified_radius import NORMS, Bound, CertifiedRadius
+from assay.probes.proved import certified_radius
+from assay.probes.proved.certified_radius import NORMS, Bound, CertifiedRadius
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subject import Subject

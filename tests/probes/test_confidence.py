@@ -18,7 +18,7 @@ from assay.methods.uncertainty.debiased import debiased_ece
 from assay.methods.uncertainty.estimator_bench import called, choose
 from assay.methods.uncertainty.maximum import maximum_error
 from assay.probe import put
-from assay.probes.confidence import Confidence
+from assay.probes.sure.confidence import Confidence
 from assay.standard import Standard, judge
 
 

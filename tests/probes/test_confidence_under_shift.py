@@ -17,8 +17,9 @@ from assay.methods.uncertainty import ece, nll
 from assay.nn.members import Ensemble
 from assay.nn.scaled import Scaled
 from assay.probe import put
-from assay.probes.confidence_under_shift import ConfidenceUnderShift
+from assay.probes.sure.confidence_under_shift import ConfidenceUnderShift
 from assay.run import Run
+from assay.standard import judge
 from assay.subject import Subject
 
 Model = tuple[nn.Module, dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]
@@ -42,6 +43,12 @@ def value(finding: Finding, name: str) -> float:
     return found.value
 
 
+def raw(finding: Finding, name: str) -> float:
+    """The estimate, with what chance adds to it."""
+    (found,) = [b.value for b in finding.measure(name).beside if b.label == "with what chance adds"]
+    return found
+
+
 def boxes(finding: Finding, name: str) -> tuple[tuple[float, ...], ...]:
     (view,) = [v for v in finding.views if v.name == name]
     assert isinstance(view, Boxes)
@@ -62,7 +69,7 @@ def spoil(x: Tensor, kind: str, severity: int, *, rng: object, low: float, high:
 def test_every_condition_is_measured_as_printed_and_put_in_its_place(
     digits: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.probes.confidence_under_shift.corrupt", spoil)
+    monkeypatch.setattr("assay.probes.sure.confidence_under_shift.corrupt", spoil)
     finding = ask(digits, run, corruptions=("fog", "jpeg"), bins=10)
     index = run.pick(digits.data["test"])
     assert np.array_equal(column(finding, "index"), index)
@@ -78,13 +85,14 @@ def test_every_condition_is_measured_as_printed_and_put_in_its_place(
     p = digits.predict(x).double().softmax(1)
     clean = ece(p.amax(1), p.argmax(1) == y, bins=10)
     assert finding.measure().name == "calibration error under shift"
-    assert value(finding, "calibration error under shift") == pytest.approx(error.mean())
-    assert value(finding, "calibration error, clean") == pytest.approx(clean)
+    assert raw(finding, "calibration error under shift") == pytest.approx(error.mean())
+    assert raw(finding, "calibration error, clean") == pytest.approx(clean)
+    assert value(finding, "calibration error under shift") < error.mean()
     assert value(finding, "rise over clean") == pytest.approx(error.mean() - clean)
     assert value(finding, "accuracy under shift") == pytest.approx(right.mean())
     assert value(finding, "negative log-likelihood under shift") == pytest.approx(lost.mean(), rel=1e-5)
     for s in range(5):
-        assert value(finding, f"calibration error, severity {s + 1}") == pytest.approx(error[:, s].mean())
+        assert raw(finding, f"calibration error, severity {s + 1}") == pytest.approx(error[:, s].mean())
     (table,) = [v for v in finding.views if isinstance(v, Matrix)]
     np.testing.assert_allclose(np.array(table.values, dtype=float), error)
     np.testing.assert_allclose(boxes(finding, "error")[1:], error.T)
@@ -96,6 +104,51 @@ def test_every_condition_is_measured_as_printed_and_put_in_its_place(
         assert mean_of is not None
         assert column(finding, mean_of).mean() == pytest.approx(value(finding, name))
     assert all("10 equal bins" in m.about for m in finding.measures if "calibration error" in m.name)
+
+
+class Told(nn.Module):
+    """Two classes: the first value of an input is what it says of the second, made surer by a factor."""
+
+    def __init__(self, surer: float = 1.0) -> None:
+        super().__init__()
+        self.surer = surer
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x[:, 0, 0, 0].clamp(0.001, 0.999)
+        return self.surer * torch.stack([(1 - z).log(), z.log()], 1)
+
+
+def forget(x: Tensor, kind: str, severity: int, *, rng: object, low: float, high: float) -> Tensor:
+    """Of more inputs at each severity the first value says nothing any longer: calibrated as before, and less sure."""
+    out = x.clone()
+    out[:, 0, 0, 0] = torch.where(x[:, 0, 0, 1] < severity / 25, 0.5, x[:, 0, 0, 0])
+    return out
+
+
+def verdicts(surer: float, monkeypatch: pytest.MonkeyPatch, run: Run, *, inputs: int) -> list[tuple[str, float, float]]:
+    """Ten drawn test sets whose second class comes with exactly its first value as its chance."""
+    monkeypatch.setattr("assay.probes.confidence_under_shift.corrupt", forget)
+    found = []
+    for seed in range(10):
+        rng = torch.Generator().manual_seed(seed)
+        x = torch.rand(inputs, 1, 2, 2, generator=rng)
+        y = (torch.rand(inputs, generator=rng) < x[:, 0, 0, 0]).long()
+        finding = ask(Subject.classifier(Told(surer), (x, y)), replace(run, seed=seed), inputs=inputs)
+        m = finding.measure()
+        (standard,) = ConfidenceUnderShift.standards
+        found.append((judge(standard, finding).verdict, value(finding, m.name), raw(finding, m.name)))
+    return found
+
+
+def test_a_calibrated_model_does_not_fail_by_what_chance_adds_and_an_over_confident_one_does(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    calm = verdicts(1.0, monkeypatch, run, inputs=40)
+    assert np.mean([estimate for *_, estimate in calm]) > 0.1  # as it was judged once, above the limit
+    assert np.mean([error for _, error, _ in calm]) < 0.06
+    assert not [v for v, *_ in calm if v == "fail"]
+    loud = verdicts(8.0, monkeypatch, run, inputs=300)
+    assert [v for v, *_ in loud].count("fail") >= 9
 
 
 def test_the_harder_the_shift_the_lower_the_accuracy_and_the_higher_the_error(digits: Subject, run: Run) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.probe import judge_witnesses, put
-from assay.probes.distance_to_failure import NORMS, DistanceToFailure
+from assay.probes.attacked.distance_to_failure import NORMS, DistanceToFailure
 
 
 def ask(subject, run, **settings):

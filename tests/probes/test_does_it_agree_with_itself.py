@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Boxes, Gallery
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.does_it_agree_with_itself import DECISION, PERCEPTION, RANDOM, DoesItAgreeWithItself
+from assay.probes.compared.does_it_agree_with_itself import DECISION, PERCEPTION, RANDOM, DoesItAgreeWithItself
 from assay.standard import judge
 from assay.subject import Subject
 from assay.subjects.digits_ranker import build

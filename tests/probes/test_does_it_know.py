@@ -21,8 +21,8 @@ from assay.methods.uncertainty.outliers import Mahalanobis
 from assay.nn.members import Ensemble
 from assay.nn.softrmax import SoftRmax
 from assay.probe import configure, put
-from assay.probes import does_it_know
-from assay.probes.does_it_know import DoesItKnow
+from assay.probes.sure import does_it_know
+from assay.probes.sure.does_it_know import DoesItKnow
 from assay.run import Budget, Run
 from assay.standard import Standard, judge
 from assay.subject import Subject

@@ -14,7 +14,7 @@ from assay.errors import AssayError
 from assay.finding import finding_from_json, finding_to_json
 from assay.methods.attack import pgd
 from assay.probe import judge_witnesses, put
-from assay.probes.does_it_transfer import ITSELF, DoesItTransfer
+from assay.probes.attacked.does_it_transfer import ITSELF, DoesItTransfer
 from assay.run import Budget, Run
 from assay.standard import Standard, judge
 from assay.subject import Subject
@@ -126,7 +126,7 @@ def test_every_source_is_attacked_alike_and_past_its_own_boundary(digits, run, m
         seen.append({**settings, "rng": settings["rng"].initial_seed(), "inputs": x.sum().item()})
         return pgd(model, x, y, **settings)
 
-    monkeypatch.setattr("assay.probes.does_it_transfer.pgd", spy)
+    monkeypatch.setattr("assay.probes.attacked.does_it_transfer.pgd", spy)
     ask(DoesItTransfer(), digits, replace(run, budget=replace(run.budget, samples=80)))
     assert len(seen) == 3
     assert seen[0] == seen[1] == seen[2]

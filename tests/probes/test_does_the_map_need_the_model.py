@@ -12,7 +12,7 @@ from torch import nn
 
 from assay.errors import AssayError
 from assay.probe import put
-from assay.probes.does_the_map_need_the_model import HEADLINE, DoesTheMapNeedTheModel, _Tried
+from assay.probes.explained.does_the_map_need_the_model import HEADLINE, DoesTheMapNeedTheModel, _Tried
 from assay.run import Run
 from assay.subject import Subject
 

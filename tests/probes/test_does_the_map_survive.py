@@ -15,7 +15,7 @@ from assay.errors import AssayError
 from assay.methods.explain.gradcam import gradcam
 from assay.methods.explain.twins import TOL, twins
 from assay.probe import Probe, put
-from assay.probes.does_the_map_survive import HARMLESS, HEADLINE, LIES, STICKERED, DoesTheMapSurvive
+from assay.probes.explained.does_the_map_survive import HARMLESS, HEADLINE, LIES, STICKERED, DoesTheMapSurvive
 from assay.run import Run
 from assay.standard import judge
 from assay.subject import Subject

@@ -14,8 +14,8 @@ from assay.errors import AssayError
 from assay.methods.certify.nearest import attack
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import put
-from assay.probes import does_the_metric_hold
-from assay.probes.does_the_metric_hold import DoesTheMetricHold, score
+from assay.probes.compared import does_the_metric_hold
+from assay.probes.compared.does_the_metric_hold import DoesTheMetricHold, score
 from assay.subject import Subject
 
 

@@ -14,7 +14,7 @@ from assay.errors import AssayError
 from assay.methods.train.ranker import Course, fit_ranker
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.does_the_pair_map_need_the_model import (
+from assay.probes.explained.does_the_pair_map_need_the_model import (
     CHANGE,
     HEADLINE,
     PERCEPTION,

@@ -10,10 +10,10 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.probe import judge_witnesses, put
-from assay.probes.accuracy import Accuracy
-from assay.probes.confidence import Confidence
-from assay.probes.everyday_change import EverydayChange
-from assay.probes.worst_case_accuracy import SHARES, WorstCaseAccuracy
+from assay.probes.attacked.worst_case_accuracy import SHARES, WorstCaseAccuracy
+from assay.probes.right.accuracy import Accuracy
+from assay.probes.steady.everyday_change import EverydayChange
+from assay.probes.sure.confidence import Confidence
 
 
 def ask(probe, subject, run):

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Finding, Gallery
 from assay.nn.siamese import Distance, Siamese
 from assay.probe import put
-from assay.probes.how_far_to_a_tie import HEADLINE, HowFarToATie
+from assay.probes.compared.how_far_to_a_tie import HEADLINE, HowFarToATie
 from assay.run import Run, Shard
 from assay.standard import judge
 from assay.subject import Subject
@@ -186,6 +186,6 @@ def test_the_same_seed_gives_the_same_answer_and_classifiers_are_left_alone(run:
     subject = ranker(BRIGHT, Gap(20.0))
     assert ask(subject, run, pairs=20).measures == ask(subject, run, pairs=20).measures
     classifier = Subject.classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), (pictures(), torch.arange(40) % 2))
-    assert "it is for Ranking and Similarity" in (HowFarToATie().why_not(classifier) or "")
+    assert "it needs a comparison of two inputs" in (HowFarToATie().why_not(classifier) or "")
     with pytest.raises(AssayError, match="directions=0 .* at least 1"):
         HowFarToATie(directions=0)

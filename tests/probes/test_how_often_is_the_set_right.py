@@ -17,7 +17,7 @@ from assay.errors import AssayError
 from assay.finding import Bars, Finding, Histogram, Matrix
 from assay.nn.with_sets import WithSets
 from assay.probe import put
-from assay.probes.how_often_is_the_set_right import HowOftenIsTheSetRight
+from assay.probes.sure.how_often_is_the_set_right import HowOftenIsTheSetRight
 from assay.run import Budget, Run
 from assay.subject import Subject
 

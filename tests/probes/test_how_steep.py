@@ -18,8 +18,8 @@ from assay.errors import AssayError
 from assay.finding import Curve, Histogram
 from assay.methods.certify.layers import layers
 from assay.probe import put
-from assay.probes import how_steep
-from assay.probes.how_steep import HEADLINE, HowSteep, _norm
+from assay.probes.proved import how_steep
+from assay.probes.proved.how_steep import HEADLINE, HowSteep, _norm
 from assay.subject import Subject
 
 

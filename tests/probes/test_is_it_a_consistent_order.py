@@ -15,7 +15,7 @@ from assay.data.pairs import Pairs
 from assay.errors import AssayError
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.is_it_a_consistent_order import ITSELF, SURVIVE, SWAP, TRIPLES, IsItAConsistentOrder
+from assay.probes.compared.is_it_a_consistent_order import ITSELF, SURVIVE, SWAP, TRIPLES, IsItAConsistentOrder
 from assay.run import Run
 from assay.standard import judge
 from assay.subject import Subject

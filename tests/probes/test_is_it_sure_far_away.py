@@ -14,7 +14,7 @@ from assay.errors import AssayError
 from assay.finding import Curve, Finding
 from assay.nn.softrmax import SoftRmax
 from assay.probe import put
-from assay.probes.is_it_sure_far_away import AWAY, HEADLINE, LEAST, IsItSureFarAway
+from assay.probes.sure.is_it_sure_far_away import AWAY, HEADLINE, LEAST, IsItSureFarAway
 from assay.run import Run
 from assay.subject import Subject
 

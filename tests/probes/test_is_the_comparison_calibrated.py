@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from assay.errors import AssayError
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.is_the_comparison_calibrated import ERROR, HEADLINE, LEAN, SHARP, IsTheComparisonCalibrated
+from assay.probes.compared.is_the_comparison_calibrated import ERROR, HEADLINE, LEAN, SHARP, IsTheComparisonCalibrated
 from assay.run import Run
 from assay.standard import judge
 from assay.subject import Subject

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.probe import put
-from assay.probes.is_the_map_faithful import CALLED, CRITERIA, HEADLINE, ROBUST, IsTheMapFaithful, Says, _both
+from assay.probes.explained.is_the_map_faithful import CALLED, CRITERIA, HEADLINE, ROBUST, IsTheMapFaithful, Says, _both
 from assay.run import Run
 from assay.subject import Subject
 

@@ -12,7 +12,7 @@ from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.probe import judge_witnesses, put
-from assay.probes.is_the_number_real import HEADLINE, IsTheNumberReal
+from assay.probes.attacked.is_the_number_real import HEADLINE, IsTheNumberReal
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subject import Subject

@@ -11,7 +11,7 @@ from assay.errors import AssayError
 from assay.finding import Boxes, Gallery, Matrix
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.may_one_map_stand_in import HEADLINE, LOCALS, MayOneMapStandIn
+from assay.probes.explained.may_one_map_stand_in import HEADLINE, LOCALS, MayOneMapStandIn
 from assay.standard import judge
 from assay.subject import Subject
 from assay.subjects.digits_ranker import build

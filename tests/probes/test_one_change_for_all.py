@@ -11,8 +11,8 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import finding_from_json, finding_to_json
 from assay.probe import configure, judge_witnesses, put
-from assay.probes import one_change_for_all
-from assay.probes.one_change_for_all import HEADLINE, SHARES, OneChangeForAll
+from assay.probes.attacked import one_change_for_all
+from assay.probes.attacked.one_change_for_all import HEADLINE, SHARES, OneChangeForAll
 from assay.standard import judge
 from assay.subject import Subject
 

@@ -16,16 +16,16 @@ from assay.methods.certify.points import points
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.nn.read_as import Rescaled
 from assay.probe import judge_witnesses, put
-from assay.probes.can_the_map_be_chosen import CanTheMapBeChosen
-from assay.probes.certified_radius import CertifiedRadius
-from assay.probes.distance_to_failure import DistanceToFailure
-from assay.probes.does_it_know import DoesItKnow
-from assay.probes.does_it_transfer import DoesItTransfer
-from assay.probes.does_the_metric_hold import DoesTheMetricHold
-from assay.probes.how_steep import HowSteep
-from assay.probes.is_the_number_real import IsTheNumberReal
-from assay.probes.one_change_for_all import OneChangeForAll
-from assay.probes.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.attacked.distance_to_failure import DistanceToFailure
+from assay.probes.attacked.does_it_transfer import DoesItTransfer
+from assay.probes.attacked.is_the_number_real import IsTheNumberReal
+from assay.probes.attacked.one_change_for_all import OneChangeForAll
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.compared.does_the_metric_hold import DoesTheMetricHold
+from assay.probes.explained.can_the_map_be_chosen import CanTheMapBeChosen
+from assay.probes.proved.certified_radius import CertifiedRadius
+from assay.probes.proved.how_steep import HowSteep
+from assay.probes.sure.does_it_know import DoesItKnow
 from assay.run import Budget, Run
 from assay.subject import Normalised, Subject
 

@@ -12,8 +12,8 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.door import admit
 from assay.probe import judge_witnesses, put
-from assay.probes.accuracy import Accuracy
-from assay.probes.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.right.accuracy import Accuracy
 from assay.subject import DRAWS, settled
 
 

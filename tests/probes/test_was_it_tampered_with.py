@@ -13,7 +13,7 @@ from torch import nn
 from assay.errors import AssayError
 from assay.methods.explain.twins import twins
 from assay.probe import Probe, put
-from assay.probes.was_it_tampered_with import HEADLINE, WasItTamperedWith
+from assay.probes.explained.was_it_tampered_with import HEADLINE, WasItTamperedWith
 from assay.run import Run
 from assay.standard import judge
 from assay.subject import Subject

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.finding import Boxes, Gallery
 from assay.nn.siamese import Siamese
 from assay.probe import put
-from assay.probes.what_would_change_its_mind import COHERENCE, GAP, NOWHERE, WhatWouldChangeItsMind
+from assay.probes.explained.what_would_change_its_mind import COHERENCE, GAP, NOWHERE, WhatWouldChangeItsMind
 from assay.standard import judge
 from assay.subject import Subject
 from assay.subjects import digits_mlp
@@ -229,4 +229,4 @@ def test_bad_settings_are_refused():
 def test_it_is_for_rankers(run):
     answer = put(WhatWouldChangeItsMind(), digits_mlp.build(), run)
     assert answer.status == "does not apply"
-    assert "it is for Ranking" in answer.why
+    assert "it needs which of two inputs has the higher value" in answer.why

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from assay.errors import AssayError
 from assay.finding import Gallery, Matrix
 from assay.probe import put
-from assay.probes.where_does_it_look import BLIND, HEADLINE, MAPS, WhereDoesItLook, _cheap
+from assay.probes.explained.where_does_it_look import BLIND, HEADLINE, MAPS, WhereDoesItLook, _cheap
 from assay.run import Run
 from assay.subject import Subject
 

@@ -13,7 +13,7 @@ from assay.finding import finding_from_json, finding_to_json
 from assay.methods.uncertainty.calibration import Rule
 from assay.methods.uncertainty.estimator_bench import around, bench, called, choose
 from assay.probe import put
-from assay.probes.which_estimator import EVERY, TEMPERATURES, USUAL, WhichEstimator
+from assay.probes.sure.which_estimator import EVERY, TEMPERATURES, USUAL, WhichEstimator
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from assay.cure import cure
 from assay.errors import AssayError
+from assay.jobs.cure import cure
 from assay.methods.certify import nearest
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import configure

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.audit import audit
 from assay.data.arrays import Arrays
 from assay.data.held_out import held_out
 from assay.errors import AssayError
+from assay.jobs.audit import audit
+from assay.jobs.compare import compare
 from assay.methods.uncertainty.conformal import ScoreName, fit_conformal
 from assay.nn.with_sets import WithSets
 from assay.remedies.conformal import Conformal
-from assay.report.diff import compare
 from assay.run import Run
 from assay.subject import Subject
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from assay import shelf
-from assay.cure import cure
 from assay.data.arrays import Arrays
+from assay.jobs.cure import cure
 from assay.methods.train import ensemble as together
 from assay.methods.train import snapshot as cycles
 from assay.remedies import _retraining

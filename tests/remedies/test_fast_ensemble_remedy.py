@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from assay.cure import cure
 from assay.errors import AssayError
+from assay.jobs.cure import cure
 from assay.methods.train.fit import reset
 from assay.nn.members import Ensemble
 from assay.probe import configure

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from assay.cure import cure
 from assay.data.arrays import Arrays
 from assay.data.held_out import held_out
+from assay.jobs.cure import cure
 from assay.methods.uncertainty import calibration_error
 from assay.methods.uncertainty.scaling import fit_temperature
 from assay.nn.scaled import Scaled

@@ -455,14 +455,14 @@ def small(realistic: Audit) -> Audit:
 @pytest.fixture(scope="session")
 def rendered(realistic: Audit, hostile: Audit) -> dict[str, str]:
     """The pages that several tests look at, made once."""
-    from assay.report.diff import render_diff
+    from assay.jobs.compare import page as compared
     from assay.report.page import render
 
     return {
         "realistic": render(realistic),
         "hostile": render(hostile),
-        "comparison": render_diff(realistic, realistic),
-        "hostile comparison": render_diff(hostile, hostile),
+        "comparison": compared(realistic, realistic),
+        "hostile comparison": compared(hostile, hostile),
     }
 
 

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.finding import Finding, Measure, Table, bootstrap
-from assay.report.diff import DIFF_COLUMNS, FEWEST_PAIRS, compare, counted, diff_text, render_diff
+from assay.jobs.compare import FEWEST_PAIRS, compare
+from assay.jobs.compare import page as page_of
+from assay.report.diff import DIFF_COLUMNS, counted, diff_text
 
 RNG = np.random.default_rng(7)
 
@@ -240,7 +242,7 @@ def test_the_page_shows_both_and_warns_of_other_budgets(small, build):
         rows=small.rows[1:],
         subject=build.described(name="cured", origin=("a remedy",)),
     )
-    page = render_diff(small, stronger)
+    page = page_of(small, stronger)
     for said in (
         "small CNN on Fashion-MNIST",
         "cured",
@@ -251,4 +253,4 @@ def test_the_page_shows_both_and_warns_of_other_budgets(small, build):
     ):
         assert said in page, said
     assert page.count('role="img"') == 2
-    assert "The budgets differ" not in render_diff(small, small)
+    assert "The budgets differ" not in page_of(small, small)

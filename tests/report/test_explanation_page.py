@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.explanation import UNITS, Explanation, Input, Kind, Map
+from assay.explanation import Explanation, Input, Kind, Map
+from assay.jobs.explain import UNITS
 from assay.methods.explain.trial import Check, Scored, Verdict
 from assay.report.explanation import digits_of, figure, heat, render, scale_of
 

@@ -257,9 +257,9 @@ def test_a_report_needs_no_torch(small, tmp_path):
     code = (
         "import sys, pathlib; sys.modules['torch'] = None\n"
         "from assay.audit import open_audit; from assay.report import write\n"
-        "from assay.report.diff import render_diff\n"
+        "from assay.jobs.compare import page\n"
         f"folder = pathlib.Path({str(tmp_path)!r}); audit = open_audit(folder, whole=True)\n"
-        "write(audit, folder); render_diff(audit, audit)"
+        "write(audit, folder); page(audit, audit)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -6,8 +6,9 @@ import unicodedata
 
 import pytest
 
+from assay.jobs.compare import compare, page
 from assay.report.card import card
-from assay.report.diff import compare, diff_text, render_diff
+from assay.report.diff import diff_text
 from assay.report.junit import junit
 from assay.report.page import render
 from assay.report.words import printable
@@ -41,7 +42,7 @@ def test_no_form_of_an_audit_carries_them(hostile, build, form):
     assert any(mark in build.hostile for mark in "\u202e\u2066\u200f")  # the audit's every text has them
     made = {
         "page": lambda: render(hostile),
-        "comparison": lambda: render_diff(hostile, hostile),
+        "comparison": lambda: page(hostile, hostile),
         "card": lambda: card(hostile),
         "junit": lambda: junit(hostile),
         "terminal": lambda: str(diff_text(compare(hostile, hostile))),

@@ -13,8 +13,9 @@ from assay.data.digits import load_digits, ranker_weights
 from assay.data.pairs import Pairs
 from assay.methods.train.ranker import embed, likeness
 from assay.nn.siamese import ARCHITECTURES, Siamese
-from assay.subject import Ranking, Subject
+from assay.subject import Subject
 from assay.subjects import Source, open_subject
+from assay.tasks import Ranking
 
 
 @pytest.fixture(scope="module")

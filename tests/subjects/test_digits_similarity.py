@@ -13,8 +13,9 @@ from assay.data.digits import load_digits
 from assay.data.pairs import Pairs
 from assay.nn.siamese import Siamese
 from assay.run import Run
-from assay.subject import Similarity, Subject
+from assay.subject import Subject
 from assay.subjects import Source, open_subject
+from assay.tasks import Similarity
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_the_threshold_was_chosen_on_training_pairs(subject: Subject) -> None:
 
 
 def test_questions_for_pairs_can_be_asked(subject: Subject, run: Run) -> None:
-    from assay.probes.accuracy import SHELVED as Accuracy
+    from assay.probes.right.accuracy import SHELVED as Accuracy
 
     two = subject.two_classes()
     assert two.task.classes == ("different", "same")

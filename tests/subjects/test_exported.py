@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.subjects import Source, open_subject
-from assay.subjects._intake import Intake
+from assay.subjects.doors.intake import Intake
 
 
 def opened(forms, path, **options):
@@ -270,7 +270,7 @@ def test_operators_that_are_not_of_tensors_are_refused(forms, tmp_path, target):
     ],
 )
 def test_sizes_that_are_more_than_arithmetic_are_refused(text):
-    from assay.subjects._untrusted_pt2 import Distrusted, _check_expression
+    from assay.subjects.doors.untrusted_pt2 import Distrusted, _check_expression
 
     with pytest.raises(Distrusted, match="a size"):
         _check_expression(text)
@@ -287,7 +287,7 @@ def test_sizes_that_are_more_than_arithmetic_are_refused(text):
     ],
 )
 def test_sizes_as_torch_writes_them_pass(text):
-    from assay.subjects._untrusted_pt2 import _check_expression
+    from assay.subjects.doors.untrusted_pt2 import _check_expression
 
     _check_expression(text)
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError, MissingExtra
 from assay.subjects import Source, open_subject
-from assay.subjects._onnx import OnnxModel, Rebuilt
-from assay.subjects._onnx_weights import locations
+from assay.subjects.doors.onnx_file import OnnxModel, Rebuilt
+from assay.subjects.doors.onnx_weights import locations
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

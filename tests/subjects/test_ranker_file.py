@@ -19,9 +19,9 @@ from torch import Tensor
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError
 from assay.nn.siamese import ARCHITECTURES, Siamese
-from assay.subject import Ranking
 from assay.subjects import Source, open_subject
-from assay.subjects._ranker_file import is_ranker, open_ranker, save_ranker
+from assay.subjects.doors.ranker_file import is_ranker, open_ranker, save_ranker
+from assay.tasks import Ranking
 
 NONE = np.empty(0, dtype=np.int64)
 

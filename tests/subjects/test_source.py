@@ -109,7 +109,7 @@ def test_vectors_for_a_model_of_images(forms, tmp_path):
 @pytest.mark.parametrize("form", ["pt2", "onnx"])
 def test_another_number_of_classes_is_one_line(forms, tmp_path, form):
     folder = image_folder(tmp_path / "images", classes=4, side=8, mode="L")
-    with pytest.raises(SubjectError, match="has 3 outputs but the data has 4 classes"):
+    with pytest.raises(SubjectError, match="has 3 outputs for 4 classes"):
         open_subject(Source(str(getattr(forms, form)), str(folder)))
 
 

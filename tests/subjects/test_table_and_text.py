@@ -10,9 +10,9 @@ import pytest
 import torch
 from sklearn.datasets import load_wine as original
 
-from assay.audit import audit
 from assay.data.topics import STOP_WORDS, WORDS, decode, load_topics
 from assay.errors import AssayError
+from assay.jobs.audit import audit
 from assay.methods.certify.layers import layers
 from assay.methods.explain.maps import explain
 from assay.subjects import Source, open_subject

@@ -13,8 +13,10 @@ from typing import Any
 
 from campaign.room import Ended, Room
 
-ASKED = ("accuracy", "was-it-tampered-with")
-"""Two questions without gradients: a fork of a process that took one cannot take another."""
+ASKED = ("accuracy", "everyday-change")
+"""Two questions without gradients, which a fork of a process that took one may not take, with samples and witnesses."""
+SETTINGS = {"everyday-change": {"corruptions": ("gaussian_noise", "contrast")}}
+"""So that they are answered at once."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ def guarded(act: Callable[[], int]) -> Callable[[], None]:
     def whole() -> None:
         import typer
 
-        from assay import cli
+        from assay.cli.guard import Guarded
 
-        app = typer.Typer(cls=cli.Guarded, pretty_exceptions_enable=False)
+        app = typer.Typer(cls=Guarded, pretty_exceptions_enable=False)
         app.callback()(lambda: None)
 
         @app.command()
@@ -64,15 +66,19 @@ def audit_here(*probes: str, seed: int = 0, out: str = "runs") -> Callable[[], N
     """An audit of digits-mlp that asks in this very process, with the statuses and lines of the command."""
 
     def act() -> int:
-        from assay import cli
-        from assay.audit import audit
+        from assay.cli.audit import show
+        from assay.cli.meter import metered
+        from assay.jobs.audit import audit
+        from assay.standard import Standards
         from assay.subjects import Source, open_subject
 
-        asked, source = probes or ASKED, Source("digits-mlp")
-        with cli._meter(len(asked)) as meter:
+        asked, source, standards = probes or ASKED, Source("digits-mlp"), Standards(settings=SETTINGS)
+        with metered(len(asked)) as meter:
             opened = open_subject(source)
-            done = audit(opened, probes=asked, seed=seed, out=out, told=meter.told, source=source.words())
-        cli._show(done)
+            done = audit(
+                opened, probes=asked, standards=standards, seed=seed, out=out, told=meter.told, source=source.words()
+            )  # fmt: skip
+        show(done)
         return done.status
 
     return guarded(act)
@@ -82,7 +88,7 @@ def verify_here(run: str) -> Callable[[], None]:
     """What `assay verify` says of a run without its subject."""
 
     def act() -> int:
-        from assay.verify import verify
+        from assay.jobs.verify import verify
 
         done = verify(Path(run))
         print(*(f"broken: {link}" for link in done.broken), sep="\n")
@@ -150,13 +156,19 @@ def found(runs: Path) -> int:
 
 
 def temporary(runs: Path) -> list[str]:
-    """Half-written files, of runs that were begun."""
-    return [p.name for p in runs.rglob(".*") if p.is_file() and (p.parents[1] / "run.json").exists()]
+    """Half-written files."""
+    return [p.name for p in runs.rglob(".*") if p.is_file()]
+
+
+def stubs(runs: Path) -> list[str]:
+    """Runs that were never begun."""
+    return [p.name for p in runs.glob("*") if p.is_dir() and not any(p.iterdir())]
 
 
 def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> Ended:
     """Asked again without a fault, the audit ends as the undisturbed one did and knows what was found before."""
-    for path in room.runs.rglob(".*.part"):  # they are swept once they are an hour old
+    begun = {p.parent for p in room.runs.glob("*/run.json")}
+    for path in {*room.runs.rglob(".*.part"), *room.runs.glob("*")} - begun:  # swept once they are an hour old
         os.utime(path, (path.stat().st_mtime - 7200,) * 2)
     again = room.run(audit_here())
     room.look(
@@ -174,7 +186,8 @@ def goes_on(room: Room, base: Undisturbed, kept: int | None, lines: int = 0) -> 
         room.look(
             "kept", again.known >= kept, f"{kept} answers were stored, then {again.known} known: {again.err[-200:]}"
         )
-    room.look("kept", not temporary(room.runs), f"then these lie about: {temporary(room.runs)}")
+    about = temporary(room.runs) + stubs(room.runs)
+    room.look("kept", not about, f"then these lie about: {about}")
     return again
 
 

@@ -53,8 +53,9 @@ def limited() -> None:
     """At most so much more memory and time than there was."""
     import signal
 
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+    import hostile
+
+    hostile.bounded(MEMORY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(SECONDS)
 
@@ -63,13 +64,13 @@ def reading(read: Callable[[], object]) -> Callable[[], None]:
     """Read it, and end as the command would: 2 and one line where it is refused."""
 
     def act() -> None:
-        from assay import cli
+        from assay.cli.printing import complain
         from assay.errors import AssayError
 
         try:
             read()
         except AssayError as e:
-            cli._complain(str(e))
+            complain(str(e))
             raise SystemExit(2) from e
 
     return act
@@ -158,7 +159,7 @@ def valid(base: Undisturbed) -> Valid:
     import pyarrow.parquet as pq
 
     from assay.nn.siamese import ARCHITECTURES
-    from assay.subjects._ranker_file import save_ranker
+    from assay.subjects.doors.ranker_file import save_ranker
 
     made: Valid = {}
 
@@ -229,7 +230,7 @@ def read_images(path: Path) -> None:
 
 
 def read_toml(path: Path) -> None:
-    from assay.audit import questions
+    from assay.jobs.audit import questions
     from assay.standard import read_standards
 
     questions(None, read_standards(path))

@@ -102,7 +102,13 @@ DEEDS: dict[str, Deed] = {
         "held = [torch.ones(2**24) for _ in range(400)]", r"took more than 1.5 GB of memory|MemoryError|allocate",
         words=("--memory", "1.5"),
     ),
-    "leaves-a-thread": Deed("threading.Thread(target=time.sleep, args=(1000,)).start()", harmless=True),
+    "leaves-a-thread": Deed("threading.Thread(target=time.sleep, args=(1000,)).start()", r"left threads running"),
+    "leaves-a-thread-while-it-is-opened": Deed(
+        "threading.Thread(target=time.sleep, args=(1000,)).start()", harmless=True, moments=("early",),
+    ),
+    "leaves-a-daemon-thread": Deed(
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", harmless=True,
+    ),
     "leaves-a-process": Deed("subprocess.Popen(['sleep', '1000'])", harmless=True, moments=("late", "early")),
     "leaves-a-daemon": Deed(
         "if os.fork() == 0:\n        os.setsid()\n        os.fork()\n        os.closerange(0, 100)\n        "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,8 +36,10 @@ class Arrays:
     ):
         self.x = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
         check_inputs(self.x)
-        self.labels = as_labels(y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y), len(self.x))
-        self.classes = None if classes is None else tuple(classes)
+        self.labels: NDArray[Any] = as_labels(
+            y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y), len(self.x)
+        )
+        self.classes: tuple[str, ...] | None = None if classes is None else tuple(classes)
         check_classes(self.labels, self.classes)
         self.pixels = pixels
 
@@ -52,6 +55,34 @@ class Arrays:
         digest = hashlib.sha256(of_array(self.x) + of_array(self.labels))
         digest.update(f"{self.classes} {self.pixels}".encode())
         return digest.hexdigest()
+
+
+class Targets(Arrays):
+    """Inputs in memory with targets that are more than a class: numbers, labels that hold together, masks, images.
+
+    `targets` (n *t) are given back as float32 or int64.
+    """
+
+    def __init__(
+        self, x: NDArray[np.generic] | Tensor, targets: ArrayLike | Tensor, *, pixels: tuple[float, float] = UNIT
+    ):
+        self.x = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        check_inputs(self.x)
+        self.labels = as_targets(
+            targets.detach().cpu().numpy() if isinstance(targets, Tensor) else np.asarray(targets), len(self.x)
+        )
+        self.classes, self.pixels = None, pixels
+
+
+def as_targets(y: NDArray[np.generic], n: int) -> NDArray[Any]:  # n *t -> n *t
+    """Check that there are `n` rows of numbers and give them as float32 or int64."""
+    if y.shape[:1] != (n,):
+        raise ShapeError(f"Targets have shape {y.shape} for {n} inputs; give one row for each, shape ({n}, ...).")
+    if y.dtype.kind in "iub":
+        return y.astype(np.int64)
+    if y.dtype.kind != "f":
+        raise AssayError(f"Targets have dtype {y.dtype}; give numbers.")
+    return y.astype(np.float32)
 
 
 def check_inputs(x: NDArray[np.generic]) -> None:

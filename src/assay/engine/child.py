@@ -10,7 +10,6 @@ with what measures it, and nothing else, because the parent writes the run.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -18,18 +17,18 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from assay.errors import AssayError, in_words
+from assay.errors import in_words
 
 if TYPE_CHECKING:
     from assay.run import Tick
 
 TOLD_EVERY = 0.2  # seconds between two messages about the same progress
+GRACE = 1.0  # seconds in which threads that a question started may still end
 PR_SET_PDEATHSIG = 1
 
 
@@ -150,65 +149,26 @@ def _die_with(parent: int) -> None:
             return
 
 
-def ask() -> NoReturn:
-    """Open the subject of the job and put the questions that the parent wants asked, one after the other."""
-    line = Line()
-    from assay.engine.job import Job
+def left_behind(before: Container[threading.Thread]) -> str:
+    """What to say of threads that were not there before and would keep Python from ending; empty if there are none.
 
-    job = Job.from_json(line.job)
-    try:
-        if line.sandbox:
-            line.confine(job.reads(), [])
-        _ask_all(job, line)
-    except BaseException as e:
-        if job.debug:
-            traceback.print_exc()
-        line.send(error=line.in_words(e))
-        line.leave(2)
-    line.send(done=True)
-    line.leave(0)
+    Daemons would not, nor would workers of pools that have nothing to do, which Python ends itself. Those that are at
+    their end get a moment to come to it.
+    """
+    until = time.monotonic() + GRACE
+    while left := [t for t in threading.enumerate() if t not in before and not t.daemon and not _ends_itself(t)]:
+        if time.monotonic() > until:
+            names = ", ".join(repr(t.name[:40]) for t in left[:3]) + (" and more" if len(left) > 3 else "")
+            return f"the model left threads running ({names}); join them before it answers, or make them daemons"
+        time.sleep(0.01)
+    return ""
 
 
-def _ask_all(job: Any, line: Line) -> None:
-    from assay.audit import Asker
-    from assay.engine.local import ThisProcess
-    from assay.engine.opening import device_named, opened
-    from assay.run import Run, budget, environment
-    from assay.store import save_answer
-    from assay.subjects import Source
+def _ends_itself(thread: threading.Thread) -> bool:
+    """Whether it belongs to a pool of concurrent.futures or of joblib, and does not work for anyone just now."""
+    from concurrent.futures import thread as pools
 
-    planned, device = job.plan(), device_named(job.device)
-    told = [dataclasses.asdict(question) for _, question in planned]
-    line.send(plan=told, device=device, environment=environment(device))  # before any of the model's code
-
-    def open(source: Source) -> Any:
-        line.send(doing=f"opening {source.subject}", total=None)
-        return opened(source)
-
-    run = Run(
-        engine=ThisProcess(),
-        budget=budget(job.budget),
-        seed=job.seed,
-        device=device,
-        progress=line.progress,
-        debug=job.debug,
-        open=job.further(open),
-        in_words=line.in_words,
-    )
-    asker = Asker(open(job.source), planned, run, job.standards)
-    line.send(begun=dataclasses.asdict(asker.begun))
-    for place, (_, question) in enumerate(planned):
-        line.send(next=place)
-        if not line.receive()["ask"]:
-            continue
-        started = time.perf_counter()
-        try:
-            answer = asker.put(place)
-        except KeyboardInterrupt as e:  # nobody can press a key here: the model raised it
-            answer = question.unanswered(asker.begun.keys[place], line.in_words(e), time.perf_counter() - started)
-        if answer.finding is not None:
-            try:
-                save_answer(line.folder / str(place), answer)
-            except AssayError as e:
-                answer = question.unanswered(asker.begun.keys[place], str(e), answer.seconds)
-        line.send(answered=place, answer=None if answer.finding is not None else dataclasses.asdict(answer))
+    if thread in getattr(sys.modules.get(type(thread).__module__), "_threads_wakeups", ()):  # it minds processes
+        return True
+    frame = sys._current_frames().get(thread.ident or 0)
+    return thread in pools._threads_queues and frame is not None and frame.f_code is pools._worker.__code__

@@ -1,1 +1,1 @@
-"""Probes, one file per question: thin adapters from the vocabulary to the methods."""
+"""Probes, one file per question, in folders by theme: thin adapters from the vocabulary to the methods."""

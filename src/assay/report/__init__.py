@@ -1,4 +1,4 @@
-"""What people read of an audit: HTML, JUnit, model card, comparison. Reads audits, never runs them."""
+"""What people read: HTML, JUnit, model card, comparison, bill of materials. Reads records, never runs anything."""
 
 from __future__ import annotations
 
@@ -21,6 +21,25 @@ def write(audit: Audit, folder: Path) -> None:
             if all(chain.holds(folder, name, wanted) for name, wanted in links.items()):
                 return
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
+
+
+def framed(audit: Audit) -> str:
+    """The report in a frame, so that neither its styles nor those of the page around it reach the other."""
+    import html
+
+    from assay.report.page import render
+
+    return (
+        f'<iframe title="Assay report" srcdoc="{html.escape(render(audit), quote=True)}" '
+        f'style="width:100%;height:760px;border:1px solid #8884;border-radius:8px"></iframe>'
+    )
+
+
+def printed(audit: Audit) -> str:
+    """The table that the command line prints, and the alarms."""
+    from assay.report.terminal import text
+
+    return text(audit)
 
 
 def _write(audit: Audit, folder: Path) -> dict[str, str]:

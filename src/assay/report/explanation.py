@@ -366,7 +366,7 @@ def _cells(m: Map) -> Iterator[Cell]:
 
 
 def _colophon(told: Explanation) -> Iterator[tuple[str, str]]:
-    from assay import __version__
+    from assay.version import __version__
 
     yield "Made with", f"Assay {__version__}, {words.moment(told.when)}"
     yield "Reference", f"{told.reference}: what a removed feature becomes, and where maps that add up start from"

@@ -168,7 +168,7 @@ def _marks(told: PairExplanation) -> Iterator[Mark]:
 
 
 def _colophon(told: PairExplanation) -> Iterator[tuple[str, str]]:
-    from assay import __version__
+    from assay.version import __version__
 
     yield "Made with", f"Assay {__version__}, {words.moment(told.when)}"
     yield "Walk", told.settings

@@ -17,11 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Table, Witnesses, finding_from_json, finding_to_json
-from assay.probe import Answer
+from assay.probe import OTHER, THEMES, Answer
 from assay.store.files import (
     JSON_BYTES,
+    MOST_BYTES,
     digest,
     first_key,
     make_folder,
@@ -42,6 +44,10 @@ SAMPLES_BYTES = 1024 * 2**20
 TRIES = 3  # of a writer who cannot be alone and was disturbed
 BROKEN = (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssayError)
 """What reading a file raises that is not what we wrote."""
+
+
+class TooLarge(AssayError):
+    """An answer that could be written and never be read again."""
 
 
 def save_answer(folder: Path, answer: Answer) -> None:
@@ -80,14 +86,21 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
         "seconds": answer.seconds,
         "when": answer.when,
         "environment": dict(answer.environment),
+        "theme": answer.theme,
         "links": {},
     }
     finding = answer.finding
     if finding is not None:
         stored["finding"] = finding_to_json(finding)
+        _check_size(stored)
     samples, witnesses = samples_of(answer.probe), witnesses_of(answer.probe)
     if finding is not None and finding.samples is not None:
-        stored["links"][samples] = write_atomically(folder / samples, _table_bytes(finding.samples))
+        content = _table_bytes(finding.samples)
+        if len(content) > MOST_BYTES:
+            raise TooLarge(
+                f"Its samples take {len(content):,} bytes, where {MOST_BYTES:,} are read; keep fewer columns."
+            )
+        stored["links"][samples] = write_atomically(folder / samples, content)
     if finding is not None and finding.witnesses is not None and len(finding.witnesses):
         kept, n = _witness_bytes(finding.witnesses)
         stored["witnesses_kept"] = n
@@ -96,6 +109,26 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
     for stale in {samples, witnesses} - set(stored["links"]):  # of a writer who was killed before its finding
         (folder / stale).unlink(missing_ok=True)
     write_atomically(folder / name, strict_json(stored))
+
+
+def _check_size(stored: Mapping[str, Any]) -> None:
+    """TooLarge where a finding is longer than what is read of one, with its longest part."""
+    size = _bytes(stored)
+    if size > JSON_BYTES - 2**10:  # its links are still to come
+        told = stored["finding"]
+        parts = {"settings": stored["settings"], "sentence": told["says"]}
+        parts |= {name: told[name] for name in ("measures", "alarms")}
+        parts |= {f"view {view['name']!r}": view for view in told["views"]}
+        sizes = {name: _bytes(part) for name, part in parts.items()}
+        longest = max(sizes, key=sizes.__getitem__)
+        raise TooLarge(
+            f"Its finding takes {size:,} bytes, where {JSON_BYTES:,} are read; keep less in its {longest} "
+            f"({sizes[longest]:,} bytes)."
+        )
+
+
+def _bytes(value: Any) -> int:
+    return len(strict_json(value).encode("utf-8", "replace"))
 
 
 def finding_of(probe: str) -> str:
@@ -217,9 +250,16 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
         seconds=stored["seconds"],
         when=stored["when"],
         environment=stored["environment"],
+        theme=theme_of(stored),
     )
     check_types(answer, leave=(Table, Witnesses))
     return answer
+
+
+def theme_of(stored: Mapping[str, Any]) -> str:
+    """The theme of a stored answer; of one from before there were themes, where its probe stands today."""
+    theme = stored["theme"] if "theme" in stored else shelf.folder(stored["probe"])
+    return theme if theme in dict(THEMES) else OTHER
 
 
 def witnesses_kept(folder: Path, probe: str) -> tuple[int, int]:
@@ -323,12 +363,13 @@ def read_witnesses(content: bytes) -> Witnesses:
         words = {name: json.loads(about[name]) for name in ("norm", "how")}
     except (SafetensorError, LookupError, TypeError, RecursionError, ValueError) as e:
         raise ValueError(f"the witnesses are no safetensors file of ours: {e}") from e
-    kinds = {"index": "i", "clean": "f", "changed": "f", "label": "i", "said": "i", "radius": "f"}
+    kinds = {"index": "i", "clean": "f", "changed": "f", "label": "if", "said": "if", "radius": "f"}
     n = len(arrays["index"]) if "index" in arrays and arrays["index"].ndim == 1 else -1
     fits = (
         set(arrays) == set(kinds)
-        and all(len(a) == n and a.dtype.kind == kinds[k] for k, a in arrays.items() if a.ndim)
-        and all(arrays[k].ndim == 1 for k in ("label", "said", "radius"))
+        and all(len(a) == n and a.dtype.kind in kinds[k] for k, a in arrays.items() if a.ndim)
+        and arrays["radius"].ndim == 1
+        and all(arrays[k].ndim >= 1 for k in ("label", "said", "clean", "changed"))
         and arrays["clean"].shape == arrays["changed"].shape
         and all(isinstance(w, list) and len(w) == n and all(isinstance(s, str) for s in w) for w in words.values())
         and isinstance(about.get("split"), str)

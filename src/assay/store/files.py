@@ -16,8 +16,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 
@@ -142,11 +143,24 @@ def sweep(folder: Path) -> None:
             continue
         try:
             with open(path, "rb") as f:
-                old = abs(time.time() - os.fstat(f.fileno()).st_mtime) > LEFT_OVER
-                if old and _take(f.fileno()):
+                if _left_over(os.fstat(f.fileno())) and _take(f.fileno()):
                     path.unlink(missing_ok=True)
         except OSError:
             continue
+
+
+def sweep_stub(folder: Path) -> None:
+    """Remove a run's folder that is empty, or holds only what `sweep` removes: its writer was killed at the start."""
+    try:
+        if not folder.is_symlink() and not (folder / "run.json").exists() and _left_over(folder.stat()):
+            sweep(folder)
+            folder.rmdir()  # fails where anything else is in it
+    except OSError:
+        return
+
+
+def _left_over(status: os.stat_result) -> bool:
+    return abs(time.time() - status.st_mtime) > LEFT_OVER
 
 
 # What is read may be a stranger's.
@@ -227,3 +241,22 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """A file, or the files of a folder by their names in it, with the SHA-256 of each, sorted by name."""
+
+    name: str
+    single: bool
+    files: Mapping[str, str]
+    odd: Mapping[str, str]
+    """What is there and cannot be sealed: links, pipes, names that are no text."""
+
+    @property
+    def root(self) -> str:
+        """One digest for all: SHA-256 over the digests, in the order of the names (Model Signing 1.0, sec. 6.5.1)."""
+        return hashlib.sha256(b"".join(map(bytes.fromhex, self.files.values()))).hexdigest()
+
+    def told(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": "file" if self.single else "folder", "sha256_of_digests": self.root}

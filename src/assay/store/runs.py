@@ -9,7 +9,20 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from assay.store.files import first_key, make_folder, naming, new_folder, strict_json, sweep, turn, write_atomically
+from assay.store.files import (
+    first_key,
+    make_folder,
+    naming,
+    new_folder,
+    strict_json,
+    sweep,
+    sweep_stub,
+    turn,
+    write_atomically,
+)
+
+NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._+-]+")
+"""Of a run's folder; other folders beside it are none of ours."""
 
 
 def slug(text: str) -> str:
@@ -26,6 +39,9 @@ def open_run(root: Path, subject: str, key: str, manifest: Mapping[str, Any]) ->
     with naming(root / "run.json"):
         make_folder(root)
     with turn(root):
+        for beside in list(root.glob("*")):
+            if NAME.fullmatch(beside.name):
+                sweep_stub(beside)
         for found in sorted(root.glob("*/run.json"), reverse=True):
             if first_key(root, f"{found.parent.name}/run.json") == key:
                 sweep(found.parent)

@@ -5,23 +5,20 @@ Importing this needs no torch: the command line does it to answer `--help`.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay import shelf
 from assay.data.plain_file import check_plain
 from assay.errors import AssayError
+from assay.subjects import doors
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from assay.subject import Data, Subject
+    from assay.subject import Subject
 
 __all__ = ["Source", "located", "open_subject"]
 
-PICKLED = (".pt", ".pth", ".pkl", ".ckpt", ".bin")
 FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
 
 
@@ -40,6 +37,8 @@ class Source:
     allow_pickle: bool = False
     draws: int | None = None
     """Passes to an answer of a random model, where it does not say so itself."""
+    output: str | None = None
+    """Of a model with several outputs, the one to read."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -55,6 +54,8 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
+        if self.output is not None:
+            words += ["--output", self.output]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
 
@@ -80,157 +81,16 @@ def located(source: Source) -> Path | None:
 
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
-    text, path = source.subject, located(source)
+    from assay.subject import Subject
+    from assay.subjects._assembly import adjusted, assembled
+
+    path = located(source)
     if path is None:
-        return _adjusted(shelf.load("subjects", text).build(), source)
-    kind = path.suffix.lower()
-    if kind == ".py":
-        return _open_script(path, source)
-    if kind == ".safetensors":
-        from assay.subjects._ranker_file import is_ranker, open_ranker
-
-        if is_ranker(path):
-            _refuse(source, "bounds", "mean", "std", "size", "draws")
-            if source.data is None:
-                raise AssayError(
-                    f"{text} is a ranker without data; give --data: a folder of images with a number each."
-                )
-            return open_ranker(path, source.data)
-        raise AssayError(
-            f"{text!r} holds weights, which need code to run; write subject.py: def build(): model = Net(); "
-            f"model.load_state_dict(safetensors.torch.load_file({path.name!r})); return model; give subject.py:build."
-        )
-    if kind in PICKLED:
-        from assay.subjects._pickled import open_pickled
-
-        pickled = open_pickled(path, source.allow_pickle)
-        return _assembled(pickled, _open_data(source, _channels(pickled)), source, name=path.name)
-    if kind == ".pt2":
-        from assay.subjects._exported import open_exported
-
-        exported = open_exported(path, source.allow_pickle)
-        data = _open_data(source, exported.intake.channels)
-        return _assembled(exported, data, source, name=path.name, about=f"{path.name}, a torch.export program.")
-    if kind == ".onnx":
-        from assay.subjects._onnx import open_onnx, with_gradients
-
-        onnx = open_onnx(path)
-        data = _open_data(source, onnx.intake.channels)
-        model, about = with_gradients(onnx, path, data)
-        return _assembled(model, data, source, name=path.name, about=about)
-    raise AssayError(f"{text!r} is no model that can be opened; give {FORMS}.")
-
-
-def _open_script(path: Path, source: Source) -> Subject:
-    """Run the user's function: it returns a Subject, a module and its data, or a module to go with --data."""
-    from torch import nn
-
-    from assay.subject import Subject
-    from assay.subjects._script import call
-
-    text = source.subject
-    made = call(path, text.rpartition(":")[2] if ".py:" in text else "")
-    if isinstance(made, Subject):
-        return _adjusted(made, source)
-    model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if isinstance(model, nn.Module):
-        if data is None or source.data is not None:
-            data = _open_data(source, _channels(model))
-        return _assembled(model, data, source, name=type(model).__name__)
-    what = f"a tuple of {', '.join(type(m).__name__ for m in made)}" if isinstance(made, tuple) else type(made).__name__
-    raise AssayError(f"{text} returned {what}; return an assay.Subject, a pair (nn.Module, data), or an nn.Module.")
-
-
-def _adjusted(subject: Subject, source: Source) -> Subject:
-    """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
-    from assay.subject import check
-
-    _refuse(source, "bounds", "mean", "std")
-    if source.data is not None:
-        subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
-        check(subject)
-    return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
-
-
-def _refuse(source: Source, *options: str) -> None:
-    """Options that say what a model takes, where the subject says so itself."""
-    for option in options:
-        if getattr(source, option) is not None:
-            raise AssayError(
-                f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
-            )
-
-
-def _other_data(subject: Subject, source: Source, path: str) -> Data:
-    """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
-    from assay.data.pairs import Pairs
-    from assay.subject import PAIRS, Classification, Ranking
-    from assay.subjects._ranker_file import open_pairs
-
-    if isinstance(subject.task, Classification):
-        return _open_data(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
-    shape = subject.inputs.shape[1:]  # of one input
-    if isinstance(subject.task, Ranking):
-        _refuse(source, "size")
-        return open_pairs(path, shape, subject.task, subject.name)
-    singles = _open_data(source, shape[0])
-    return Pairs.alike(singles, singles.labels, PAIRS)
-
-
-def _assembled(model: nn.Module, data: Any, source: Source, *, name: str, about: str = "") -> Subject:
-    """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
-    from assay.subject import Subject
-
-    subject = Subject.classifier(
-        model, data, name=name, bounds=source.bounds, mean=source.mean, std=source.std, about=about
-    )
-    return dataclasses.replace(subject, differentiable=_has_gradient(subject), draws=source.draws or 1)
-
-
-def _open_data(source: Source, channels: int | None) -> Data:
-    """The data of the source, encoded images in as many channels as the model takes."""
-    from assay.data.image_folder import ImageFolder
-    from assay.data.open import open_data
-    from assay.data.parquet import Parquet
-    from assay.subject import pixel_bounds
-
-    if source.data is None:
-        raise AssayError(f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet.")
-    size = None if source.size is None else (source.size, source.size)
-    pixels = pixel_bounds(source.bounds)
-    data = open_data(source.data, size, pixels=pixels)
-    if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
-        return open_data(source.data, size, channels, pixels=pixels)
-    return data
-
-
-def _channels(model: nn.Module) -> int | None:
-    """What the first convolution takes."""
-    from torch import nn
-
-    return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-
-
-def _has_gradient(subject: Subject) -> bool:
-    """Whether a gradient comes back from the answer to the input: not through onnxruntime, no_grad or a plain copy."""
-    import numpy as np
-    import torch
-
-    model = subject.model
-    modes = [(m, m.training) for m in model.modules()]
-    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
-    x = subject.data["test"].take(np.arange(1))[0].to(place).requires_grad_()
-    try:
-        for m, _ in modes:
-            m.training = False
-        with torch.enable_grad():
-            out = model(x)
-            return bool(out.requires_grad) and torch.autograd.grad(out.sum(), x, allow_unused=True)[0] is not None
-    except RuntimeError:  # what autograd raises where an operation has no derivative
-        return False
-    finally:
-        for m, mode in modes:
-            m.training = mode
+        return adjusted(shelf.load("subjects", source.subject).build(), source)
+    made = doors.open_file(path, source)
+    if made is None:
+        raise AssayError(f"{source.subject!r} is no model that can be opened; give {FORMS}.")
+    return made if isinstance(made, Subject) else assembled(made, source)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

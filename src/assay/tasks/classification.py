@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, not_finite
+from assay.tasks.task import Task, Trivial, misshapen
 
 
 @dataclass(frozen=True)
@@ -34,34 +34,36 @@ class Classification(Task):
     headline: ClassVar[str] = "accuracy"
     good: ClassVar[str] = "is the label"
     output: ClassVar[str] = "(n, k) logits, one for each class"
+    gives: ClassVar[tuple[str, ...]] = ("classes",)
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise AssayError(f"Classification needs at least 2 classes, got {len(self.classes)}; name each class.")
 
     def wrong_output(self, out: Any, n: int) -> str | None:
-        return _wrong_logits(out, n, len(self.classes), "classes")
+        return misshapen(out, n, len(self.classes), "classes")
 
     def wrong_targets(self, targets: NDArray[Any]) -> str | None:
         if targets.ndim != 1 or targets.dtype.kind not in "iu":
             return f"labels have shape {targets.shape} and dtype {targets.dtype}; give one class index each"
         strange = np.flatnonzero((targets < 0) | (targets >= len(self.classes)))
         if len(strange):
-            return f"label {targets[strange[0]]} of input {strange[0]} is outside 0..{len(self.classes) - 1}"
+            k = len(self.classes)
+            return f"label {targets[strange[0]]} of input {strange[0]} is outside 0..{k - 1} for {k} classes"
         return None
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return self.right(out, target).to(out.dtype)
 
     def margin(self, out: Tensor, target: Tensor) -> Tensor:
-        own = out.gather(1, target[:, None])[:, 0]
-        return own - out.scatter(1, target[:, None], -torch.inf).amax(1)
+        own = target.long()[:, None]
+        return out.gather(1, own)[:, 0] - out.scatter(1, own, -torch.inf).amax(1)
 
     def right(self, out: Tensor, target: Tensor) -> Tensor:
         return (out.argmax(1) == target) & ~out.isnan().any(1)  # of equal logits the first is the answer
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        return torch.nn.functional.cross_entropy(out, target, reduction="none")
+        return torch.nn.functional.cross_entropy(out, target.long(), reduction="none")
 
     def confidence(self, out: Tensor) -> Tensor:
         return out.softmax(1).amax(1)
@@ -101,15 +103,18 @@ class Labels(Task):
             raise AssayError("Labels needs at least one label; name each.")
 
     def wrong_output(self, out: Any, n: int) -> str | None:
-        return _wrong_logits(out, n, len(self.classes), "labels")
+        return misshapen(out, n, len(self.classes), "labels")
 
     def wrong_targets(self, targets: NDArray[Any]) -> str | None:
         if targets.ndim != 2 or targets.shape[1] != len(self.classes):
             return (
                 f"targets have shape {targets.shape}; give a row of {len(self.classes)} zeros and ones for each input"
             )
-        strange = np.flatnonzero(~np.isin(targets, (0, 1)).all(1))
-        return f"the targets of input {strange[0]} are not all 0 or 1" if len(strange) else None
+        strange = np.argwhere(~np.isin(targets, (0, 1)))
+        if not len(strange):
+            return None
+        row, label = strange[0]
+        return f"the label {self.classes[label]!r} of input {row} is {targets[row, label]}, not 0 or 1"
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         said, true = out > 0, target.bool()
@@ -119,8 +124,8 @@ class Labels(Task):
     def margin(self, out: Tensor, target: Tensor) -> Tensor:
         signed = (2 * target.to(out.dtype) - 1) * out
         # a logit of 0 says "no": it is right where the label does not hold
-        edge = torch.where(target.bool() | (out != 0), signed, torch.finfo(out.dtype).tiny)
-        return edge.amin(1)
+        edge = (out == 0) & ~target.bool()
+        return (signed + edge * torch.finfo(out.dtype).tiny).amin(1)
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
         return torch.nn.functional.binary_cross_entropy_with_logits(out, target.to(out.dtype), reduction="none").mean(1)
@@ -151,13 +156,3 @@ class Labels(Task):
         y = np.asarray(targets, dtype=np.int64)
         rarity = np.argsort(np.argsort(y.sum(0), kind="stable"), kind="stable")
         return np.where(y.any(1), np.where(y > 0, rarity, len(rarity)).min(1), len(rarity))
-
-
-def _wrong_logits(out: Any, n: int, k: int, what: str) -> str | None:
-    if not isinstance(out, Tensor):
-        return f"it returned {type(out).__name__}, not a tensor"
-    if out.ndim != 2 or len(out) != n:
-        return f"it returned shape {tuple(out.shape)} for {n} inputs"
-    if out.shape[1] != k:
-        return f"it has {out.shape[1]} outputs for {k} {what}"
-    return not_finite(out)

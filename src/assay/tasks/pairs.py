@@ -26,8 +26,9 @@ class Comparison(Task):
 
     headline: ClassVar[str] = "accuracy"
     good: ClassVar[str] = "is the right one of two"
+    gives: ClassVar[tuple[str, ...]] = ("comparison",)
+    noun: ClassVar[str] = "pair"
 
-    classes: ClassVar[tuple[str, str]]
     tie: float
     """Where the answer turns."""
 
@@ -44,11 +45,13 @@ class Comparison(Task):
             return f"it returned {type(out).__name__}, not a tensor"
         if out.shape != (n,):
             return f"it returned shape {tuple(out.shape)} for {n} pairs"
-        return not_finite(out[:, None]) or self.outside(out)
+        return not_finite(out) or self.outside(out)
 
     def wrong_targets(self, targets: NDArray[Any]) -> str | None:
+        if targets.ndim != 1:
+            return f"targets have shape {targets.shape}; give 0 or 1 for each pair"
         strange = np.flatnonzero(~np.isin(targets, (0, 1)))
-        return f"the target of pair {strange[0]} is not 0 or 1" if len(strange) else None
+        return f"the target of pair {strange[0]} is {targets[strange[0]]}, not 0 or 1" if len(strange) else None
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return self.right(out, target).to(out.dtype)
@@ -94,8 +97,9 @@ class Ranking(Comparison):
     low: float
     high: float
 
-    classes: ClassVar[tuple[str, str]] = ORDER
-    output: ClassVar[str] = "one comparison from 0 to 1 for each pair; end the tail with a sigmoid"
+    classes: ClassVar[tuple[str, ...]] = ORDER  # type: ignore[misc]
+    output: ClassVar[str] = "one comparison from 0 to 1 for each pair (end the tail with a sigmoid)"
+    gives: ClassVar[tuple[str, ...]] = ("comparison", "order")
     tie: ClassVar[float] = 0.5  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -125,7 +129,7 @@ class Similarity(Comparison):
 
     threshold: float
 
-    classes: ClassVar[tuple[str, str]] = LIKENESS
+    classes: ClassVar[tuple[str, ...]] = LIKENESS  # type: ignore[misc]
     output: ClassVar[str] = "one distance of at least 0 for each pair"
 
     def __post_init__(self) -> None:

@@ -6,7 +6,15 @@ With y the target (d numbers), y^ the answer and tau the tolerance of each numbe
     margin  min over the numbers of 1 - |y^ - y| / tau
 
 so that an answer is good enough where every number is within its tolerance. A predicted spread sigma or quantiles q
-do not move the answer: the answer is the mean, or the middle quantile. They are judged by the questions on confidence.
+do not move the answer: the answer is the mean, or the middle quantile. They are judged by the questions on confidence,
+and learnt through the loss: with z = (y - y^) / sigma, in units of tau and averaged over the numbers,
+
+    loss    |y^ - y|^2                                                  of the number alone
+            sigma (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))          with a spread: the CRPS of a normal
+            2 mean over the levels a of max(a (y - q_a), (a - 1) (y - q_a))    of quantiles: the pinball loss
+
+Source: Gneiting and Raftery 2007, doi:10.1198/016214506000001437, section 4.2; Koenker and Bassett 1978,
+doi:10.2307/1913643.
 """
 
 from __future__ import annotations
@@ -17,7 +25,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import erf
 from torch import Tensor
 
 from assay.errors import AssayError
@@ -30,7 +37,7 @@ TOLERATED = 0.5  # of the targets' standard deviation, where nobody says what er
 class Regression(Task):
     """The model returns numbers: (n, d); with a spread (n, 2, d), mean and standard deviation; or (n, q, d) quantiles.
 
-    `names` of the d numbers, `tolerance` of each: the error up to which an answer may be relied on.
+    `names` of the d numbers, `tolerance` of each: an answer whose error is below it may be relied on.
     """
 
     names: tuple[str, ...]
@@ -44,19 +51,17 @@ class Regression(Task):
     output: ClassVar[str] = "(n, d) numbers, (n, 2, d) with a spread, (n, q, d) as quantiles"
 
     def __post_init__(self) -> None:
-        if len(self.names) != len(self.tolerance):
-            raise AssayError(
-                f"Regression of {len(self.names)} numbers has {len(self.tolerance)} tolerances; give one for each."
-            )
+        if not self.names:
+            raise AssayError("Regression needs at least one number; name each.")
+        for what, given in (("tolerances", self.tolerance), ("units", self.units or self.names)):
+            if len(given) != len(self.names):
+                raise AssayError(f"Regression of {len(self.names)} numbers has {len(given)} {what}; give one for each.")
         strange = [t for t in self.tolerance if not 0 < t < float("inf")]
         if strange:
             raise AssayError(f"A tolerance of {strange[0]:g} is no error to allow; give a number above 0.")
         if self.spread and self.quantiles:
             raise AssayError("Regression with a spread and quantiles has two answers to one question; give one.")
-        if self.quantiles and (
-            list(self.quantiles) != sorted(set(self.quantiles)) or not 0 < self.quantiles[0] <= self.quantiles[-1] < 1
-        ):
-            raise AssayError(f"Quantiles {self.quantiles} must rise between 0 and 1; for example 0.1, 0.5, 0.9.")
+        check_levels(self.quantiles)
 
     @classmethod
     def of(cls, targets: NDArray[Any], **told: Any) -> Regression:  # n d
@@ -90,7 +95,7 @@ class Regression(Task):
         if tuple(out.shape) != shape and not (d == 1 and tuple(out.shape) == shape[:-1]):
             return f"it returned shape {tuple(out.shape)} for {n} inputs and {d} numbers"
         if self.spread and bool((out[:, 1] < 0).any()):
-            return "its spread, the second row, is negative for some inputs"
+            return f"its spread, the second row, goes down to {float(out[:, 1].min()):g}, and no spread is negative"
         return not_finite(out)
 
     def wrong_targets(self, targets: NDArray[Any]) -> str | None:
@@ -98,37 +103,34 @@ class Regression(Task):
             return f"targets have dtype {targets.dtype}; give numbers"
         if targets.shape[1:] not in ((len(self.names),), () if len(self.names) == 1 else (len(self.names),)):
             return f"targets have shape {targets.shape}; give {len(self.names)} for each input"
-        bad = np.flatnonzero(~np.isfinite(targets.reshape(len(targets), -1)).all(1))
-        return f"the target of input {bad[0]} is not a number" if len(bad) else None
+        y = targets.reshape(len(targets), len(self.names))
+        bad = np.argwhere(~np.isfinite(y))
+        return f"the target {self.names[bad[0, 1]]!r} of input {bad[0, 0]} is {y[tuple(bad[0])]}" if len(bad) else None
 
     def answer(self, out: Tensor) -> Tensor:  # n *o -> n d
         """The numbers themselves."""
-        if self.wide is None:
-            return out.reshape(len(out), -1)
-        out = out.reshape(len(out), self.wide, -1)
-        if self.spread:
-            return out[:, 0]
-        below = sum(q < 0.5 for q in self.quantiles)
-        if below < len(self.quantiles) and self.quantiles[below] == 0.5:
-            return out[:, below]
-        return out[:, max(0, below - 1) : below + 1].mean(1)
+        out = self._rows(out)
+        return middle(out, self.quantiles) if self.quantiles else out[:, 0]
+
+    def _rows(self, out: Tensor) -> Tensor:  # n *o -> n w d
+        return out.reshape(len(out), self.wide or 1, len(self.names))
 
     def between(self, out: Tensor, share: float) -> tuple[Tensor, Tensor] | None:  # n *o -> n d, n d
         """What the model says the target lies between with this probability, where it says so."""
         if self.spread:
-            out = out.reshape(len(out), 2, -1)
+            out = self._rows(out)
             reach = float(torch.special.ndtri(torch.tensor((1 + share) / 2, dtype=torch.float64)))
             return out[:, 0] - reach * out[:, 1], out[:, 0] + reach * out[:, 1]
         sides = ((1 - share) / 2, (1 + share) / 2)
         if self.quantiles and all(any(abs(q - s) < 1e-9 for q in self.quantiles) for s in sides):
-            out = out.reshape(len(out), len(self.quantiles), -1)
+            out = self._rows(out)
             low, high = (min(range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - s)) for s in sides)
             return out[:, low], out[:, high]
         return None
 
     def _off(self, out: Tensor, target: Tensor) -> Tensor:  # n *o, n *t -> n d
         answer = self.answer(out)
-        return (answer - target.reshape(len(target), -1).to(answer)).abs() / answer.new_tensor(self.tolerance)
+        return (answer - target.reshape(answer.shape).to(answer)).abs() / answer.new_tensor(self.tolerance)
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return (1 - self._off(out, target)).clamp_min(0).mean(1)
@@ -137,14 +139,24 @@ class Regression(Task):
         return (1 - self._off(out, target)).amin(1)
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        return self._off(out, target).square().mean(1)
+        rows, unit = self._rows(out), out.new_tensor(self.tolerance)
+        y = target.reshape(rows[:, 0].shape).to(rows)
+        if self.quantiles:
+            return (pinball(rows, y, self.quantiles) / unit).mean(1)
+        if not self.spread:
+            return ((rows[:, 0] - y) / unit).square().mean(1)
+        sigma = rows[:, 1].clamp_min(1e-6 * unit)  # n d
+        z = (y - rows[:, 0]) / sigma
+        at, density = torch.special.ndtr(z), torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5
+        crps: Tensor = sigma * (z * (2 * at - 1) + 2 * density - torch.pi**-0.5)
+        return (crps / unit).mean(1)
 
     def confidence(self, out: Tensor) -> Tensor | None:
         """The probability that every number is within its tolerance, by the spread that the model states."""
         if not self.spread:
             return None
-        ratio = out.new_tensor(self.tolerance) / out.reshape(len(out), 2, -1)[:, 1].clamp_min(1e-30)
-        return torch.from_numpy(np.asarray(erf((ratio / 2**0.5).double().cpu().numpy()))).prod(1).to(out)
+        ratio = out.new_tensor(self.tolerance) / self._rows(out)[:, 1].clamp_min(1e-30)
+        return torch.erf(ratio / 2**0.5).prod(1)
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         y = np.asarray(targets, dtype=np.float64).reshape(len(targets), -1)
@@ -177,3 +189,24 @@ class Regression(Task):
             else f"{name} {value:.4g}{' ' if unit else ''}{unit}"
             for name, value, unit in zip(self.names, target.reshape(-1).tolist(), units, strict=True)
         )
+
+
+def check_levels(quantiles: tuple[float, ...]) -> None:
+    """Refuse levels that are no quantiles."""
+    if quantiles and (list(quantiles) != sorted(set(quantiles)) or not 0 < quantiles[0] <= quantiles[-1] < 1):
+        raise AssayError(f"Quantiles {quantiles} must rise between 0 and 1; for example 0.1, 0.5, 0.9.")
+
+
+def middle(out: Tensor, quantiles: tuple[float, ...]) -> Tensor:  # n q *d -> n *d
+    """The median, or the mean of the two levels around it."""
+    below = sum(q < 0.5 for q in quantiles)
+    if below < len(quantiles) and quantiles[below] == 0.5:
+        return out[:, below]
+    return out[:, max(0, below - 1) : below + 1].mean(1)
+
+
+def pinball(out: Tensor, y: Tensor, quantiles: tuple[float, ...]) -> Tensor:  # n q *d, n *d -> n *d
+    """Twice the pinball loss, averaged over the levels: of the median alone it is the absolute error."""
+    level = out.new_tensor(quantiles).view(-1, *[1] * (y.ndim - 1))  # q *1
+    over = y[:, None] - out
+    return 2 * torch.maximum(level * over, (level - 1) * over).mean(1)

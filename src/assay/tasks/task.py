@@ -10,12 +10,16 @@ With out_i the model's output for input i and t_i its target, a task gives
 so that a question which needs to know whether an answer is still good, how good it is, or which way is down, is
 written once. An attacked answer of any task is a classifier of two classes with the logits (-m / 2, m / 2).
 
-Third parties put theirs beside ours through the entry point `assay.tasks`.
+Third parties put theirs beside ours through the entry point `assay.tasks`. Whoever wrote it, a task's scores are looked
+at wherever they are used: one that leaves [0, 1] is an error, and an answer that is not a number scores 0 and has no
+margin.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +27,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.errors import SubjectError
+from assay.errors import AssayError, ShapeError, SubjectError
+
+GIVES: Mapping[str, str] = {
+    "classes": "a score for each class",
+    "comparison": "a comparison of two inputs",
+    "order": "which of two inputs has the higher value",
+}
+"""What some questions need of an answer, in words."""
 
 
 class Trivial(NamedTuple):
@@ -42,10 +53,28 @@ class Task(ABC):
     """What an answer is that is good enough to rely on, after "share of inputs whose answer"."""
     output: ClassVar[str]
     """The shape of the output for n inputs and what it is, for errors."""
+    gives: ClassVar[tuple[str, ...]] = ()
+    """What of GIVES its outputs hold."""
+    noun: ClassVar[str] = "input"
+    """What one answer is about."""
+    classes: tuple[str, ...] = ()
+    """What an answer is chosen from, where it is chosen."""
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "score" in vars(cls):
+            cls.score = audited(cls.score)  # type: ignore[method-assign, assignment]
+        if "margin" in vars(cls):
+            cls.margin = numbered(cls.margin)  # type: ignore[method-assign, assignment]
 
     @classmethod
     def name(cls) -> str:
         return cls.__name__
+
+    def lacks(self, needs: Sequence[str]) -> str | None:
+        """What of these needs its answers do not hold, in words, or None."""
+        need = next((n for n in needs if n in GIVES and n not in self.gives), None)
+        return None if need is None else f"it needs {GIVES[need]}, and the subject's task is {self.name()}"
 
     @abstractmethod
     def wrong_output(self, out: Any, n: int) -> str | None:
@@ -77,7 +106,7 @@ class Task(ABC):
 
     @abstractmethod
     def trivial(self, targets: NDArray[Any]) -> Trivial:  # n *t
-        """The best answer for all of these targets at once."""
+        """A plain answer to all of these targets at once."""
 
     @abstractmethod
     def words(self, out: Tensor) -> str:  # *o
@@ -104,18 +133,82 @@ class Task(ABC):
         wrong = self.wrong_output(out, n)
         if wrong is not None:
             raise SubjectError(
-                f"The model was taken for {self.name()}, whose output is {self.output}: {wrong}; mend the model, or "
-                "name its task."
+                f"The model's task is taken to be {self.name()}, whose output is {self.output}, but {wrong}; mend the "
+                "model, or name its task."
             )
         return torch.as_tensor(out)
 
 
+Read = Callable[[Any, Tensor, Tensor], Tensor]  # task, n *o, n *t -> n
+
+
+def audited(score: Read) -> Read:
+    """A task's score, looked at: one number in [0, 1] for each answer, 0 where the answer is not a number."""
+
+    @functools.wraps(score)
+    def looked_at(task: Task, out: Tensor, target: Tensor) -> Tensor:
+        s, n = score(task, out, target), len(out)
+        if not isinstance(s, Tensor) or s.shape != (n,):
+            got = f"shape {tuple(s.shape)}" if isinstance(s, Tensor) else type(s).__name__
+            raise ShapeError(f"The score of {task.name()} gave {got} for {n} answers; return one number for each.")
+        s = s.masked_fill(unsaid(out), 0.0)
+        beyond = torch.nonzero(~((s >= 0) & (s <= 1)))
+        if len(beyond):
+            raise AssayError(
+                f"The score of {task.name()} is {float(s[beyond[0, 0]]):g} for answer {int(beyond[0, 0])}; mend the "
+                "task: scores lie between 0 and 1."
+            )
+        return s
+
+    return looked_at
+
+
+def numbered(margin: Read) -> Read:
+    """A task's margin, NaN where the answer holds something that is not a number, also where it is not read."""
+
+    @functools.wraps(margin)
+    def looked_at(task: Task, out: Tensor, target: Tensor) -> Tensor:
+        return margin(task, out, target).masked_fill(unsaid(out), torch.nan)
+
+    return looked_at
+
+
 def through(value: Tensor, slope: Tensor) -> Tensor:  # n, n -> n
-    """`value`, with the gradient of `slope`: for scores that are counted, and have no gradient of their own."""
-    return slope + (value - slope).detach()
+    """`value` to the bit, with the gradient of `slope`: for scores that are counted, and have none of their own."""
+    return value.detach() + (slope - slope.detach())
+
+
+def above(score: Tensor, enough: float) -> Tensor:  # n -> n
+    """score - enough, and above 0 where the two are equal: what is just enough is enough."""
+    return torch.where(score >= enough, (score - enough).clamp_min(torch.finfo(score.dtype).tiny), score - enough)
+
+
+def unsaid(out: Tensor) -> Tensor:  # n *o -> n bool
+    """Which answers hold something that is not a number."""
+    return out.isnan().flatten(1).any(1) if out.ndim > 1 else out.isnan()
+
+
+def check_enough(enough: float, task: str) -> None:
+    """Refuse a score that is reached always or never."""
+    if not 0 < enough <= 1:
+        raise AssayError(
+            f"{task} with enough={enough:g}; give a score above 0 and up to 1, from which an answer will do."
+        )
+
+
+def misshapen(out: Any, n: int, k: int, what: str, *, axes: int = 2, axis: int = 1) -> str | None:
+    """Why this is no finite tensor of n rows with `axes` axes and one entry on `axis` for each of k, or None."""
+    if not isinstance(out, Tensor):
+        return f"it returned {type(out).__name__}, not a tensor"
+    if out.ndim != axes or len(out) != n:
+        return f"it returned shape {tuple(out.shape)} for {n} inputs"
+    if out.shape[axis] != k:
+        return f"it has {out.shape[axis]} outputs for {k} {what} (name them in the model's order)"
+    return not_finite(out)
 
 
 def not_finite(out: Tensor) -> str | None:  # n *o
     """Which row is not a number, or None."""
-    bad = torch.nonzero(~torch.isfinite(out).flatten(1).all(1))
-    return f"it is NaN or infinite for input {int(bad[0])}" if len(bad) else None
+    finite = torch.isfinite(out)
+    bad = torch.nonzero(~(finite.flatten(1).all(1) if out.ndim > 1 else finite))
+    return f"it returned NaN or infinity for input {int(bad[0])} (check its weights and scaling)" if len(bad) else None

@@ -69,6 +69,21 @@ def test_the_interval_holds_the_error_of_laws_of_other_shapes(law):
     assert held >= 20  # 95 % are nominal; the bound is three deviations below
 
 
+@pytest.mark.parametrize(("right", "wrong"), [(0.995, 0.995), (0.02, 0.004)])
+def test_the_interval_of_a_model_that_is_nearly_always_right_or_wrong_holds_its_error(right, wrong):
+    """Where all outcomes are alike they leave no noise: the interval once began at the value itself, and missed."""
+    held, apart = 0, 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        score = rng.beta(8, 4.5, 200)
+        law = np.where(score > 0.6, right, wrong)
+        found = above_floor(score, rng.random(200) < law, draws=20, seed=seed)
+        held += found.low <= np.abs(law - score).mean() <= found.high
+        apart += found.low < found.value
+    assert held >= 88  # 95 are nominal
+    assert apart == 100
+
+
 def test_an_error_of_the_laws_themselves_is_found_without_bias():
     score = sure(1500)
     angle = np.arcsin(np.sqrt(score)) - 0.2

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.uncertainty import calibration_error, ece, nll
-from assay.methods.uncertainty.under_shift import drift
+from assay.methods.uncertainty.above_floor import above_floor
+from assay.methods.uncertainty.under_shift import drift, drift_above_floor
 from assay.nn.members import log_mean
 
 
@@ -57,6 +58,45 @@ def test_one_condition_agrees_with_calibration_error() -> None:
         assert a == pytest.approx(b, abs=4e-3)
     assert not ours.few
     assert drift(sure[:29], right[:29], np.ones((1, 1))).combined[0].few
+
+
+def together(n: int, m: int, over: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Conditions that an input's answers share some of their luck in; and the mean error that is true of them."""
+    rng = np.random.default_rng(seed)
+    sure = rng.uniform(0.4, 1.0, (n, 1)) - np.linspace(0, 0.2, m) * rng.random((n, m))
+    right = np.where(rng.random((n, m)) < 0.5, rng.random((n, 1)), rng.random((n, m))) < sure - over
+    return sure, right, over
+
+
+def test_above_the_floor_one_condition_is_what_above_floor_says() -> None:
+    for over in (0.0, 0.05, 0.25):
+        sure, right = drawn(400, 1, over=over, seed=3)
+        (ours,) = drift_above_floor(sure, right, [[1.0]], draws=300)
+        other = above_floor(sure[:, 0], right[:, 0], draws=300)
+        assert ours[:6] == pytest.approx(other[:6], abs=0.006)
+    twice = drift_above_floor(np.tile(sure, 2), np.tile(right, 2), [[1.0, 0.0], [0.5, 0.5]], draws=300)
+    assert twice[0] == pytest.approx(twice[1], abs=1e-6)  # inputs are shared: no more is known of them
+    assert twice[0][:6] == pytest.approx(ours[:6], abs=1e-6)
+
+
+def test_above_the_floor_calibrated_conditions_are_near_nothing_and_the_interval_covers_the_truth() -> None:
+    held = {0.0: 0, 0.1: 0, 0.3: 0}
+    for over in held:
+        for seed in range(25):
+            sure, right, true = together(150, 3, over, seed)
+            (found,) = drift_above_floor(sure, right, np.full((1, 3), 1 / 3), draws=20, seed=seed)
+            held[over] += found.low <= true <= found.high
+            assert found.low <= found.value <= found.high
+    assert min(held.values()) >= 21  # of 25; 95 % are nominal
+    assert sum(held.values()) >= 67  # of 75
+
+
+def test_an_error_that_every_answer_shares_keeps_an_interval() -> None:
+    sure = np.random.default_rng(0).beta(8, 4.5, (300, 2))
+    for right in (np.ones_like(sure), np.zeros_like(sure)):
+        (found,) = drift_above_floor(sure, right, [[0.5, 0.5]])
+        assert found.value == pytest.approx(np.abs(right - sure).mean(), abs=0.01)
+        assert 0.005 < found.value - found.low < 0.1
 
 
 def test_the_error_of_calibrated_answers_falls_with_the_number_of_inputs_and_its_interval_holds_zero() -> None:
@@ -126,3 +166,5 @@ def test_bad_input_is_named_in_one_line() -> None:
         drift(sure, right, np.eye(2), bins=0)
     with pytest.raises(AssayError, match="bins=11 .* 10 inputs"):
         drift(sure, right, np.eye(2), bins=11)
+    with pytest.raises(AssayError, match="a weight of -1"):
+        drift_above_floor(sure, right, [[-1.0, 1.0]], bins=5)

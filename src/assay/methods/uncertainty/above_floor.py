@@ -9,7 +9,8 @@ Outcomes are drawn from g_t, the estimator answers V, and with m(e) and sd(e) th
 
     value   the e with m(e) = V on the side that the outcomes lean to; 0 where V is below m(0), the floor
     high    the largest e, on either side, with m(e) - 1.96 sd(e) <= V
-    low     the larger of  V - m(0) - 2.24 sd(value)  and the least e with |mean o - mean s| <= e + 2.24 sd(mean o)
+    low     the larger of  V - m(0) - 2.24 sd(value)  and the least e with |mean o - mean s| <= e + 2.24 sd(mean o);
+            least, because sd falls to 0 where g_t reaches 0 or 1, and a model may be right, or wrong, every time
 
 The square root of the arcsine makes the gap g - s grow as the noise sqrt(s(1-s)) does. Of all gaps of one sign and size
 these are the ones that raise V least (E|x + noise| is convex in x: the least sum has gaps in proportion to the noise),
@@ -48,6 +49,7 @@ from assay.methods.uncertainty.probabilities import Floats, Reals, Support
 
 EITHER = 2.241403  # standard deviations: each of two bounds is passed in 1.25 %
 POINTS = 13  # errors at which outcomes are drawn, on either side
+CLOSER = (0.5, 0.25, 0.1, 0.03)  # steps before the largest error there is, where more are drawn
 TURNS = 257  # angles t at which e(t) is computed
 CELLS = 4_000_000  # numbers in a table of draws
 
@@ -86,23 +88,28 @@ def above_floor(
     score, hit = group.score, group.outcome
     shown = float(estimate(score[None], hit[None], rule, group.support)[0])
     cells = Cells.of(group, rule, n <= WHOLE)
-    sides = [_Side.of(cells, side, shown, draws, seed) for side in (-1.0, 1.0)]
-    lean = float(hit.mean() - score.mean())
+    sides = (_side(cells, -1.0, shown, draws, seed), _side(cells, 1.0, shown, draws, seed))
+    return behind(shown, float(hit.mean() - score.mean()), sides, few=n < FEW)
+
+
+def behind(shown: float, lean: float, sides: tuple[Side, Side], *, few: bool) -> AboveFloor:
+    """The error behind V, where mean o - mean s is `lean`, from laws that are too sure and laws that are not enough."""
     own = sides[int(lean > 0)]
     value = own.reaching(shown, 0)
     spread = float(np.interp(value, own.error, own.spread))
     low = max(0.0, shown - own.floor - EITHER * spread, own.leaning(abs(lean)))
     high = max(low, *(s.reaching(shown, -NORMAL) for s in sides))
-    return AboveFloor(min(max(value, low), high), low, high, own.left, shown, own.floor, n < FEW)
+    return AboveFloor(min(max(value, low), high), low, high, own.left, shown, own.floor, few)
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """What an estimator shows at errors from 0 on, all of one sign."""
 
     error: Floats  # p, rising from 0
     mean: Floats  # p, of V
     spread: Floats  # p, its standard deviation
-    noise: Floats  # p, standard deviation of mean(o)
+    turned: Floats  # t, errors again, closer together
+    noise: Floats  # t, standard deviation of mean(o)
     left: float  # mean over calibrated outcomes of the e with m(e) = V
 
     @property
@@ -110,19 +117,11 @@ class _Side(NamedTuple):
         return float(self.mean[0])
 
     @classmethod
-    def of(cls, cells: Cells, side: float, shown: float, draws: int, seed: int) -> _Side:
-        score, weight = cells.score.astype(np.float64), cells.count / cells.count.sum()
-        turn = np.linspace(0, np.pi / 2, TURNS)
-        size = np.maximum.accumulate([weight @ np.abs(_moved(score, side * t) - score) for t in turn])
-        n = int(cells.count.sum())
-        most = min(1.0, float(size[-1]), shown + 2 / np.sqrt(n))  # beyond, V is larger: sd(mean o) <= 1 / (2 sqrt n)
-        error = np.linspace(0, most, POINTS)
-        rising = np.r_[True, np.diff(size) > 0]
-        chances = [_moved(score, side * t) for t in np.interp(error, size[rising], turn[rising])]
-        tables = np.stack([_shown(cells, g, draws, seed) / n for g in chances])  # p draws
+    def of(cls, error: Floats, tables: Floats, turned: Floats, noise: Floats) -> Side:  # p, p draws, t, t
+        """From the estimates that each error shows."""
         mean = np.maximum.accumulate(tables.mean(1))
-        noise = np.sqrt([weight @ (g * (1 - g)) / n for g in chances])
-        return cls(error, mean, tables.std(1, ddof=1), noise, float(np.interp(tables[0], mean, error).mean()))
+        left = float(np.interp(tables[0], mean, error).mean())
+        return cls(error, mean, tables.std(1, ddof=1), turned, noise, left)
 
     def reaching(self, shown: float, deviations: float) -> float:
         """The largest e with m(e) + deviations * sd(e) <= V; 0 where there is none."""
@@ -130,10 +129,31 @@ class _Side(NamedTuple):
 
     def leaning(self, lean: float) -> float:
         """The least e with |mean o - mean s| <= e + 2.24 sd(mean o)."""
-        return _last(self.error, self.error + EITHER * self.noise - lean)
+        far = self.turned + EITHER * self.noise - lean
+        beyond = np.flatnonzero(far >= 0)
+        if len(beyond) == 0:
+            return float(self.turned[-1])
+        i = int(beyond[0])
+        return 0.0 if i == 0 else float(np.interp(0, far[i - 1 : i + 1], self.turned[i - 1 : i + 1]))
 
 
-def _moved(score: Floats, turn: float) -> Floats:
+def _side(cells: Cells, side: float, shown: float, draws: int, seed: int) -> Side:
+    score, weight = cells.score.astype(np.float64), cells.count / cells.count.sum()
+    turn = np.linspace(0, np.pi / 2, TURNS)
+    laws = [moved(score, side * t) for t in turn]
+    size = np.maximum.accumulate([weight @ np.abs(g - score) for g in laws])
+    n = int(cells.count.sum())
+    most = min(1.0, float(size[-1]), shown + 2 / np.sqrt(n))  # beyond, V is larger: sd(mean o) <= 1 / (2 sqrt n)
+    error = np.linspace(0, most, POINTS)
+    if most == size[-1]:  # all outcomes alike: towards that sd falls to 0 as a square root does
+        error = np.sort(np.r_[error, most - error[1] * np.array(CLOSER)])
+    rising = np.r_[True, np.diff(size) > 0]
+    chances = [moved(score, side * t) for t in np.interp(error, size[rising], turn[rising])]
+    tables = np.stack([_shown(cells, g, draws, seed) / n for g in chances])  # p draws
+    return Side.of(error, tables, size, np.sqrt([weight @ (g * (1 - g)) / n for g in laws]))
+
+
+def moved(score: Floats, turn: float) -> Floats:
     """sin^2(asin sqrt(s) + turn), from 0 to 1."""
     angle = np.clip(np.arcsin(np.sqrt(score)) + turn, 0, np.pi / 2)
     return np.asarray(np.sin(angle) ** 2)

@@ -1,0 +1,119 @@
+"""assay audit: many questions, judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from assay.cli.flat import flat
+from assay.cli.meter import metered
+from assay.cli.options import (
+    DEFAULT_SUBJECT,
+    RUNS,
+    Debug,
+    Guard,
+    Opening,
+    Out,
+    ProbeNames,
+    StandardsFile,
+    SubjectName,
+    Work,
+    opened,
+)
+from assay.cli.place import PLACE, Parent
+from assay.cli.printing import complain, console, say
+
+if TYPE_CHECKING:
+    from assay.audit import Audit
+    from assay.engine.guarded import Limits
+    from assay.jobs.audit.job import Job
+
+
+@flat
+def audit(
+    *,
+    subject: SubjectName = DEFAULT_SUBJECT,
+    opening: Opening,
+    standards: StandardsFile = None,
+    probe: ProbeNames = None,
+    work: Work,
+    out: Out = RUNS,
+    guard: Guard,
+    debug: Debug = False,
+) -> None:
+    """Ask many questions, judge the answers, write a report.
+
+    Ends with 0 if all pass, 1 if any fails, 3 if none fails but some cannot be told, 2 for bad input and where a
+    question broke. A limit of yours on a question that was not asked cannot be told; one that can never apply to the
+    subject is bad input. A run that was stopped goes on where it was.
+
+    Example: assay audit model.pt2 --data images/ --standards assay.toml
+    """
+    from assay.jobs.audit.job import Job
+    from assay.standard import Standards, read_standards
+
+    limits = guard.limits(work.budget)
+    job = Job(
+        source=opening.source(subject),
+        probes=tuple(dict.fromkeys(probe)) if probe else None,
+        standards=read_standards(standards) if standards is not None else Standards(),
+        budget=work.budget,
+        seed=work.seed,
+        device=work.device,
+        debug=debug,
+    )
+    done = conduct(job, limits, out)
+    show(done)
+    raise typer.Exit(done.status)
+
+
+def conduct(job: Job, limits: Limits, out: Path) -> Audit:
+    """Ask what the job wants: in a child where this process guards, else here."""
+    from assay.engine.opening import device_named
+    from assay.jobs.audit import audit
+
+    if isinstance(PLACE.get(), Parent):
+        from assay.jobs.audit.guarded import audit_guarded
+
+        with metered() as meter:
+            return audit_guarded(job, limits, out, meter)
+    count = len(job.plan())  # a name that nobody knows is told before the subject is opened
+    with metered(count) as meter:
+        device, subject = device_named(job.device), opened(job.source, meter)
+        return audit(
+            subject,
+            probes=job.asked(),
+            budget=job.budget,
+            standards=job.standards,
+            seed=job.seed,
+            device=device,
+            out=out,
+            progress=meter.progress,
+            told=meter.told,
+            source=job.source.words(),
+            debug=job.debug,
+            open=job.further(lambda source: opened(source, meter)),
+        )
+
+
+def show(audit: Audit) -> None:
+    """The verdicts as a table, then the alarms, what broke, and last the report's path."""
+    from assay.report.terminal import alarms, verdicts
+
+    to = console()
+    to.print(verdicts(audit))
+    for alarm in alarms(audit):
+        say(to, alarm)
+    for row in audit.rows:
+        if row.answer.status == "does not apply" and row.judgements:
+            complain(f"the limit on {row.answer.probe} was not put to the test: {row.answer.why}")
+    broken: dict[str, list[str]] = {}
+    for row in audit.rows:
+        if row.answer.status == "failed":
+            broken.setdefault(row.answer.why, []).append(row.answer.probe)
+    for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
+        complain(f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not answered: {why}")
+    assert audit.folder is not None  # every audit of the command line is kept
+    typer.echo(audit.folder / "report.html")

@@ -1,0 +1,205 @@
+"""The options of the command line, each declared once, and what the values that were typed stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from assay.errors import AssayError
+
+if TYPE_CHECKING:
+    from assay.cli.meter import Meter
+    from assay.engine.guarded import Limits
+    from assay.run import Run
+    from assay.subject import Subject
+    from assay.subjects import Source
+
+DEFAULT_SUBJECT = "fashion-cnn"
+SubjectName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBJECT",
+        help="A name of `assay subjects`, FILE.py:FUNCTION, a .pt2, an .onnx, or a file of `assay rank`.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
+]
+RUNS = Path("runs")
+StandardsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--standards", metavar="FILE", help="Settings and limits, as TOML; without it each question has its own limit."
+    ),
+]
+ProbeNames = Annotated[
+    list[str] | None,
+    typer.Option("--probe", metavar="NAME", help="Ask only this; may be given again. `assay probes` lists them."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example radius=8/255; may be given again."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `assay audit` named.")]
+
+
+def _debug(ctx: typer.Context, value: bool) -> bool:
+    ctx.meta["debug"] = value
+    return value
+
+
+Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show where an error came from.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """How a subject is opened."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Image folder with one sub-folder per class, .npz, or Parquet with image and label; for a ranker, "
+            "images with numbers as `assay rank` takes them.",
+        ),
+    ] = None
+    bounds: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--bounds",
+            metavar="LOW HIGH",
+            help="What input values lie between, if not 0 and 1; one number for all, or one for each column with "
+            "commas between. 8-bit pixels are brought to it. Radii are shares of this range.",
+        ),
+    ] = None
+    mean: Annotated[
+        str | None, typer.Option("--mean", metavar="M[,M,M]", help="Subtracted from the input, per channel.")
+    ] = None
+    std: Annotated[
+        str | None, typer.Option("--std", metavar="S[,S,S]", help="What the input is then divided by, per channel.")
+    ] = None
+    size: Annotated[
+        int | None, typer.Option("--size", metavar="N", help="Scale the images of --data to N by N, their centre.")
+    ] = None
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", metavar="N", help="The model is random: its answer is the mean of N passes."),
+    ] = None
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")
+    ] = False
+
+    def source(self, subject: str) -> Source:
+        from assay.subjects import Source
+
+        return Source(
+            subject=subject,
+            data=self.data,
+            bounds=None if self.bounds is None else (_bound(self.bounds[0]), _bound(self.bounds[1])),
+            mean=None if self.mean is None else _numbers("--mean", self.mean),
+            std=None if self.std is None else _numbers("--std", self.std),
+            size=self.size,
+            allow_pickle=self.allow_pickle,
+            draws=self.draws,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How much is done, and where."""
+
+    budget: Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")] = "quick"
+    seed: Seed = 0
+    device: Device = "cpu"
+
+    def run(self, meter: Meter, debug: bool) -> Run:
+        from assay.engine.local import ThisProcess
+        from assay.engine.opening import device_named
+        from assay.run import Run, budget
+
+        return Run(
+            engine=ThisProcess(),
+            budget=budget(self.budget),
+            seed=self.seed,
+            device=device_named(self.device),
+            progress=meter.progress,
+            debug=debug,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """What the process with the model in it may take and touch."""
+
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="The most that one question may take, and opening the model; of other work, the most between two "
+            "signs of progress. [default: 1800, 14400 for standard, 172800 for full]",
+        ),
+    ] = None
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            "--memory",
+            metavar="GB",
+            help="The most that the model's process, and what it starts, may hold in main memory (not a GPU's); Linux "
+            "only. [default: 90 % of what there is]",
+        ),
+    ] = None
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox/--no-sandbox",
+            help="Run the model without network, without writing outside the run, without reading outside its folder, "
+            "its data and the interpreter, as far as this system can.",
+        ),
+    ] = True
+
+    def limits(self, budget: str) -> Limits:
+        from assay.engine.guarded import Limits
+        from assay.run import budget as budget_named
+
+        return Limits.of(budget_named(budget).name, self.timeout, self.memory, self.sandbox)
+
+
+def opened(source: Source, meter: Meter) -> Subject:
+    from assay.engine.opening import opened
+
+    meter.doing(f"opening {source.subject}")
+    return opened(source)
+
+
+def pairs(settings: Sequence[str] | None) -> dict[str, str]:
+    """What was given with --set."""
+    found = {}
+    for given in settings or ():
+        name, equals, value = given.partition("=")
+        if not equals or not name:
+            raise AssayError(f"--set {given!r} is not NAME=VALUE; write for example --set radius=8/255.")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _bound(text: str) -> float | tuple[float, ...]:
+    numbers = _numbers("--bounds", text)
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise AssayError(f"{option} {text!r} is not a list of numbers; write it like {option} 0.5,0.5,0.5.")
+    return numbers

@@ -1,0 +1,270 @@
+"""Ask a subject many questions, keep the answers as they come, judge them, conclude.
+
+An audit has two sides. `Asker` needs the model; `Record` needs neither it nor torch. Here both are in one process; in
+`guarded` they are two. Importing this needs no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay import shelf, store
+from assay.audit import Audit, Described, Judged, Question, describe, judgements
+from assay.errors import AssayError
+from assay.finding import Alarm
+from assay.probe import Answer, Probe, configure, put
+from assay.report import write
+from assay.run import Engine, Progress, Run, environment, silent
+from assay.run import budget as budget_named
+from assay.standard import Judgement, Standards, read_standards
+
+if TYPE_CHECKING:
+    from assay.subject import Subject
+
+
+def questions(wanted: Sequence[str | Probe] | None, standards: Standards) -> list[Probe]:
+    """The probes to ask, with the settings that the standards give; every name in them must be on the shelf."""
+    on_shelf = shelf.names("probes")
+    for name in (*standards.settings, *standards.limits):
+        shelf.load("probes", name)  # an unknown name is an error that says what is near
+    asked: list[Probe] = []
+    for probe in wanted if wanted is not None else on_shelf:
+        asked.append(
+            probe
+            if isinstance(probe, Probe)
+            else configure(shelf.load("probes", probe), standards.settings.get(probe, {}))
+        )
+    if not asked:
+        raise AssayError("An audit of no probes answers nothing; name at least one, or leave the list out for all.")
+    return asked
+
+
+class Planned(NamedTuple):
+    probe: Probe
+    question: Question
+
+
+def plan(wanted: Sequence[str | Probe] | None, standards: Standards, budget: str) -> list[Planned]:
+    """What an audit asks, in order, and at the end what it should have asked by the standards and does not."""
+    asked = questions(wanted, standards)
+    planned = []
+    for probe in asked:
+        long = wanted is None and budget == "quick" and not probe.in_quick
+        left_out = f"it takes long: --budget standard asks it, and so does --probe {probe.name()}" if long else None
+        planned.append(Planned(probe, Question.of(probe, left_out)))
+    named = {probe.name() for probe in asked}
+    for name, limits in standards.limits.items():
+        if limits and name not in named:
+            left_out = f"it has a limit, but is not among the questions named: --probe {name} asks it too"
+            probe = configure(shelf.load("probes", name), standards.settings.get(name, {}))
+            planned.append(Planned(probe, Question.of(probe, left_out, named=False)))
+    return planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What is known once the subject is open and before anything was asked."""
+
+    subject: Described
+    alarms: tuple[Alarm, ...]
+    keys: tuple[str, ...]
+    """Of each question, in the order of the plan."""
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Begun:
+        alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
+        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]))
+
+
+class Asker:
+    """The side of an audit that needs the model: it lets the subject in, makes the keys, and puts one question a time.
+
+    A limit on a question that can never apply to this subject is an error: the standards are wrong.
+    """
+
+    def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+        from assay.data.digest import reading
+        from assay.door import admit
+        from assay.subject import check
+
+        check(subject)
+        self.subject, alarms = admit(subject)
+        self.planned, self.run = planned, run
+        for probe, _ in planned:
+            reason = probe.why_not(self.subject) if standards.limits.get(probe.name()) else None
+            if reason is not None:
+                raise AssayError(
+                    f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
+                    f"of the standards."
+                )
+        with reading(run.progress):
+            fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
+            described = describe(self.subject, fingerprint)
+        self.begun = Begun(
+            subject=described,
+            alarms=alarms,
+            keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
+        )
+
+    def put(self, place: int) -> Answer:
+        probe, question = self.planned[place]
+        return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+
+
+class Record:
+    """The side of an audit that needs no model and no torch: it keeps the answers as they come, judges them, concludes.
+
+    With `out`, the run is written below that folder as it goes. `told` hears of each answer, and whether it was asked
+    now.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Question],
+        begun: Begun,
+        *,
+        standards: Standards,
+        budget: str,
+        seed: int,
+        device: str,
+        out: Path | None,
+        told: Callable[[Judged, bool], None] = lambda row, asked: None,
+        source: tuple[str, ...] = (),
+    ) -> None:
+        self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
+        self.budget, self.seed, self.device, self.source = budget_named(budget), seed, device, source
+        self.rows: dict[int, Judged] = {}
+        self.folder: Path | None = None
+        if out is not None:
+            named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
+            key = blake2b(" ".join(k for _, k in named).encode(), digest_size=16).hexdigest()
+            manifest = {
+                "subject": begun.subject.name,
+                "source": list(source),
+                "budget": budget,
+                "seed": seed,
+                "probes": [probe for probe, _ in named],
+            }
+            self.folder = store.open_run(out, begun.subject.name, key, manifest)
+
+    def knows(self, place: int) -> bool:
+        """Whether this question has its answer, here or from before."""
+        question = self.asked[place]
+        if place not in self.rows and self.folder is not None and question.named:
+            key = self.begun.keys[place]
+            answer = store.find_answer(self.folder.parent, self.folder, question.probe, key)
+            if answer is not None:
+                self._enter(place, answer, asked=False)
+        return place in self.rows
+
+    def take(self, place: int, answer: Answer) -> None:
+        """Keep and judge an answer that was given now."""
+        if self.folder is not None and self.asked[place].left_out is None:
+            try:
+                store.save_answer(self.folder, answer)
+            except store.TooLarge as e:
+                broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
+                answer = dataclasses.replace(broken, environment=answer.environment)
+                store.save_answer(self.folder, answer)
+        self._enter(place, answer, asked=True)
+
+    def _enter(self, place: int, answer: Answer, asked: bool) -> None:
+        question = self.asked[place]
+        row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
+        self.rows[place] = row
+        if question.named:
+            self.told(row, asked)
+
+    def conclude(self, surroundings: Mapping[str, str] | None = None) -> Audit:
+        """The audit, written to its folder, of a record in which every question has its answer.
+
+        `surroundings` are those in which it was asked, where that was not this process.
+        """
+        done = Audit(
+            subject=self.begun.subject,
+            rows=tuple(self.rows[place] for place in range(len(self.asked))),
+            budget=dataclasses.asdict(self.budget),
+            seed=self.seed,
+            device=self.device,
+            alarms=self.begun.alarms,
+            environment=surroundings or environment(self.device),
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            source=self.source,
+            folder=self.folder,
+        )
+        if self.folder is not None:
+            write(done, self.folder)
+        return done
+
+
+def audit(
+    subject: Subject,
+    *,
+    probes: Sequence[str | Probe] | None = None,
+    budget: str = "quick",
+    standards: str | Path | Standards | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    told: Callable[[Judged, bool], None] = lambda row, asked: None,
+    source: tuple[str, ...] = (),
+    debug: bool = False,
+    open: Callable[[str], Subject] | None = None,
+) -> Audit:
+    """Ask a subject many questions and judge the answers, all in this process.
+
+    With `out`, the run is written below that folder as it goes, and an audit that was begun there goes on where it
+    was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
+    each answer, and whether it was asked now.
+
+    A limit of the user's that was not put to the test cannot be told: where its question was left out, by `probes` or
+    by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
+    standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
+
+    `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
+    """
+    from assay.engine.local import ThisProcess
+
+    if not isinstance(standards, Standards):
+        standards = read_standards(Path(standards)) if standards is not None else Standards()
+    planned = plan(probes, standards, budget)
+    run = Run(
+        engine=engine or ThisProcess(),
+        budget=budget_named(budget),
+        seed=seed,
+        device=device,
+        progress=progress,
+        debug=debug,
+        open=open,
+    )
+    asker = Asker(subject, planned, run, standards)
+    record = Record(
+        [question for _, question in planned],
+        asker.begun,
+        standards=standards,
+        budget=budget,
+        seed=seed,
+        device=device,
+        out=None if out is None else Path(out),
+        told=told,
+        source=source,
+    )
+    for place in range(len(planned)):
+        if not record.knows(place):
+            record.take(place, asker.put(place))
+    return record.conclude()
+
+
+def _judgements(
+    question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
+) -> tuple[Judgement, ...]:
+    own = () if answer.finding is None else question.own
+    return judgements(answer, standards.limits.get(question.probe, own), alarms)

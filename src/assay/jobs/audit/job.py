@@ -1,0 +1,104 @@
+"""Job: what is asked of which subject, in words and numbers that another process can read. Needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay import shelf
+from assay.errors import AssayError
+from assay.jobs.audit import Planned, plan
+from assay.probe import Probe, configure
+from assay.standard import Standard, Standards
+from assay.subjects import Source
+
+if TYPE_CHECKING:
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """As it was typed on the command line, standards read."""
+
+    source: Source
+    probes: tuple[str, ...] | None = None
+    """None: all that there are."""
+    settings: Mapping[str, str] | None = None
+    """Of the one probe, as they were typed; the subjects that they name may then run their code."""
+    standards: Standards = field(default_factory=Standards)
+    budget: str = "quick"
+    seed: int = 0
+    device: str = "cpu"
+    debug: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Job:
+        limits = {n: tuple(Standard(**s) for s in some) for n, some in told["standards"]["limits"].items()}
+        return cls(
+            **{
+                **told,
+                "source": Source(**{name: _tuples(value) for name, value in told["source"].items()}),
+                "probes": _tuples(told["probes"]),
+                "standards": Standards(limits=limits, settings=told["standards"]["settings"]),
+            }
+        )
+
+    def asked(self) -> Sequence[str | Probe] | None:
+        """The probes, as `audit` takes them."""
+        if self.probes is None or self.settings is None:
+            return self.probes
+        return [configure(shelf.load("probes", name), self.settings) for name in self.probes]
+
+    def plan(self) -> list[Planned]:
+        """What is asked, with the probes' code; an unknown name or setting is told before a subject is opened."""
+        return plan(self.asked(), self.standards, self.budget)
+
+    def further(self, open: Callable[[Source], Subject]) -> Callable[[str], Subject]:
+        """Opens the further subjects that settings name, each once: those that were typed, and the bundled ones."""
+        typed = {part for value in (self.settings or {}).values() for part in value.split(",")}
+
+        @cache
+        def opened(name: str) -> Subject:
+            if name in shelf.names("subjects"):
+                return open(Source(name))
+            if name not in typed:
+                raise AssayError(
+                    f"The model {name!r} is named in a file; its code runs only if you type it: assay ask PROBE --set "
+                    f"others={name}."
+                )
+            return open(dataclasses.replace(self.source, subject=name, draws=None))
+
+        return opened
+
+    def reads(self) -> list[Path]:
+        """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
+        words = [self.source.subject, self.source.data or ""]
+        words += [part for value in (self.settings or {}).values() for part in value.split(",")]
+        return named_paths(words)
+
+
+def named_paths(words: Sequence[str]) -> list[Path]:
+    """The files and folders among these words, of a model the folder that it lies in: its weights may lie beside it.
+
+    Where ASSAY_DATA names a folder, that too.
+    """
+    paths = []
+    for word in (*words, os.environ.get("ASSAY_DATA", "")):
+        path = Path(word.rpartition(":")[0] if ".py:" in word else word)
+        if word and path.exists():
+            model = path.suffix.lower() in (".py", ".pt2", ".onnx", ".pt", ".pth", ".pkl", ".ckpt", ".bin")
+            paths.append(path.resolve().parent if model else path.resolve())
+    return paths
+
+
+def _tuples(value: Any) -> Any:
+    """What JSON made lists of, as it was."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,320 @@
+"""Cure: audit a subject, apply a remedy, audit what came of it, and compare.
+
+    runs/cure-<subject>+<remedy>-<key>/
+      cure.html  cure.json  weights.safetensors
+    runs/control-<subject>+<remedy>-<key>/
+      weights.safetensors
+
+A remedy that trains anew is compared with its control: a training with the same schedule, data and seed and without the
+remedy, so that what more or less training does is not put down to the remedy. One that keeps part of the test data for
+itself is compared on what it leaves, before and after. The weights of both are kept under a key of subject, remedy,
+settings, seed and budget: a cure that was killed goes on without training again, and remedies with the same control
+train it once. They are believed only if the subject they make has the fingerprint that was stored with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay import code, shelf, store
+from assay.audit import Audit, Change, Judged, open_audit
+from assay.errors import AssayError
+from assay.jobs.audit import audit
+from assay.jobs.compare import compare, paired_difference
+from assay.probe import Probe, configure, undisturbed
+from assay.remedy import Remedy
+from assay.report.diff import outcome, render_diff
+from assay.run import Engine, Progress, Run, silent
+from assay.run import budget as budget_named
+from assay.standard import Standards, read_standards
+
+if TYPE_CHECKING:
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cure:
+    """The same questions asked before and after, what changed, and where the page and the cured weights are.
+
+    `changes` are what the remedy did: from its control, where it has one, else from before, to after. `since_before`
+    goes from before to after in any case. `notes` say what a reader must know to believe them, the outcome first.
+    """
+
+    before: Audit
+    control: Audit | None
+    after: Audit
+    changes: tuple[Change, ...]
+    since_before: tuple[Change, ...]
+    notes: tuple[str, ...]
+    price: str
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "cure.html"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.safetensors"
+
+    @property
+    def status(self) -> int:
+        """2 where a question broke, else 0: a cure judges no subject."""
+        asked = (self.before, self.after, *((self.control,) if self.control else ()))
+        return 2 if 2 in [each.status for each in asked] else 0
+
+    def to_json(self) -> dict[str, Any]:
+        folders = {"before": self.before, "control": self.control, "after": self.after}
+        return {
+            "format": store.FORMAT,
+            "audits": {
+                k: a and {"subject": a.subject.name, "run": a.folder and a.folder.name} for k, a in folders.items()
+            },
+            "compared_with": "control" if self.control else "before",
+            "notes": list(self.notes),
+            "price": self.price,
+            "changes": [dataclasses.asdict(c) for c in self.changes],
+            "since_before": [dataclasses.asdict(c) for c in self.since_before],
+        }
+
+
+def cure(
+    remedy: str | Remedy,
+    subject: Subject,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    probes: Sequence[str | Probe] | None = None,
+    budget: str = "quick",
+    standards: str | Path | Standards | None = None,
+    control: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
+    out: str | Path = "runs",
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    told: Callable[[Judged, bool], None] = lambda row, asked: None,
+    source: tuple[str, ...] = (),
+    debug: bool = False,
+) -> Cure:
+    """Audit `subject`, apply the remedy, audit again; `settings` are those of a remedy that is given by name.
+
+    `control=False` spares the plain training that a remedy which trains anew is compared with.
+    """
+    from assay.door import admit
+    from assay.engine.local import ThisProcess
+
+    subject = admit(subject).subject  # what is cured is what is audited
+    if not isinstance(standards, Standards):
+        standards = read_standards(Path(standards)) if standards is not None else Standards()
+    kind: type[Remedy] = type(remedy) if isinstance(remedy, Remedy) else shelf.load("remedies", remedy)
+    chosen = remedy if isinstance(remedy, Remedy) else configure(kind, settings or {})
+    reason = chosen.why_not(subject)
+    if reason is not None:
+        raise AssayError(f"The remedy {chosen.name()!r} cannot be applied to {subject.name!r}: {reason}.")
+    run = Run(
+        engine=engine or ThisProcess(),
+        budget=budget_named(budget),
+        seed=seed,
+        device=device,
+        progress=progress,
+        debug=debug,
+    )
+
+    def asked(of: Subject, named: tuple[str, ...]) -> Audit:
+        done = audit(
+            of,
+            probes=probes,
+            budget=budget,
+            standards=standards,
+            seed=seed,
+            device=device,
+            out=out,
+            engine=engine,
+            progress=progress,
+            told=told,
+            source=named,
+            debug=debug,
+        )
+        assert done.folder is not None  # it has an `out`
+        return open_audit(done.folder, whole=True)  # a paired comparison needs the samples of resumed answers too
+
+    def made(by: Remedy, folder: Path) -> tuple[Subject, float]:
+        key = _key(by, prints, run)
+        kept = _stored(folder / "weights.safetensors", key, subject, by)
+        if kept is not None:
+            return kept
+        start = time.perf_counter()
+        cured = by.apply(subject, run)
+        seconds = time.perf_counter() - start
+        _keep(folder / "weights.safetensors", key, cured, seconds)
+        return cured, seconds
+
+    def place(by: Remedy, kind: str) -> Path:
+        return Path(out) / f"{kind}-{store.slug(subject.name)}+{by.name()}-{_key(by, prints, run)[:8]}"
+
+    prints = f"{subject.fingerprint()} {subject.behaviour()}"
+    chosen = chosen.settled(subject)
+    given, notes = _on_the_same_inputs(subject, chosen.frame(subject))
+    before = asked(given, source if given is subject else ())
+    folder = place(chosen, "cure")
+    cured, seconds = made(chosen, folder)
+    plain = chosen.control()
+    beside = None
+    if plain is not None and control:
+        retrained, _ = made(plain, place(plain, "control"))
+        retrained = replace(retrained, data=given.data)
+        beside = asked(retrained, ())
+        notes += (_schedule(plain, chosen), *_undertrained(given, retrained, plain, run))
+    elif plain is not None:
+        notes += (
+            f"No control was made: {chosen.name()} trains anew, and what that alone does is part of the difference.",
+        )
+    price = _price(chosen, subject, cured, seconds, run)
+    after = asked(cured, ())
+    changes = compare(beside or before, after)
+    done = Cure(
+        before=before,
+        control=beside,
+        after=after,
+        changes=changes,
+        since_before=compare(before, after),
+        notes=(outcome(chosen.name(), changes), *notes, *chosen.remarks(cured, run)),
+        price=price,
+        folder=folder,
+    )
+    page = render_diff(
+        before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes
+    )
+    store.write_atomically(folder / "cure.json", json.dumps(done.to_json(), indent=1, allow_nan=False))
+    store.write_atomically(folder / "cure.html", page)
+    return done
+
+
+def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tuple[str, ...]]:
+    """The subject with the data that the cured one will be asked about, and a note where those are not its own."""
+    prints = [{name: split.fingerprint() for name, split in each.data.items()} for each in (subject, frame)]
+    if prints[0] == prints[1]:
+        return subject, ()
+    left = len(frame.data["test"])
+    note = "The remedy keeps a split of the data for itself; before and after are asked without it."
+    if prints[0]["test"] != prints[1]["test"]:
+        note = (
+            f"The remedy keeps {len(subject.data['test']) - left:,} of the {len(subject.data['test']):,} test inputs "
+            f"for itself; before and after are both asked about the {left:,} others, so that they pair."
+        )
+    return replace(subject, data=frame.data), (note,)
+
+
+def _schedule(plain: Remedy, chosen: Remedy) -> str:
+    with_ = ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in plain.settings().items()
+    )
+    return (
+        f"The control is a {plain.name().replace('-', ' ')} with the same data, seed and schedule ({with_}); what "
+        f"{chosen.name()} did is the difference from it, not from before."
+    )
+
+
+def _undertrained(subject: Subject, retrained: Subject, plain: Remedy, run: Run) -> tuple[str, ...]:
+    """Whether the control is clearly right less often than the subject that it was made of."""
+    test = subject.data["test"]
+    right = []
+    for each in (subject, retrained):
+        with undisturbed(each.model, run):
+            said, y = run.predict(each, "test", run.pick(test), "answers of the control")
+        right.append((said.argmax(1) == y).astype(float))
+    difference, _, high = paired_difference(*right)
+    if high >= 0:
+        return ()
+    return (
+        f"The schedule undertrains: the control is right on {100 * right[1].mean():.1f} % of {len(right[0]):,} inputs, "
+        f"the subject on {100 * right[0].mean():.1f} % ({100 * difference:+.1f} points). The remedy may look better "
+        f"than it is, or worse; train longer ({_longer(plain)}).",
+    )
+
+
+def _longer(plain: Remedy) -> str:
+    epochs = plain.settings().get("epochs")
+    return f"--set epochs={3 * epochs}" if isinstance(epochs, int) else "more epochs"
+
+
+def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run: Run) -> str:
+    """What the cure costs: by its settings, and as measured here."""
+    passes = [_pass_seconds(each, run) for each in (subject, cured)]
+    stated = remedy.cost()
+    words = (
+        ""
+        if stated is None
+        else f"By its settings {remedy.name()} takes {stated.training:.3g} times the plain training and "
+        f"{stated.inference:.3g} times the plain answer. "
+    )
+    return f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long."
+
+
+def _pass_seconds(subject: Subject, run: Run) -> float:
+    """Seconds of one answer to a batch: the median of five, after one that does not count."""
+    import numpy as np
+    import torch
+
+    subject.model.to(run.device)
+    x, _ = subject.data["test"].take(np.arange(min(256, len(subject.data["test"]))))
+    x = x.to(run.device)
+    taken = []
+    for _ in range(6):
+        start = time.perf_counter()
+        subject.predict(x)
+        if torch.device(run.device).type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+def _key(remedy: Remedy, prints: str, run: Run) -> str:
+    """What makes two cures the same, in the way of `Probe.key`; `prints` are the subject's."""
+    made_by = code.behind(type(remedy), type(run), type(run.engine))
+    kind = run.device.partition(":")[0]
+    parts = [prints, remedy.name(), made_by, remedy.settings(), run.seed, kind, dataclasses.asdict(run.budget)]
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _keep(path: Path, key: str, cured: Subject, seconds: float) -> None:
+    from safetensors.torch import save
+
+    state = {name: t.detach().cpu().clone().contiguous() for name, t in cured.model.state_dict().items()}
+    about = {"key": key, "fingerprint": cured.fingerprint(), "seconds": repr(seconds)}
+    store.write_atomically(path, save(state, metadata=about))
+
+
+def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> tuple[Subject, float] | None:
+    """The cured subject of an earlier run and how long it took, or None where it must be made anew.
+
+    The weights go into the remedy's `frame`; the fingerprint, which covers code and layers too, says whether it is the
+    subject that was stored.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as f:
+            about = f.metadata() or {}
+            state = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118  (not a mapping)
+    except (OSError, SafetensorError) as e:
+        raise AssayError(f"Cannot read the cured weights {str(path)!r}: {e}; delete that file and cure again.") from e
+    if about.get("key") != key:
+        return None
+    cured = remedy.frame(subject)
+    try:
+        cured.model.load_state_dict(state)
+    except RuntimeError:
+        return None
+    return (cured, float(about.get("seconds", "nan"))) if cured.fingerprint() == about.get("fingerprint") else None

@@ -1,0 +1,393 @@
+"""How much has to change before each input breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from assay.errors import AssayError
+from assay.finding import (
+    Alarm,
+    Beside,
+    Curve,
+    Exhibit,
+    Finding,
+    Gallery,
+    Histogram,
+    Line,
+    Measure,
+    Table,
+    Witnesses,
+    share,
+)
+from assay.methods.attack.attacked import Attacked, sparing
+from assay.methods.attack.ball import Norm
+from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.chance import answers, chance
+from assay.methods.attack.hop_skip_jump import hop_skip_jump
+from assay.methods.attack.magnitude_margin import magnitude_margin
+from assay.methods.attack.minimal_norm import DUAL, minimal_norm
+from assay.probe import Probe
+from assay.run import KEPT_BYTES
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+NORMS: tuple[Norm, ...] = ("linf", "l2", "l1", "l0")
+BLIND: tuple[Norm, ...] = ("linf", "l2")
+"""The norms that an attacker without gradients can search in here."""
+EACH = 3  # inputs for each step of the budget: the search is run once per norm
+ROUNDS = 5  # of Carlini and Wagner's search for the smallest c that breaks
+QUESTIONS = 50  # for each step of the budget, where there are no gradients
+LETTERS = {"linf": "l∞", "l2": "l2", "l1": "l1", "l0": "l0"}
+
+
+@dataclass(frozen=True)
+class DistanceToFailure(Probe):
+    """How small a change breaks it, input by input?
+
+    The size is the largest change of any value (l_inf), the Euclidean length (l2), the sum (l1), and the number of
+    values that change (l0), in shares of the range. What the gradient at the input promises stands beside it.
+    Of a random model it is the change after which most fresh answers are wrong. `attack` carlini-wagner searches so in
+    l2, the other norms as ever; `c` are trade-offs for curves of its accuracy and its distortion, as c=0.01,0.1,1,10.
+    """
+
+    steps: int | None = None
+    inputs: int | None = None
+    attack: Literal["minimal-norm", "carlini-wagner"] = "minimal-norm"
+    c: tuple[float, ...] = ()
+
+    in_shares: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the smallest change); Wang & Loog, CVPR 2022, arXiv:2203.12693 "
+        "(to first order); Chen, Jordan & Wainwright, S&P 2020, arXiv:1904.02144 (without gradients)"
+    )
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.03),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(1, "steps", "inputs")
+        if any(not 0 <= c < float("inf") for c in self.c):
+            raise AssayError(f"The setting c={self.c} of {self.name()!r} holds trade-offs, numbers of at least 0.")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        steps = self.steps or run.budget.steps
+        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        norms = NORMS if subject.differentiable else BLIND
+        found = {
+            norm: run.map(
+                partial(self._search, subject, norm, steps),
+                subject,
+                "test",
+                index,
+                f"smallest change, {norm}",
+                few={"changed": "fell"},
+                room=KEPT_BYTES // len(norms),
+            )
+            for norm in norms
+        }
+        label = np.asarray(found["linf"]["label"], dtype=np.int64)
+        size = {norm: np.asarray(rows["size"], dtype=np.float64) for norm, rows in found.items()}
+        first = {n: np.asarray(found[n]["first"], dtype=np.float64) for n in norms if "first" in found[n]}
+        measures = [self._median(subject, norm, size[norm], first.get(norm), run.seed) for norm in norms]
+        ratio = np.asarray(found["linf"]["ratio"], dtype=np.float64) if "ratio" in found["linf"] else None
+        if ratio is not None:
+            measures.append(_ratio(ratio, run.seed))
+        measures += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
+        right = size["linf"] > 0
+        witnesses = _witnesses(subject, found, index, label)
+        typical = measures[0].value
+        return Finding(
+            says=(
+                "For half of the inputs no change was found that breaks them."
+                if typical is None
+                else f"Half of the inputs break when each value may change by {subject.inputs.size(typical)}; "
+                f"{share(int((~right).sum()), len(right))} are wrong as they are."
+            ),
+            measures=tuple(measures),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    **{f"smallest {n}": np.where(np.isfinite(s), s, np.nan) for n, s in size.items()},
+                    **({"ratio": np.where(np.isfinite(ratio), ratio, np.nan)} if ratio is not None else {}),
+                    **{f"first order {n}": np.where(np.isfinite(f), f, np.nan) for n, f in first.items()},
+                },
+            ),
+            views=(
+                *(_curve(subject, norm, size[norm], first.get(norm)) for norm in norms),
+                *([_histogram(ratio)] if ratio is not None and np.isfinite(ratio).any() else []),
+                *self._against_c(subject, run, steps, index),
+                *_pictures(subject, witnesses, index, size["linf"], run.budget.shown),
+            ),
+            alarms=(*_alarms(subject, size, measures), *_sick(found, measures)),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _search(self, subject: Subject, norm: Norm, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+        """The smallest change found for each input: 0 where it is wrong already, infinity where there is none."""
+        bounds = (subject.inputs.low, subject.inputs.high)
+        draws, count = subject.draws, answers(subject.draws)
+        clean = chance(subject.single, shard.x, shard.y, draws=draws)
+        said, sick = clean.said, clean.sick
+        size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
+        changed = shard.x.clone()
+
+        def search(rows: Tensor) -> Attacked:
+            x, y = shard.x[rows], shard.y[rows]
+            if not subject.differentiable:
+                assert norm in BLIND
+                return hop_skip_jump(
+                    subject.predict,
+                    x,
+                    y,
+                    norm="linf" if norm == "linf" else "l2",
+                    queries=QUESTIONS * steps,
+                    random=draws > 1,
+                    bounds=bounds,
+                    rng=shard.rng,
+                )
+            if norm == "l2" and self.attack == "carlini-wagner":
+                return carlini_wagner(subject.model, x, y, search=ROUNDS, steps=steps, eot=draws, bounds=bounds)
+            return minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=draws, bounds=bounds)
+
+        for rows, got in sparing(search, (size > 0).nonzero()[:, 0], sick):
+            fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+            fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
+            there = rows[fell]
+            size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
+        told = {"label": shard.y, "size": size, "changed": changed, "said": said, "sick": sick}
+        told["fell"] = torch.isfinite(size) & (size > 0)
+        if subject.differentiable and norm in DUAL:
+            first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
+            lost = sick.clone()
+            for rows, slant in sparing(
+                lambda rows: magnitude_margin(subject.model, shard.x[rows], shard.y[rows], norm=norm),
+                torch.arange(len(size), device=size.device),
+                lost,
+            ):
+                first[rows], ratio[rows] = slant.radius, slant.ratio
+            told["first"], told["ratio"] = first, ratio
+        return told
+
+    def _against_c(self, subject: Subject, run: Run, steps: int, index: NDArray[np.int64]) -> tuple[Curve, ...]:
+        """Accuracy and distortion of Carlini and Wagner's attack at each fixed c; of all inputs, broken or not."""
+        if not self.c or not subject.differentiable:
+            return ()
+        draws, count, bounds = subject.draws, answers(subject.draws), (subject.inputs.low, subject.inputs.high)
+
+        def attack(c: float, shard: Shard) -> Mapping[str, Tensor]:
+            size, wrong = torch.zeros(len(shard.y), dtype=torch.float64), torch.full_like(shard.y, count)
+            sick = torch.zeros_like(shard.y, dtype=torch.bool)
+            for rows, got in sparing(
+                lambda rows: carlini_wagner(
+                    subject.model, shard.x[rows], shard.y[rows], c=c, steps=steps, eot=draws, bounds=bounds
+                ),
+                torch.arange(len(shard.y), device=shard.y.device),
+                sick,
+            ):
+                clean = chance(subject.single, shard.x[rows], shard.y[rows], draws=draws)
+                fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+                # right only if right as it is and under attack
+                wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
+                size[rows.cpu()] = got.distance.cpu()
+            return {"wrong": wrong, "size": size}
+
+        rows = [run.map(partial(attack, c), subject, "test", index, f"Carlini and Wagner at c={c:g}") for c in self.c]
+        right = [float(1 - r["wrong"].mean() / count) for r in rows]
+        rms = [float(np.sqrt((r["size"] ** 2).mean())) for r in rows]
+        x = tuple(self.c)
+        return (
+            Curve(
+                name="c",
+                title="Accuracy against Carlini and Wagner's c",
+                x_label="c",
+                y_label="accuracy",
+                unit_y=True,
+                lines=(Line(label="accuracy", x=x, y=tuple(right)),),
+                says="One fixed trade-off for all inputs, without a search: a larger c breaks more and changes more.",
+            ),
+            Curve(
+                name="c-distortion",
+                title="Distortion against Carlini and Wagner's c",
+                x_label="c",
+                y_label=subject.inputs.axis("root mean square l2 change"),
+                lines=(Line(label="distortion", x=x, y=tuple(rms)),),
+            ),
+        )
+
+    def _median(
+        self, subject: Subject, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None, seed: int
+    ) -> Measure:  # n, n
+        """The median over all inputs; those that were wrong before count as 0."""
+        beside = [Beside("to first order", float(np.median(first)))] if first is not None else []
+        median = Measure.median(
+            f"median smallest change, {norm}",
+            size,
+            better="higher",
+            seed=seed,
+            about=f"half of the inputs break at this {LETTERS[norm]} size or below, by the best search found",
+            beside=tuple(b for b in beside if np.isfinite(b.value)),
+        )
+        return median if norm == "l0" else replace(median, about=median.about + subject.inputs.aside(median.value))
+
+
+def _ratio(ratio: NDArray[np.float64], seed: int) -> Measure:
+    """The median of R over the inputs that are right, as its definition assumes."""
+    known = ratio[np.isfinite(ratio)]
+    if not len(known):
+        return Measure(name="median magnitude-margin ratio", value=None, n=0, better="lower", about="no input is right")
+    return Measure.median(
+        "median magnitude-margin ratio",
+        known,
+        better="lower",
+        seed=seed,
+        about="R: how fast the margin of the logits moves with an input value, over the margin; inputs that are right",
+    )
+
+
+def _histogram(ratio: NDArray[np.float64]) -> Histogram:
+    known = ratio[np.isfinite(ratio)]
+    counts, edges = np.histogram(known, bins=20, range=(0.0, float(np.quantile(known, 0.98)) or 1.0))
+    return Histogram(
+        name="ratio",
+        title="Magnitude-margin ratio of the inputs that are right",
+        x_label="R",
+        edges=tuple(map(float, edges)),
+        counts=(("inputs", tuple(map(float, counts))),),
+        says="No attack is needed for it, and no scale of the logits changes it. Lower is more robust, to first order.",
+    )
+
+
+def _sick(found: Mapping[Norm, Mapping[str, NDArray[Any]]], measures: list[Measure]) -> tuple[Alarm, ...]:
+    sick = np.any([rows["sick"] for rows in found.values()], axis=0)
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the model's output or gradient is NaN, at the input or "
+        "near it: NaN is no right answer; where only the gradient is NaN, the search found nothing."
+    )
+    return (Alarm(says, doubts=tuple(m.name for m in measures)),)
+
+
+def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Measure:
+    """How well the first-order estimate orders the inputs that are right and broke."""
+    both = np.isfinite(size) & (size > 0) & np.isfinite(first)
+    a, b = size[both], first[both]
+    value = float(spearmanr(a, b).statistic) if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else None
+    return Measure(
+        name=f"rank correlation with first order, {norm}",
+        value=value,
+        n=len(a),
+        better="neither",
+        about="Spearman's, between the smallest change found and the one that the gradient at the input promises",
+        beside=(Beside("an estimate that knows nothing", 0.0),),
+    )
+
+
+def _curve(subject: Subject, norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64] | None) -> Curve:
+    finite = size[np.isfinite(size)]
+    top = float(np.quantile(finite, 0.98)) if len(finite) else 0.0
+    radii = np.linspace(0, top or 1.0, 41) if norm != "l0" else np.unique(np.linspace(0, top or 1.0, 41).round())
+    lines = [Line.shares("smallest change found", radii, [(size > r).sum() for r in radii], len(size))]
+    if first is not None:
+        promised = tuple(float((first > r).mean()) for r in radii)
+        lines.append(Line(label="to first order", x=tuple(map(float, radii)), y=promised))
+    return Curve(
+        name=norm,
+        title=f"Inputs that still hold, against the size of the change ({LETTERS[norm]})",
+        x_label="values changed" if norm == "l0" else subject.inputs.axis(f"{LETTERS[norm]} size"),
+        y_label="accuracy",
+        unit_y=True,
+        lines=tuple(lines),
+        says="The truth can only be lower than the first line: a search that fails proves nothing. The estimate to "
+        "first order is no bound in either direction."
+        if first is not None
+        else "The truth can only be lower: a search that fails proves nothing.",
+    )
+
+
+def _alarms(subject: Subject, size: Mapping[Norm, NDArray[np.float64]], measures: list[Measure]) -> tuple[Alarm, ...]:
+    alarms = []
+    for (norm, sizes), measure in zip(size.items(), measures, strict=False):
+        never = int(np.isinf(sizes).sum())
+        if never:
+            says = (
+                f"For {share(never, len(sizes))} of the inputs no {norm} change of any size was found that breaks "
+                "them; the search may be blind to something, ask is-the-number-real."
+            )
+            alarms.append(Alarm(says, doubts=(measure.name,)))
+    if not subject.differentiable:
+        says = "The model gives answers and no gradients: the search asked for labels only, and finds larger changes."
+        alarms.append(Alarm(says, doubts=tuple(m.name for m in measures)))
+    return tuple(alarms)
+
+
+def _witnesses(
+    subject: Subject,
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
+    index: NDArray[np.int64],
+    label: NDArray[np.int64],
+) -> Witnesses:
+    rows = {norm: at["changed at"] for norm, at in found.items()}
+
+    def join(column: str) -> NDArray[Any]:
+        return np.concatenate([found[norm][column][at] for norm, at in rows.items()])
+
+    where = np.concatenate(list(rows.values()))
+    return Witnesses(
+        split="test",
+        index=index[where],
+        clean=subject.data["test"].take(index[where])[0].numpy(),
+        changed=np.concatenate([each["changed"] for each in found.values()]).astype(np.float32),
+        label=label[where],
+        said=join("said").astype(np.int64),
+        norm=tuple(norm for norm, at in rows.items() for _ in at),
+        radius=join("size"),
+        how=("smallest change found",) * len(where),
+        left_out=sum(int(at["fell"].sum()) for at in found.values()) - len(where),
+    )
+
+
+def _pictures(
+    subject: Subject, w: Witnesses, index: NDArray[np.int64], size: NDArray[np.float64], shown: int
+) -> tuple[Gallery, ...]:
+    """Some inputs from the easiest to the hardest, each broken in every norm."""
+    broke = np.flatnonzero(np.isfinite(size) & (size > 0) & np.isin(index, w.index))
+    if not subject.inputs.is_picture or not len(broke):
+        return ()
+    order = broke[np.argsort(size[broke], kind="stable")]
+    few = order[np.unique(np.linspace(0, len(order) - 1, num=min(max(1, shown // 2), len(order)), dtype=int))]
+    names = subject.task.classes
+    exhibits = []
+    for row in few:
+        for i in np.flatnonzero(w.index == index[row]):
+            count = w.norm[i] == "l0"
+            far = (
+                f"{w.radius[i]:.3g} (values)" if count else f"{subject.inputs.size(w.radius[i])} ({LETTERS[w.norm[i]]})"
+            )
+            exhibits.append(
+                Exhibit.of(
+                    int(w.index[i]),
+                    f"{names[w.label[i]]}, said {names[w.said[i]]} after {far}",
+                    w.clean[i],
+                    w.changed[i],
+                    low=subject.inputs.low,
+                    high=subject.inputs.high,
+                )
+            )
+    title = "The smallest change in each norm, from inputs that break easily to those that hold longest"
+    return (Gallery(name="smallest", title=title, exhibits=tuple(exhibits)),)
+
+
+SHELVED = DistanceToFailure

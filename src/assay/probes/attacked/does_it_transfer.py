@@ -1,0 +1,451 @@
+"""What an attacker can do who sees answers and no gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from assay.errors import AssayError
+from assay.finding import (
+    Alarm,
+    Bars,
+    Beside,
+    Exhibit,
+    Finding,
+    Gallery,
+    Matrix,
+    Measure,
+    Table,
+    Witnesses,
+    share,
+    wilson,
+)
+from assay.methods.attack.affinity import Cell, affinity, cross
+from assay.methods.attack.aim import Truth
+from assay.methods.attack.attacked import Attacked, Model, sparing
+from assay.methods.attack.chance import answers, chance
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
+from assay.probe import Need, Probe, undisturbed
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+SHARE = 0.3  # of the budget's inputs, because each of them is attacked on every model
+SEEDS = 4  # training inputs whose labels a substitute starts from, for each input that is attacked
+SIGNS_BYTES = 2**28  # the most that is held of what it makes of them, a quarter of a byte a value
+ALIKE = 0.7  # a substitute that agrees less often says little about the model
+ITSELF = "this model"
+
+
+@dataclass(frozen=True)
+class DoesItTransfer(Probe):
+    """Do attacks made on another model break it?
+
+    The others are small substitutes that learn from its answers alone. `radius` is the l_inf budget, a share of the
+    range. `others` are further models of yours for the same inputs and classes (names of `assay subjects`, model.pt2,
+    subject.py:build), opened as the subject is: each is attacked too, and shown the examples of all.
+    """
+
+    radius: float = 8 / 255
+    steps: int | None = None
+    others: tuple[str, ...] = ()
+
+    in_shares: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    source: ClassVar[str] = (
+        "Papernot et al., ASIACCS 2017, arXiv:1602.02697 (substitutes); Liu et al., ICLR 2019, arXiv:1810.01279 "
+        "(affinity)"
+    )
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.5),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
+        self.refuse_below(1, "steps")
+
+    def depends_on(self, run: Run) -> tuple[str, ...]:
+        others = map(run.further, self.others)
+        return tuple(f"{other.fingerprint()} {other.behaviour()}" for other in others)
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        further = {name: _fitting(name, run.further(name), subject) for name in self.others}
+        with ExitStack() as stack:
+            for other in further.values():
+                stack.enter_context(undisturbed(other.model, run))
+            return self._ask(subject, further, run)
+
+    def _ask(self, subject: Subject, further: Mapping[str, Subject], run: Run) -> Finding:
+        wanted = None if run.budget.samples is None else math.ceil(SHARE * run.budget.samples)
+        index = run.pick(subject.data["test"], wanted)
+        if "train" in subject.data:
+            room = max(1, SIGNS_BYTES * 4 // math.prod(subject.inputs.shape))
+            split, seeds = "train", run.pick(subject.data["train"], min(SEEDS * len(index), room))
+        else:
+            split, seeds, index = "test", index[::2], index[1::2]
+            if not len(index):
+                raise AssayError("One test input cannot serve both the substitutes and the test; give a train split.")
+        others = _substitutes(subject, run, split, seeds)
+        own = {ITSELF: subject, **further}
+        models: dict[str, Model] = {**{name: each.model for name, each in own.items()}, **others}
+        sources = [name for name in models if name not in own or own[name].differentiable]
+        rows = run.map(
+            lambda shard: self._cross(own, run, models, sources, shard), subject, "test", index, "transfer",
+            few={"changed": "broke"},
+        )  # fmt: skip
+        label = np.asarray(rows["label"], dtype=np.int64)
+        clean, held = rows["clean"].T, rows["held"].transpose(1, 2, 0)  # m n, s m n
+        cells = affinity(list(models), clean, held, sources=sources, seed=run.seed)
+        on_it = dict(zip(sources, held[:, 0], strict=True))  # by source, n: right on its examples
+        kept = np.all([on_it[name] for name in others], axis=0)
+        strongest = min(others, key=lambda name: on_it[name].mean())
+        agreed = dict(zip(others, rows["agreed"].T, strict=True))
+        likest = max(others, key=lambda name: agreed[name].mean())
+        beside = [
+            Beside("always says the commonest class", float(np.bincount(label).max() / len(label))),
+            Beside("clean accuracy", float(clean[0].mean())),
+            Beside("random noise of the same size", float(rows["noise"].mean())),
+        ]
+        measures = [
+            Measure.proportion(
+                "transfer accuracy",
+                kept,
+                better="higher",
+                column="held transfer",
+                about=f"right on the examples of every substitute, made by PGD with {self._steps(run)} steps within "
+                f"l_inf {subject.inputs.size(self.radius, 4)}",
+            )
+        ]
+        if ITSELF in on_it:
+            beside.append(Beside("the same attack on its own gradients", float(on_it[ITSELF].mean())))
+            measures.append(
+                Measure.proportion(
+                    "white-box accuracy",
+                    on_it[ITSELF],
+                    better="higher",
+                    column="held own",
+                    about="right on examples that the same attack makes on its own gradients",
+                )
+            )
+        measures[0] = replace(measures[0], beside=tuple(beside))
+        given = [name for name in further if name in on_it]
+        measures += [
+            Measure.proportion(
+                f"error, made on {name}",
+                ~on_it[name],
+                better="lower",
+                column=f"error {name}",
+                about="wrong on examples that the same attack makes on that model",
+                beside=(
+                    Beside("clean error", float(1 - clean[0].mean())),
+                    *([Beside("its own examples", float(1 - on_it[ITSELF].mean()))] if ITSELF in on_it else []),
+                ),
+            )
+            for name in given
+        ]
+        cell = cells[strongest, ITSELF]
+        measures += [
+            Measure(
+                name="affinity",
+                value=cell.rho.value if cell.rho else None,
+                low=cell.rho.low if cell.rho else None,
+                high=cell.rho.high if cell.rho else None,
+                n=len(index),
+                better="lower",
+                about=f"what the examples of {strongest} cost it, as a share of what its own cost it; above 1 its "
+                f"gradients mislead an attacker",
+                beside=(Beside("its own examples", 1.0),),
+            ),
+            Measure.proportion(
+                "substitute agreement",
+                agreed[likest],
+                better="neither",
+                about=f"clean inputs on which {likest} gives the model's answer; it was taught with {2 * len(seeds)} "
+                f"labels, half of them of inputs from {split!r} and half of inputs of its own making",
+            ),
+        ]
+        witnesses = self._witnesses(subject, rows, index, label, list(others))
+        return Finding(
+            says=f"Examples made on models that know only its answers leave {share(int(kept.sum()), len(kept))} right, "
+            f"of {100 * clean[0].mean():.0f} % on clean inputs"
+            + (f" and {100 * on_it[ITSELF].mean():.0f} % on examples of its own." if ITSELF in on_it else "."),
+            measures=tuple(measures),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    "clean": clean[0],
+                    "held transfer": kept,
+                    **({"held own": on_it[ITSELF]} if ITSELF in on_it else {}),
+                    **{f"held {name}": on_it[name] for name in others},
+                    **{f"error {name}": ~on_it[name] for name in given},
+                },
+            ),
+            views=(
+                _matrix(list(models), sources, cells),
+                *_errors(list(own), sources, clean, held),
+                _bars({"clean": clean[0], "random noise": rows["noise"], **on_it}),
+                *_pictures(subject, witnesses, run.budget.shown),
+            ),
+            alarms=(
+                *_alarms(cells, on_it, list(others), given, strongest, float(agreed[likest].mean())),
+                *_sick(rows["sick"], [m.name for m in measures]),
+            ),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _steps(self, run: Run) -> int:
+        return self.steps or run.budget.steps
+
+    def _cross(
+        self, own: Mapping[str, Subject], run: Run, models: Mapping[str, Model], sources: list[str], shard: Shard
+    ) -> Mapping[str, Tensor]:
+        subject, draws = own[ITSELF], {name: each.draws for name, each in own.items()}
+        x, y, bounds = shard.x, shard.y, (subject.inputs.low, subject.inputs.high)
+        seed = int(torch.randint(2**62, (), generator=shard.rng, device=shard.rng.device))
+
+        passes = {id(each.model): each.draws for each in own.values()}
+        sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+
+        def attack(model: Model, x: Tensor, y: Truth) -> Attacked:
+            def search(rows: Tensor) -> Attacked:
+                return pgd(
+                    model,
+                    x[rows],
+                    y[rows],
+                    radius=self.radius,
+                    steps=self._steps(run),
+                    eot=passes.get(id(model), 1),
+                    bounds=bounds,
+                    leave=False,  # an example that stops at its source's boundary does not travel
+                    rng=torch.Generator(x.device).manual_seed(seed),  # every source starts from the same points
+                )
+
+            # an input whose NaN stops the search stays as it is
+            made = Attacked(
+                x.clone(), torch.zeros_like(sick), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(0, len(x))
+            )
+            for rows, got in sparing(search, torch.arange(len(x), device=x.device), sick):
+                made.x[rows], made.success[rows], made.distance[rows] = got.x, got.success, got.distance
+            return made
+
+        found = cross(models, x, y, attack=attack, sources=sources, draws=draws, lost=True)
+        for at in (x, *found.x):
+            sick |= subject.predict(at).isnan().any(1)
+        others = [name for name in models if name not in own]
+        fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
+        how = fell.int().argmax(0)  # n: the first that broke it
+        changed = found.x[-len(others) :][how, torch.arange(len(x), device=x.device)]
+        fresh = chance(subject.single, changed, y, draws=subject.draws)
+        signs = torch.randn(x.shape, generator=shard.rng, device=x.device).sign()
+        answer = subject.predict(x).argmax(1)
+        with torch.no_grad():
+            agreed = torch.stack([models[name](x).argmax(1) == answer for name in others], 1)  # n o
+        return {
+            "label": y,
+            "clean": found.clean.T,
+            "held": found.held.permute(2, 0, 1),
+            "noise": _right(subject.predict((x + self.radius * signs).clamp(*bounds)), y),
+            "agreed": agreed,
+            "changed": changed,
+            "said": fresh.said,
+            # of a random model, in most fresh answers
+            "broke": found.clean[0] & fell.any(0) & (2 * fresh.wrong > answers(subject.draws)),
+            "how": how,
+            "sick": sick,
+        }
+
+    def _witnesses(
+        self,
+        subject: Subject,
+        rows: Mapping[str, NDArray[Any]],
+        index: NDArray[np.int64],
+        label: NDArray[np.int64],
+        others: list[str],
+    ) -> Witnesses:
+        broke = rows["changed at"]
+        return Witnesses(
+            split="test",
+            index=index[broke],
+            clean=subject.data["test"].take(index[broke])[0].numpy(),
+            changed=rows["changed"].astype(np.float32),
+            label=label[broke],
+            said=rows["said"][broke].astype(np.int64),
+            norm=("linf",) * len(broke),
+            radius=np.full(len(broke), self.radius),
+            how=tuple(f"made on {others[int(h)]}" for h in rows["how"][broke]),
+            left_out=int(rows["broke"].sum()) - len(broke),
+        )
+
+
+def _fitting(name: str, other: Subject, subject: Subject) -> Subject:
+    """Another model in the shares that the subject is asked in, if it is for the same inputs and classes."""
+    natural = subject.inputs.natural or subject.inputs
+    if other.task != subject.task:
+        theirs, ours = (f"{len(s.task.classes)} ({', '.join(s.task.classes[:4])}, ...)" for s in (other, subject))
+        what = type(other.task).__name__ if type(other.task) is not type(subject.task) else f"classes {theirs}"
+        raise AssayError(f"The model {name!r} is for {what}, and {subject.name!r} for {ours}; give one for the same.")
+    if other.inputs != natural:
+        theirs, ours = (f"{s.shape} between {s.low:g} and {s.high:g}" for s in (other.inputs, natural))
+        each = " (features have ranges of their own)" if theirs == ours else ""
+        raise AssayError(
+            f"The model {name!r} takes inputs {theirs}, and {subject.name!r} {ours}{each}; give one for the same."
+        )
+    return other.in_shares()
+
+
+def _right(out: Tensor, y: Tensor) -> Tensor:  # n k, n -> n
+    return (out.argmax(1) == y) & ~out.isnan().any(1)
+
+
+def _sick(sick: NDArray[np.generic], names: list[str]) -> tuple[Alarm, ...]:
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the output or the gradient of a model is NaN, at the "
+        "input or near it: NaN is no right answer; where only a gradient is NaN, that model's example is the input."
+    )
+    return (Alarm(says, doubts=tuple(names)),)
+
+
+def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64]) -> dict[str, nn.Module]:
+    x = run.rows(subject, split, seeds, "inputs for the substitutes")
+    bounds, kinds = (subject.inputs.low, subject.inputs.high), list[Kind](["mlp"])
+    if subject.inputs.is_image:
+        kinds.insert(0, "cnn")
+    learned, rng = {}, run.rng()
+    with run.progress("teaching substitutes", len(kinds)) as tick:
+        for kind in kinds:
+            student = small_substitute(kind, subject.inputs.shape, len(subject.task.classes), bounds=bounds, rng=rng)
+            learned[f"substitute {kind.upper()}"] = learn_substitute(
+                subject.predict, x, substitute=student, rounds=1, epochs=6, bounds=bounds, device=run.device, rng=rng
+            ).model
+            tick(1)
+    return learned
+
+
+def _alarms(
+    cells: Mapping[tuple[str, str], Cell],
+    on_it: Mapping[str, NDArray[np.bool_]],
+    others: list[str],
+    given: list[str],
+    strongest: str,
+    agreement: float,
+) -> tuple[Alarm, ...]:
+    alarms = []
+    for name in (*others, *given):
+        gap = cells[name, ITSELF].gap
+        if gap is not None and gap.low > 0:
+            rho = cells[name, ITSELF].rho
+            alarms.append(
+                Alarm(
+                    f"Examples made on {name}{', which knows only its answers,' if name in others else ''} leave "
+                    f"{100 * on_it[name].mean():.0f} % right where its own gradients leave "
+                    f"{100 * on_it[ITSELF].mean():.0f} %"
+                    + (f" (affinity {rho.value:.2f}, above 1)" if rho else "")
+                    + ": its gradients mislead an attacker, so what it survives with them proves little.",
+                    doubts=("white-box accuracy",),
+                )
+            )
+    if cells[strongest, ITSELF].rho is None:
+        alarms.append(Alarm(f"There is no affinity: {cells[strongest, ITSELF].why}."))
+    if agreement < ALIKE:
+        alarms.append(
+            Alarm(
+                f"The best substitute agrees with it on only {100 * agreement:.0f} % of the inputs; one that knows it "
+                "better may break it more often.",
+                doubts=("transfer accuracy", "affinity"),
+            )
+        )
+    if len(on_it[strongest]) < 30:
+        alarms.append(Alarm(f"Only {len(on_it[strongest])} inputs were asked about; under 30, intervals are wide."))
+    return tuple(alarms)
+
+
+def _matrix(names: list[str], sources: list[str], cells: Mapping[tuple[str, str], Cell]) -> Matrix:
+    def value(a: str, b: str) -> float | None:
+        rho = cells[a, b].rho
+        return rho.value if rho else None
+
+    return Matrix(
+        name="affinity",
+        title="How well examples made on one model hurt another",
+        row_label="made on",
+        column_label="shown to",
+        rows=tuple(sources),
+        columns=tuple(names),
+        values=tuple(tuple(value(a, b) for b in names) for a in sources),
+        says="1 is as much as a model's own examples hurt it, 0 not at all; above 1 its own gradients are misleading. "
+        "A cell is empty where a model's own examples cost it nothing that can be told from 0.",
+    )
+
+
+def _errors(
+    own: list[str], sources: list[str], clean: NDArray[np.bool_], held: NDArray[np.bool_]
+) -> tuple[Matrix, ...]:  # m n, s m n
+    """The error of each model of the user's on examples made on each of them, which come first among all models."""
+    rows = [(name, held[s]) for s, name in enumerate(sources) if name in own]
+    if len(own) < 2:
+        return ()
+    return (
+        Matrix(
+            name="transfer",
+            title="Error of each model on examples made on each",
+            row_label="made on",
+            column_label="shown to",
+            rows=("no change", *(name for name, _ in rows)),
+            columns=tuple(own),
+            values=tuple(
+                tuple(float(1 - of[m].mean()) for m in range(len(own))) for of in (clean, *(h for _, h in rows))
+            ),
+            says="Shares of the inputs that are wrong. Where a row says the same twice, the one model may stand in for "
+            "the other in an attack; a column that is highest off its own row has gradients that mislead.",
+        ),
+    )
+
+
+def _bars(right: Mapping[str, NDArray[np.generic]]) -> Bars:
+    bands = [wilson(int(hits.sum()), len(hits)) for hits in right.values()]
+    return Bars(
+        name="accuracy",
+        title="Its accuracy on examples made on each model",
+        y_label="accuracy",
+        labels=tuple(name if name in ("clean", "random noise") else f"made on {name}" for name in right),
+        values=tuple(float(hits.mean()) for hits in right.values()),
+        low=tuple(b[0] for b in bands),
+        high=tuple(b[1] for b in bands),
+        unit_y=True,
+        says="Examples of another model that do no more than random noise of the same size do not transfer.",
+    )
+
+
+def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]:
+    if not subject.inputs.is_image or not len(w):
+        return ()
+    names = subject.task.classes
+    exhibits = tuple(
+        Exhibit.of(
+            int(w.index[i]),
+            f"{names[w.label[i]]}, said {names[w.said[i]]}, {w.how[i]}",
+            w.clean[i],
+            w.changed[i],
+            low=subject.inputs.low,
+            high=subject.inputs.high,
+        )
+        for i in np.unique(np.linspace(0, len(w) - 1, num=min(shown, len(w)), dtype=int))
+    )
+    return (Gallery(name="broken", title="Inputs that broke by way of another model", exhibits=exhibits),)
+
+
+SHELVED = DoesItTransfer

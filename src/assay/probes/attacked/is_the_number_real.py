@@ -1,0 +1,264 @@
+"""Whether a robust accuracy can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from assay.errors import AssayError
+from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
+from assay.methods.attack.average_sample import class_means
+from assay.methods.attack.masking import ATTACKS, examine, read
+from assay.methods.attack.transfer import learn_substitute, small_substitute
+from assay.probe import Need, Probe
+from assay.run import batch_of
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+EACH = 3  # inputs for each step of the budget: every one of them meets a dozen attacks
+TAUGHT = 4  # inputs for each of those, to teach a substitute and to take class means of
+HEADLINE = "robustness that was not real"
+
+
+@dataclass(frozen=True)
+class IsTheNumberReal(Probe):
+    """Is its robustness real, or do attacks fail on it for bad reasons?
+
+    `radius` is the l_inf budget, a share of the range. The attack that libraries run meets others that ought to
+    agree with it; where one breaks more, the lower accuracy counts and an alarm says why. `ladder` are numbers of steps
+    and `eot` numbers of draws in a gradient for curves that should level off, as ladder=3,10,30,100,300,1000.
+    """
+
+    radius: float = 8 / 255
+    steps: int | None = None
+    inputs: int | None = None
+    ladder: tuple[int, ...] = ()
+    eot: tuple[int, ...] = ()
+
+    in_shares: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "
+        "2024 (dissertation), sec. 5.4.2"
+    )
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(0, "radius")
+        self.refuse_beyond_the_range("radius")
+        self.refuse_below(1, "steps", "inputs")
+        if any(k < 1 for k in (*self.ladder, *self.eot)):
+            raise AssayError(f"The settings ladder and eot of {self.name()!r} hold numbers of at least 1.")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        steps = self.steps or run.budget.steps
+        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        means, substitute = self._taught(subject, run, TAUGHT * len(index))
+        rows = run.map(
+            partial(self._examine, subject, steps, means, substitute), subject, "test", index, "is the number real",
+            few={"worst": "fell"},
+        )  # fmt: skip
+        by = np.asarray(rows["by"], dtype=np.int64)
+        label = np.asarray(rows["label"], dtype=np.int64)
+        fell = rows["worst at"]
+        found = int(rows.pop("fell").sum())
+        columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
+        usual, held = columns["held usual"], columns.pop("held all")
+        signs = read(by, columns["any size"], columns, steps=steps, draws=subject.draws) if self.radius > 0 else ()
+        lost = usual.astype(np.float64) - held
+        witnesses = Witnesses(
+            split="test",
+            index=index[fell],
+            clean=subject.data["test"].take(index[fell])[0].numpy(),
+            changed=rows["worst"].astype(np.float32),
+            label=label[fell],
+            said=np.asarray(rows["said"], dtype=np.int64)[fell],
+            norm=("linf",) * len(fell),
+            radius=np.full(len(fell), self.radius),
+            how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
+            left_out=found - len(fell),
+        )
+        n = len(index)
+        return Finding(
+            says=f"Of the inputs, {_part(usual, n)} hold against the attack that libraries run; "
+            f"{_part(lost, n)} of all fall to another one of the same size"
+            + (f". Signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
+            measures=(
+                Measure.chance(
+                    HEADLINE,
+                    lost,
+                    better="lower",
+                    seed=run.seed,
+                    column="not real",
+                    about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
+                    f"{subject.inputs.size(self.radius, 4)}, but broken by another attack of that size",
+                    beside=(Beside("attacks that agree", 0.0),),
+                ),
+                Measure.chance(
+                    "accuracy, the usual attack",
+                    usual,
+                    better="higher",
+                    seed=run.seed,
+                    column="held usual",
+                    about="as libraries do",
+                ),
+                Measure.chance(
+                    "accuracy, all attacks",
+                    held,
+                    better="higher",
+                    seed=run.seed,
+                    column="held all",
+                    about="the number to believe",
+                ),
+            ),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    "not real": lost if held.dtype != bool else lost > 0,
+                    "held all": held,
+                    "broken by": np.array([ATTACKS[k] if k >= 0 else "" for k in by]),
+                    **columns,
+                },
+            ),
+            views=(_side_by_side(columns, held, by), *self._levels(columns, steps, subject.draws)),
+            alarms=(
+                *(Alarm(s.says, doubts=(HEADLINE, "accuracy, all attacks") if s.open else ()) for s in signs),
+                *_not_a_number(columns["sick"]),
+            ),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _levels(self, columns: Mapping[str, np.ndarray], steps: int, draws: int) -> tuple[Curve, ...]:
+        """The margin attack over its steps, and over the draws in its gradient: flat tails are wanted."""
+        known = {1: "1 step", max(2, steps // 4): "few steps", steps: "margin"}
+        known |= {k: f"{k} steps" for k in self.ladder}
+        levels = [("steps", "steps of the attack", known)]
+        if self.eot:
+            levels.append(("eot", "draws in a gradient", {draws: "margin"} | {k: f"{k} draws" for k in self.eot}))
+        return tuple(
+            Curve(
+                name=name,
+                title=f"Accuracy against the {what}",
+                x_label=what,
+                y_label="accuracy",
+                unit_y=True,
+                lines=(
+                    Line(
+                        label="accuracy",
+                        x=tuple(float(k) for k in sorted(at)),
+                        y=tuple(float(columns[f"held {at[k]}"].mean()) for k in sorted(at)),
+                    ),
+                ),
+                says="PGD on the margin, on all inputs. A number is worth quoting where the tail is flat.",
+            )
+            for name, what, at in levels
+        )
+
+    def _taught(self, subject: Subject, run: Run, count: int) -> tuple[Tensor | None, nn.Module]:
+        """The class means, where every class is there, and a substitute that learned the subject's answers."""
+        split = "train" if "train" in subject.data else "test"
+        index, classes = run.pick(subject.data[split], count), len(subject.task.classes)
+        rows = run.rows(subject, split, index, "inputs to learn from")
+        bounds, rng = (subject.inputs.low, subject.inputs.high), run.rng()
+        student = small_substitute(
+            "cnn" if subject.inputs.is_image else "mlp", subject.inputs.shape, classes, bounds=bounds, rng=rng
+        )
+        with run.progress("teaching a substitute", 1) as tick:
+            learned = learn_substitute(
+                subject.predict, rows, substitute=student, rounds=1, bounds=bounds, device=run.device, rng=rng
+            )
+            tick(1)
+        if len(np.unique(rows.labels)) < classes:
+            return None, learned.model
+        batch = batch_of(subject.inputs.shape)
+        return class_means(rows, classes=classes, batch=batch).to(run.device), learned.model
+
+    def _examine(
+        self, subject: Subject, steps: int, means: Tensor | None, substitute: nn.Module, shard: Shard
+    ) -> Mapping[str, Tensor]:
+        found = examine(
+            subject.model,
+            shard.x,
+            shard.y,
+            radius=self.radius,
+            steps=steps,
+            queries=10 * steps,
+            means=means,
+            substitute=substitute,
+            draws=subject.draws,
+            ladder=self.ladder,
+            eots=self.eot,
+            bounds=(subject.inputs.low, subject.inputs.high),
+            rng=shard.rng,
+        )
+        return {
+            "label": shard.y,
+            "worst": found.worst,
+            # of a random model, in most answers
+            "fell": (found.held < 0.5) & (found.columns["held none"] >= 0.5),
+            "said": found.said,
+            "by": found.by,
+            "via": found.via,
+            "sick": found.sick,
+            "held all": found.held,
+            "any size": found.any_size,
+            **found.columns,
+        }
+
+
+def _part(chances: np.ndarray, n: int) -> str:
+    """How many of n; of a random model, their mean chance."""
+    if np.isin(chances, (0, 1)).all():
+        return share(int(chances.sum()), n)
+    return f"{max(0.0, 100 * chances.mean()):.0f} %"  # an estimate of a difference of chances may fall below 0
+
+
+def _not_a_number(sick: np.ndarray) -> tuple[Alarm, ...]:
+    if not sick.any():
+        return ()
+    says = (
+        f"For {share(int(sick.sum()), len(sick))} of the inputs the model's output or gradient is NaN, at the input or "
+        "near it: NaN is no right answer; where only the gradient is NaN, no attack that needs it was run."
+    )
+    return (Alarm(says, doubts=(HEADLINE, "accuracy, all attacks")),)
+
+
+def _side_by_side(columns: Mapping[str, np.ndarray], held: np.ndarray, by: np.ndarray) -> Bars:
+    """The accuracy under each attack alone where it met all inputs, else after it and all before it."""
+    names, hits = [], []
+    for k, name in enumerate(ATTACKS):
+        alone = columns.get(f"held {name}")
+        if alone is not None:
+            names.append("clean" if name == "none" else name)
+            hits.append(float(alone.sum()))
+        elif name in ("more steps", "restarts", "square"):
+            names.append(f"+ {name}")
+            hits.append(float(((by == -1) | (by > k)).sum()))
+    names.append("all")
+    hits.append(float(held.sum()))
+    bands = [wilson(round(h), len(by)) for h in hits]
+    return Bars(
+        name="side-by-side",
+        title="The same budget, by each attack",
+        y_label="accuracy",
+        labels=tuple(names),
+        values=tuple(h / len(by) for h in hits),
+        low=tuple(b[0] for b in bands),
+        high=tuple(b[1] for b in bands),
+        unit_y=True,
+        says="A + means: on what the attacks before it left standing. Where a blind attack is lower than one that sees "
+        "gradients, or more steps are higher than fewer, the gradients mislead.",
+    )
+
+
+SHELVED = IsTheNumberReal

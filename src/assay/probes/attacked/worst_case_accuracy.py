@@ -1,0 +1,471 @@
+"""How many inputs survive an attacker who sees everything that there is to see?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.finding import (
+    Alarm,
+    Bars,
+    Beside,
+    Curve,
+    Exhibit,
+    Finding,
+    Gallery,
+    Line,
+    Measure,
+    Table,
+    Witnesses,
+    share,
+    wilson,
+)
+from assay.methods.attack.attacked import Attacked, sparing
+from assay.methods.attack.ball import wide
+from assay.methods.attack.chance import ASKED, answers, chance, interval, right_every_time, sizes
+from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
+from assay.methods.attack.masking import read_vitals, vital_signs
+from assay.methods.attack.minimal_norm import minimal_norm
+from assay.probe import Probe
+from assay.run import KEPT_BYTES
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+Norm = Literal["linf", "l2"]
+NORMS: tuple[Norm, ...] = ("linf", "l2")
+SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Where the curve is drawn, in budgets."""
+HOW = (*ATTACKS, "minimal-norm, any size")
+MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
+BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
+
+
+@dataclass(frozen=True)
+class WorstCaseAccuracy(Probe):
+    """Does it stay right when someone changes the input on purpose, by no more than the eye would miss?
+
+    `radius` is the l_inf budget of the headline, `l2_radius` that of the l2 curve; both are shares of the range.
+    A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
+    A model that gives answers only meets Square, which asks for no gradient. A random model counts with the chance
+    that a fresh answer is right, input by input; beside it stand a single pass, and an attacker who may ask again.
+    """
+
+    radius: float = 8 / 255
+    l2_radius: float = 0.5
+    steps: int | None = None
+    restarts: int | None = None
+
+    in_shares: ClassVar[bool] = True
+    source: ClassVar[str] = (
+        "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
+        "smallest change); Madry et al., ICLR 2018, arXiv:1706.06083"
+    )
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
+
+    def __post_init__(self) -> None:
+        self.refuse_below(0, "radius", "l2_radius")
+        self.refuse_beyond_the_range("radius")
+        self.refuse_below(1, "steps", "restarts")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        index = run.pick(subject.data["test"], run.budget.dear)
+        found = {
+            norm: run.map(
+                partial(self._break, subject, run, norm),
+                subject,
+                "test",
+                index,
+                f"worst-case change, {norm}",
+                few={"changed": "fell"},
+                room=KEPT_BYTES // len(NORMS),
+            )
+            for norm in NORMS
+        }
+        label = np.asarray(found["linf"]["label"], dtype=np.int64)
+        broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
+        count = answers(subject.draws)
+        held: dict[Norm, NDArray[Any]] = {
+            norm: self._held(found[norm], norm, count, self._budget(norm)) for norm in NORMS
+        }
+        clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
+        if count == 1:
+            clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
+        witnesses = _witnesses(subject, found, index, label)
+        commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+        beside = (commonest, Beside("clean accuracy", float(clean.mean())))
+        steps = self.steps or run.budget.steps
+        if subject.differentiable:
+            attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
+        else:
+            attacks = f"Square with {BLIND_QUERIES * steps} questions"
+        curves = [self._curve(subject, norm, found[norm], count) for norm in NORMS] if subject.differentiable else []
+        right = share(int(held["linf"].sum()), len(index)) if count == 1 else f"{100 * held['linf'].mean():.0f} %"
+        return Finding(
+            says=f"An attacker who may change each value by {subject.inputs.size(self.radius)} leaves "
+            f"{right} right, of {100 * clean.mean():.0f} % on clean inputs.",
+            measures=(
+                Measure.chance(
+                    MEASURES[0],
+                    held["linf"],
+                    better="higher",
+                    seed=run.seed,
+                    column="held linf",
+                    about=f"right under every l_inf change of at most {subject.inputs.size(self.radius, 4)} that was "
+                    f"tried: {attacks}",
+                    beside=beside,
+                ),
+                Measure.chance(
+                    MEASURES[1],
+                    held["l2"],
+                    better="higher",
+                    seed=run.seed,
+                    column="held l2",
+                    about=f"the same for l2 changes of at most {subject.inputs.size(self.l2_radius, 4)}",
+                    beside=beside,
+                ),
+                *self._threats(subject, found["linf"], run.seed),
+            ),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    "clean": clean,
+                    "held linf": held["linf"],
+                    "held l2": held["l2"],
+                    **_chances(found, count, subject.draws),
+                    **{f"smallest {n}": np.where(np.isfinite(broke[n]), broke[n], np.nan) for n in NORMS},
+                },
+            ),
+            views=(
+                *curves,
+                *_over_draws(subject.draws, found["linf"]),
+                _by_class(subject.task.classes, label, held["linf"]),
+                *_pictures(subject, witnesses, run.budget.shown),
+            ),
+            alarms=self._alarms(subject, found, broke, steps),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _budget(self, norm: Norm) -> float:
+        return self.radius if norm == "linf" else self.l2_radius
+
+    def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
+        """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
+
+        What counts is what fresh answers say of a point after it was chosen. A random model's input is attacked until
+        all of them are wrong; the smallest change is one at which most are.
+        """
+        steps, radius = self.steps or run.budget.steps, self._budget(norm)
+        bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
+
+        def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            got = chance(subject.single, x, shard.y[rows], draws=draws)
+            return got.wrong, got.said
+
+        first = chance(subject.single, shard.x, shard.y, draws=draws)
+        said, sick, clean = first.said, first.sick, first.wrong
+        right = 2 * clean <= count
+        broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
+        how = torch.where(right, -1, 0)
+        small, wrong = clean.clone(), clean.clone()  # n: wrong answers at the smallest change, and at the worst point
+        size = torch.zeros_like(broke)  # n: of the worst point, which is the input until a change does worse
+        changed, worst, via = shard.x.clone(), shard.x.clone(), how.clone()
+
+        def keep(rows: Tensor, x: Tensor, far: Tensor, by: Tensor) -> None:
+            """What fresh answers confirm, and nothing else."""
+            hits, answer = wrong_at(rows, x)
+            fell = 2 * hits > count
+            there = rows[fell & (far < broke[rows])]
+            mine = fell & (far < broke[rows])
+            changed[there], said[there], broke[there], how[there] = x[mine], answer[mine], far[mine], by[mine]
+            small[there] = hits[mine]
+            more = (far <= radius * (1 + 1e-6)) & (hits > wrong[rows])
+            there = rows[more]
+            worst[there], wrong[there], size[there], via[there] = x[more], hits[more], far[more], by[more]
+
+        def smallest(rows: Tensor) -> Attacked:
+            return minimal_norm(
+                subject.model, shard.x[rows], shard.y[rows], norm=norm, steps=steps, eot=draws, bounds=bounds
+            )
+
+        def ensemble(rows: Tensor) -> WorstCase:
+            return worst_case(
+                subject.model,
+                shard.x[rows],
+                shard.y[rows],
+                norm=norm,
+                radius=radius,
+                steps=steps,
+                restarts=self.restarts or run.budget.restarts,
+                targets=3 if steps < 50 else 9,
+                queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
+                gradients=subject.differentiable,
+                shrunk=draws == 1,
+                eot=draws,
+                bounds=bounds,
+                rng=shard.rng,
+            )
+
+        if radius > 0 and subject.differentiable:
+            for rows, found in sparing(smallest, torch.isinf(broke).nonzero()[:, 0], sick):
+                got = found.success.nonzero()[:, 0]
+                keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, len(HOW) - 1))
+        if radius > 0:
+            for rows, most in sparing(ensemble, (wrong < count).nonzero()[:, 0], sick):
+                got = (most.success if count == 1 else most.distance > 0).nonzero()[:, 0]
+                keep(rows[got], most.x[got], most.distance[got], most.by[got])
+        told = {}
+        if count > 1:
+            # the answers above chose the point; these count it
+            last = chance(subject.single, worst, shard.y, draws=draws)
+            wrong, sick = last.wrong, sick | last.sick
+            told["by size"] = last.by_size
+            inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
+            changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
+            told["at"], how = torch.where(inside, size, broke), torch.where(inside, via, how)
+        at = told.get("at", broke)
+        vitals = {}
+        if norm == "linf" and subject.differentiable:
+            vitals = vital_signs(subject.model, shard.x, shard.y, random=draws > 1, bounds=bounds)
+        return {
+            "label": shard.y,
+            "clean wrong": clean,
+            "broke": broke,
+            "at": at,
+            "small wrong": small,
+            "size": size,
+            "wrong": wrong,
+            "changed": changed,
+            "fell": (at > 0) & torch.isfinite(at),
+            "said": said,
+            "how": how,
+            "sick": sick,
+            **told,
+            **vitals,
+        }
+
+    def _held(self, rows: Mapping[str, NDArray[Any]], norm: Norm, count: int, radius: float) -> NDArray[np.float64]:
+        """The chance to be right against changes of at most `radius`, at the point that was found for it: n.
+
+        From its size on the worst point within the budget counts; below that, and beyond the budget, the smallest
+        change that breaks the input; else the input as it is.
+        """
+        small, size = rows["broke"], rows["size"]
+        near = (radius >= small) & ((radius < size) | (small > self._budget(norm) * (1 + 1e-6)))
+        at_worst = np.where(radius >= size * (1 - 1e-6), rows["wrong"], rows["clean wrong"])
+        return np.asarray(1 - np.where(near, rows["small wrong"], at_worst) / count)
+
+    def _threats(self, subject: Subject, rows: Mapping[str, NDArray[Any]], seed: int) -> tuple[Measure, ...]:
+        """Against a random model: a single pass instead of the mean of many, and an attacker who may ask again."""
+        if subject.draws == 1:
+            return ()
+        count, passes = answers(subject.draws), subject.draws * answers(subject.draws)
+        again = right_every_time(rows["wrong"], count, ASKED)
+        return (
+            Measure.chance(
+                "worst-case accuracy, a single draw",
+                1 - rows["by size"][:, 0] / passes,
+                better="higher",
+                seed=seed,
+                column="held single",
+                about=f"the same points, answered by one pass instead of the mean of {subject.draws}",
+            ),
+            Measure.chance(
+                f"worst-case accuracy, asked {ASKED} times",
+                again,
+                better="higher",
+                seed=seed,
+                column="held again",
+                about=f"right in each of {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+            ),
+        )
+
+    def _alarms(
+        self,
+        subject: Subject,
+        found: Mapping[Norm, Mapping[str, NDArray[Any]]],
+        broke: Mapping[Norm, NDArray[np.float64]],
+        steps: int,
+    ) -> tuple[Alarm, ...]:
+        if not subject.differentiable:
+            says = (
+                f"The model gives answers and no gradients, so only Square was run, with {BLIND_QUERIES * steps} "
+                "questions for each input; an attacker with the weights may break more."
+            )
+            return (Alarm(says, doubts=MEASURES),)
+        signs = read_vitals(found["linf"])
+        sick = int((found["linf"]["sick"] | found["l2"]["sick"]).sum())
+        return (
+            *([Alarm(_not_a_number(sick, len(broke["linf"])), doubts=MEASURES)] if sick else []),
+            *(Alarm(s.says, doubts=MEASURES if s.open else ()) for s in signs),
+            *(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
+        )
+
+    def _doubts(self, norm: Norm, rows: Mapping[str, NDArray[Any]], broke: NDArray[np.float64]) -> tuple[Alarm, ...]:
+        """Signs that gradients mislead: a blind attack beats those that see, or no change at all breaks an input."""
+        measure = MEASURES[NORMS.index(norm)]
+        blind, never = int((rows["how"] == HOW.index("square")).sum()), int(np.isinf(broke).sum())
+        alarms = []
+        if blind:
+            alarms.append(
+                Alarm(
+                    f"Square, which sees no gradients, broke {share(blind, len(broke))} of the inputs in {norm} that "
+                    f"held against every attack that sees them; the gradients may be masked.",
+                    doubts=(measure,),
+                )
+            )
+        if never and self._budget(norm) > 0:
+            alarms.append(
+                Alarm(
+                    f"For {share(never, len(broke))} of the inputs no {norm} change of any size was found that breaks "
+                    f"them; a search that cannot fail them at all may be blind.",
+                    doubts=(measure,),
+                )
+            )
+        return tuple(alarms)
+
+    def _curve(self, subject: Subject, norm: Norm, rows: Mapping[str, NDArray[Any]], count: int) -> Curve:
+        radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(rows["broke"])
+        held = [self._held(rows, norm, count, r) for r in radii]
+        if count == 1:
+            line = Line.shares("accuracy", radii, [int(h.sum()) for h in held], n)
+        else:
+            line = Line(label="accuracy", x=radii, y=tuple(float(h.mean()) for h in held))
+        letter = "l∞" if norm == "linf" else "l2"
+        return Curve(
+            name=norm,
+            title=f"Accuracy against the size of the change ({letter})",
+            x_label=subject.inputs.axis(f"{letter} radius"),
+            y_label="accuracy",
+            unit_y=True,
+            lines=(line,),
+            marks=(Beside("budget", self._budget(norm)),),
+            says="The truth can only be lower than the curve: an attack that fails proves nothing.",
+        )
+
+
+def _witnesses(
+    subject: Subject,
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
+    index: NDArray[np.int64],
+    label: NDArray[np.int64],
+) -> Witnesses:
+    """Per norm, each input that was right and broke, with the smallest change that was found.
+
+    Of a random model, with the worst point within the budget where most answers there are wrong.
+    """
+    rows = {norm: at["changed at"] for norm, at in found.items()}
+
+    def join(column: str) -> NDArray[Any]:
+        return np.concatenate([found[norm][column][rows[norm]] for norm in NORMS])
+
+    where = np.concatenate([rows[norm] for norm in NORMS])
+    norms = tuple(norm for norm in NORMS for _ in rows[norm])
+    return Witnesses(
+        split="test",
+        index=index[where],
+        clean=subject.data["test"].take(index[where])[0].numpy(),
+        changed=np.concatenate([found[norm]["changed"] for norm in NORMS]).astype(np.float32),
+        label=label[where],
+        said=join("said").astype(np.int64),
+        norm=norms,
+        radius=join("at"),
+        how=tuple(HOW[by] for by in join("how")),
+        left_out=sum(int(at["fell"].sum()) for at in found.values()) - len(where),
+    )
+
+
+def _chances(found: Mapping[Norm, Mapping[str, NDArray[Any]]], count: int, draws: int) -> dict[str, NDArray[Any]]:
+    """Of a random model: each input's chance of a wrong answer under attack with its interval, and the threats."""
+    if count == 1:
+        return {}
+    rows = found["linf"]
+    low, high = interval(rows["wrong"], count)
+    return {
+        "chance wrong": rows["wrong"] / count,
+        "chance wrong, low": low,
+        "chance wrong, high": high,
+        "held single": 1 - rows["by size"][:, 0] / (count * draws),
+        "held again": right_every_time(rows["wrong"], count, ASKED),
+    }
+
+
+def _over_draws(draws: int, rows: Mapping[str, NDArray[Any]]) -> tuple[Curve, ...]:
+    """Of a random model: does the number settle as more passes go to an answer?"""
+    if draws == 1:
+        return ()
+    total, widths = draws * answers(draws), sizes(draws)
+    y = [float(1 - rows["by size"][:, s].mean() / (total // w)) for s, w in enumerate(widths)]
+    return (
+        Curve(
+            name="draws",
+            title="Worst-case accuracy against the passes that go to an answer (l∞)",
+            x_label="passes",
+            y_label="accuracy",
+            unit_y=True,
+            lines=(Line(label="accuracy", x=tuple(map(float, widths)), y=tuple(y)),),
+            marks=(Beside("draws", float(draws)),),
+            says="On fresh draws, at points made against the mean of as many as the mark says. Where the line has not "
+            "levelled off there, another number of draws is another model.",
+        ),
+    )
+
+
+def _not_a_number(sick: int, n: int) -> str:
+    return (
+        f"For {share(sick, n)} of the inputs the model's output or gradient is NaN, at the input or near it: NaN is no "
+        "right answer and counts as wrong; where only the gradient is NaN, the search had to leave the input as it was."
+    )
+
+
+def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[Any]) -> Bars:
+    present = np.unique(label)
+    bands = [wilson(round(float(held[label == c].sum())), int((label == c).sum())) for c in present]
+    return Bars(
+        name="by-class",
+        title="Worst-case accuracy of each class (l∞)",
+        y_label="accuracy",
+        labels=tuple(classes[c] for c in present),
+        values=tuple(float(held[label == c].mean()) for c in present),
+        low=tuple(low for low, _ in bands),
+        high=tuple(high for _, high in bands),
+        unit_y=True,
+    )
+
+
+def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]:
+    if not subject.inputs.is_picture or not len(w):
+        return ()
+    names = subject.task.classes
+    linf = [i for i in range(len(w)) if w.norm[i] == "linf"] or list(range(len(w)))
+    easiest = sorted(linf, key=lambda i: (w.radius[i], w.index[i]))
+    spread = [easiest[i] for i in np.unique(np.linspace(0, len(easiest) - 1, num=min(shown, len(easiest)), dtype=int))]
+    exhibits = tuple(
+        Exhibit.of(
+            int(w.index[i]),
+            f"{names[w.label[i]]}, said {names[w.said[i]]} after a change of {subject.inputs.size(w.radius[i])} "
+            f"({w.norm[i]})",
+            w.clean[i],
+            w.changed[i],
+            low=subject.inputs.low,
+            high=subject.inputs.high,
+        )
+        for i in spread
+    )
+    return (
+        Gallery(name="broken", title="Inputs that broke, from the smallest change to the largest", exhibits=exhibits),
+    )
+
+
+SHELVED = WorstCaseAccuracy

@@ -1,0 +1,1 @@
+"""Can its reasons be believed?"""

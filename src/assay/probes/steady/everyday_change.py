@@ -1,0 +1,238 @@
+"""What happens to a picture without anyone attacking it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.data.corruptions import CORRUPTIONS, corrupt
+from assay.errors import AssayError
+from assay.finding import (
+    Beside,
+    Curve,
+    Exhibit,
+    Finding,
+    Gallery,
+    Line,
+    Matrix,
+    Measure,
+    Table,
+    Witnesses,
+    wilson,
+)
+from assay.probe import Need, Probe
+from assay.standard import Standard
+
+if TYPE_CHECKING:
+    from assay.run import Run, Shard
+    from assay.subject import Subject
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class EverydayChange(Probe):
+    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?"""
+
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+
+    source: ClassVar[str] = "Hendrycks & Dietterich, ICLR 2019, arXiv:1903.12261"
+    needs: ClassVar[tuple[Need, ...]] = ("images",)
+    standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)
+
+    def __post_init__(self) -> None:
+        strange = [name for name in self.corruptions if name not in CORRUPTIONS]
+        if strange or not self.corruptions:
+            raise AssayError(f"corruptions={','.join(strange)!r} are not known; choose from {', '.join(CORRUPTIONS)}.")
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        index = run.pick(subject.data["test"], run.budget.dear)
+        rows = run.map(
+            lambda shard: self._break(subject, shard),
+            subject,
+            "test",
+            index,
+            "everyday change",
+            few={"changed": "broke"},
+        )
+        label = np.asarray(rows["label"], dtype=np.int64)
+        clean, kept = rows["clean"].astype(bool), rows["kept"].astype(bool)  # n, n c s
+        each, mean = kept.mean(0), kept.mean((1, 2))  # c s, n
+        worst = int(each.mean(1).argmin())
+        lost = clean - mean
+        by_severity = kept.mean(1)  # n s
+        broke = rows["changed at"]
+        spelled = tuple(name.replace("_", " ") for name in self.corruptions)
+        how = [(spelled[h // 5], SEVERITIES[h % 5]) for h in rows["how"][broke]]
+        witnesses = Witnesses(
+            split="test",
+            index=index[broke],
+            clean=subject.data["test"].take(index[broke])[0].numpy(),
+            changed=rows["changed"],
+            label=label[broke],
+            said=np.asarray(rows["said"], dtype=np.int64)[broke],
+            norm=("none",) * len(broke),
+            radius=np.zeros(len(broke)),
+            how=tuple(f"{name} {severity}" for name, severity in how),
+            left_out=int(rows["broke"].sum()) - len(broke),
+        )
+        commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+        return Finding(
+            says=f"Everyday changes cost it {100 * lost.mean():.0f} points of accuracy on average; {spelled[worst]} "
+            f"hurts most and leaves {100 * each[worst].mean():.0f} %.",
+            measures=(
+                Measure.mean(
+                    "accuracy under everyday change",
+                    mean,
+                    better="higher",
+                    seed=run.seed,
+                    unit="%",
+                    column="kept",
+                    beside=(commonest,),
+                    about=f"mean over {len(self.corruptions)} corruptions at {len(SEVERITIES)} severities",
+                ),
+                Measure.mean(
+                    "mean corruption error",
+                    1 - mean,
+                    better="lower",
+                    seed=run.seed,
+                    unit="%",
+                    column="error",
+                    about="mean error over corruptions and severities, not normalised by another network's",
+                ),
+                Measure.mean(
+                    "accuracy lost",
+                    lost,
+                    better="lower",
+                    seed=run.seed,
+                    unit="%",
+                    column="lost",
+                    about="clean accuracy minus accuracy under everyday change",
+                ),
+                Measure.mean(
+                    "worst corruption",
+                    kept[:, worst].mean(1),
+                    better="higher",
+                    seed=run.seed,
+                    unit="%",
+                    about=f"accuracy under {spelled[worst]}, all severities",
+                ),
+            ),
+            samples=Table(
+                "test",
+                {
+                    "index": index,
+                    "label": label,
+                    "clean": clean,
+                    "kept": mean,
+                    "error": 1 - mean,
+                    "lost": lost,
+                    "broken by": _names(rows["how"], spelled),
+                },
+            ),
+            views=(
+                _against_severity(by_severity, clean, run.seed),
+                Matrix(
+                    name="corruptions",
+                    title="Accuracy per corruption and severity",
+                    row_label="corruption",
+                    column_label="severity",
+                    rows=spelled,
+                    columns=tuple(map(str, SEVERITIES)),
+                    values=tuple(tuple(row) for row in each.tolist()),
+                ),
+                *_pictures(subject, witnesses, how, run.budget.shown),
+            ),
+            witnesses=witnesses if len(witnesses) else None,
+        )
+
+    def _break(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
+        """Every corruption at every severity; keep the mildest change that turned a right answer into a wrong one."""
+        low, high = subject.inputs.low, subject.inputs.high
+        images = shard.x.flatten(0, -4)  # of a pair each by itself
+        clean = subject.predict(shard.x).argmax(1) == shard.y
+        kept = torch.zeros(
+            len(shard.x), len(self.corruptions), len(SEVERITIES), dtype=torch.bool, device=shard.x.device
+        )
+        how = torch.full_like(shard.y, -1)
+        changed, said = shard.x.clone(), shard.y.clone()
+        for s, severity in enumerate(SEVERITIES):
+            for c, name in enumerate(self.corruptions):
+                spoilt = corrupt(images, name, severity, rng=shard.rng, low=low, high=high).view_as(shard.x)
+                answer = subject.predict(spoilt).argmax(1)
+                kept[:, c, s] = answer == shard.y
+                first = clean & (answer != shard.y) & (how < 0)
+                changed[first], said[first] = spoilt[first], answer[first]
+                how[first] = 5 * c + s
+        return {
+            "label": shard.y,
+            "clean": clean,
+            "kept": kept,
+            "changed": changed,
+            "broke": how >= 0,
+            "said": said,
+            "how": how,
+        }
+
+
+def _names(how: NDArray[np.generic], corruptions: tuple[str, ...]) -> NDArray[np.str_]:
+    return np.array([f"{corruptions[h // 5]} {SEVERITIES[h % 5]}" if h >= 0 else "" for h in np.asarray(how).tolist()])
+
+
+def _against_severity(by_severity: NDArray[np.float64], clean: NDArray[np.bool_], seed: int) -> Curve:
+    bands = [wilson(int(clean.sum()), len(clean))]
+    for kept in by_severity.T:
+        mean = Measure.mean("kept", kept, better="higher", seed=seed)
+        bands.append((mean.low or 0.0, mean.high or 0.0))
+    means = [float(clean.mean()), *by_severity.mean(0).tolist()]
+    accuracy = Line(
+        label="accuracy",
+        x=(0.0, *map(float, SEVERITIES)),
+        y=tuple(means),
+        low=tuple(b[0] for b in bands),
+        high=tuple(b[1] for b in bands),
+    )
+    error = Line(
+        label="mean corruption error",
+        x=accuracy.x,
+        y=tuple(1 - m for m in means),
+        low=tuple(1 - b[1] for b in bands),
+        high=tuple(1 - b[0] for b in bands),
+    )
+    return Curve(
+        name="severity",
+        title="Accuracy and mean corruption error against severity",
+        x_label="severity (0: clean)",
+        y_label="share of inputs",
+        unit_y=True,
+        lines=(accuracy, error),
+    )
+
+
+def _pictures(subject: Subject, w: Witnesses, how: list[tuple[str, int]], shown: int) -> tuple[Gallery, ...]:
+    """One exhibit per corruption that broke something, mildest first."""
+    names = subject.task.classes
+    firsts: dict[str, int] = {}
+    for i in sorted(range(len(w)), key=lambda i: how[i][1]):
+        firsts.setdefault(how[i][0], i)
+    exhibits = tuple(
+        Exhibit.of(
+            int(w.index[i]),
+            f"{names[w.label[i]]} after {how[i][0]} at severity {how[i][1]}: said {names[w.said[i]]}",
+            w.clean[i],
+            w.changed[i],
+            low=subject.inputs.low,
+            high=subject.inputs.high,
+        )
+        for i in list(firsts.values())[:shown]
+    )
+    return (Gallery(name="broken", title="The mildest changes that broke it", exhibits=exhibits),) if exhibits else ()
+
+
+SHELVED = EverydayChange

@@ -1,0 +1,132 @@
+"""How a model that came through its door and the data of the source become one subject."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from assay.data.image_folder import ImageFolder
+from assay.data.open import open_data
+from assay.data.pairs import Pairs
+from assay.data.parquet import Parquet
+from assay.errors import AssayError
+from assay.subject import PAIRS, Data, Subject, answer_once, as_data, check, pixel_bounds
+from assay.subjects import Source
+from assay.subjects.doors.opened import OneOutput, Opened, only_output
+from assay.tasks import Classification, Ranking
+
+
+def assembled(opened: Opened, source: Source) -> Subject:
+    """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
+    given = opened.data
+    if given is None or source.data is not None:
+        given = data_of(source, opened.channels)
+    if opened.seen is not None:
+        opened = opened.seen(_few(given, 4))
+    subject = Subject.classifier(
+        _one_output(opened, source, given),
+        given,
+        name=opened.name,
+        bounds=source.bounds,
+        mean=source.mean,
+        std=source.std,
+        about=opened.about,
+    )
+    return dataclasses.replace(
+        subject,
+        differentiable=_has_gradient(subject),
+        draws=source.draws or 1,
+        notes=(*opened.notes, *subject.notes),
+    )
+
+
+def adjusted(subject: Subject, source: Source) -> Subject:
+    """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
+    refuse(source, "bounds", "mean", "std", "output")
+    if source.data is not None:
+        subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
+        check(subject)
+    return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
+
+
+def refuse(source: Source, *options: str) -> None:
+    """Options that say what a model takes, where the subject says so itself."""
+    for option in options:
+        if getattr(source, option) is not None:
+            raise AssayError(
+                f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
+            )
+
+
+def data_of(source: Source, channels: int | None) -> Data:
+    """The data of the source, encoded images in as many channels as the model takes."""
+    if source.data is None:
+        raise AssayError(f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet.")
+    size = None if source.size is None else (source.size, source.size)
+    pixels = pixel_bounds(source.bounds)
+    data = open_data(source.data, size, pixels=pixels)
+    if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
+        return open_data(source.data, size, channels, pixels=pixels)
+    return data
+
+
+def _other_data(subject: Subject, source: Source, path: str) -> Data:
+    """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
+    from assay.subjects.doors.ranker_file import open_pairs
+
+    if isinstance(subject.task, Classification):
+        return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
+    shape = subject.inputs.shape[1:]  # of one input
+    if isinstance(subject.task, Ranking):
+        refuse(source, "size")
+        return open_pairs(path, shape, subject.task, subject.name)
+    singles = data_of(source, shape[0])
+    return Pairs.alike(singles, singles.labels, PAIRS)
+
+
+def _few(given: Any, n: int) -> torch.Tensor:  # -> n *d
+    """The first inputs of the data."""
+    data = as_data(given["test"] if isinstance(given, Mapping) else given, "test")
+    return data.take(np.arange(min(n, len(data))))[0]
+
+
+def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
+    """The model, with the one of its outputs that is to be read."""
+    caught: list[Any] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        caught.append(opened.model(x))
+        return x
+
+    if isinstance(given, Mapping) and "test" not in given:
+        return opened.model  # told where the subject is made
+    x = _few(given, 1)
+    if not len(x):
+        return opened.model
+    answer_once(opened.model, x, look)
+    name = only_output(caught[0], source.output, "The model")
+    return opened.model if name is None else OneOutput(opened.model, name)
+
+
+def _has_gradient(subject: Subject) -> bool:
+    """Whether a gradient comes back from the answer to the input: not through onnxruntime, no_grad or a plain copy."""
+    model = subject.model
+    modes = [(m, m.training) for m in model.modules()]
+    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
+    x = subject.data["test"].take(np.arange(1))[0].to(place).requires_grad_()
+    try:
+        for m, _ in modes:
+            m.training = False
+        with torch.enable_grad():
+            out = model(x)
+            return bool(out.requires_grad) and torch.autograd.grad(out.sum(), x, allow_unused=True)[0] is not None
+    except RuntimeError:  # what autograd raises where an operation has no derivative
+        return False
+    finally:
+        for m, mode in modes:
+            m.training = mode
