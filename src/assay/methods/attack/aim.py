@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from assay.errors import ShapeError
+
+if TYPE_CHECKING:
+    from assay.tasks import Task
 
 Margin = Callable[[Tensor, Tensor], Tensor]  # (n *o, n *t) -> n, above 0 exactly where the output is good enough
 
@@ -84,6 +87,11 @@ class Aim:
 
 Truth = Tensor | Aim
 """What is right for each of n inputs: n class indices, or an Aim of n rows."""
+
+
+def truth_of(task: Task, y: Tensor) -> Truth:  # n *t
+    """The targets of a task as attacks take them: class labels as they are, anything else with the task's margin."""
+    return y if "classes" in task.gives else Aim(task.margin, y)
 
 
 def label_of(y: Truth) -> Tensor:

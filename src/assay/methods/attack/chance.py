@@ -103,6 +103,17 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     return Chance(wrong, torch.where(2 * wrong > r, likeliest, said), by_size, sick)
 
 
+def chance_of(one: Model, whole: Model, x: Tensor, y: Truth, *, draws: int) -> Chance:
+    """The same of a subject, which gives `one` pass or a `whole` answer: n *d, n -> Chance.
+
+    A whole answer of a random model to an Aim is what its task makes of the passes (numbers are averaged, say), which
+    `draws` single margins do not tell; there is no curve over draws then.
+    """
+    if isinstance(y, Aim):
+        return chance(whole, x, y, draws=1, count=answers(draws))
+    return chance(one, x, y, draws=draws)
+
+
 def _logits(out: Tensor, y: Truth) -> Tensor:  # n *o -> n c
     return y.read(out) if isinstance(y, Aim) else out
 

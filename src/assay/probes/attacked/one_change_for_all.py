@@ -30,7 +30,8 @@ from assay.finding import (
     share,
     wilson,
 )
-from assay.methods.attack.chance import answers, chance
+from assay.methods.attack.aim import Aim, Truth, label_of, truth_of
+from assay.methods.attack.chance import answers, chance_of
 from assay.methods.attack.universal import Universal, random_signs, under, universal
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -65,7 +66,7 @@ class OneChangeForAll(Probe):
         "Moosavi-Dezfooli et al., CVPR 2017, arXiv:1610.08401; Shafahi et al., arXiv:1811.11304; "
         "Co, Martinez Rego & Lupu, ICANN 2021"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
 
     def __post_init__(self) -> None:
@@ -76,11 +77,11 @@ class OneChangeForAll(Probe):
     def ask(self, subject: Subject, run: Run) -> Finding:
         split, makers, index = self._halves(subject, run)
         x = run.rows(subject, split, makers, "inputs to make the change on")
-        y = torch.as_tensor(x.labels, device=run.device)
-        k = len(subject.task.classes)
+        y = truth_of(subject.task, torch.as_tensor(x.labels, device=run.device))
+        k = len(subject.task.classes) if isinstance(y, Tensor) else 0  # only of classes one can be chosen
         towards = tuple(range(k)) if k <= MOST_CLASSES else ()
         with run.progress("making one change for all", len(SHARES) + len(towards)) as tick:
-            changes, aimed, lost = [], [], torch.zeros_like(y, dtype=torch.bool)
+            changes, aimed, lost = [], [], torch.zeros(len(y), dtype=torch.bool, device=y.device)
             for radius in self._radii():
                 made = self._make(subject, run, x, y, radius, None)
                 changes.append(made.delta)
@@ -112,7 +113,8 @@ class OneChangeForAll(Probe):
         if "train" in subject.data:
             steps, batch = self._effort(run)
             return "train", run.pick(subject.data["train"], min(MADE_ON, steps * batch)), index
-        by_class = index[np.argsort(np.asarray(subject.data["test"].labels)[index], kind="stable")]
+        strata = subject.task.strata(np.asarray(subject.data["test"].labels)[index])
+        by_class = index[np.argsort(strata, kind="stable")]
         makers, judges = np.sort(by_class[::2][:MADE_ON]), np.sort(by_class[1::2])
         if not len(judges):
             raise AssayError(
@@ -120,7 +122,7 @@ class OneChangeForAll(Probe):
             )
         return "test", makers, judges
 
-    def _make(self, subject: Subject, run: Run, x: Data, y: Tensor, radius: float, target: int | None) -> Universal:
+    def _make(self, subject: Subject, run: Run, x: Data, y: Truth, radius: float, target: int | None) -> Universal:
         """One change; towards a class, where there are many to make, with less effort."""
         steps, batch = self._effort(run)
         return universal(
@@ -141,14 +143,19 @@ class OneChangeForAll(Probe):
     def _judge(
         self, subject: Subject, changes: list[Tensor], aimed: list[Tensor], shard: Shard
     ) -> Mapping[str, Tensor]:
-        """What the model says to each input as it is, under each change, and under noise of the same sizes."""
-        bounds = (subject.inputs.low, subject.inputs.high)
+        """What the model says to each input as it is, under each change, and under noise of the same sizes.
 
-        sick = torch.zeros_like(shard.y, dtype=torch.bool)
+        Of a task without classes 1 is what is good enough and 0 what is not.
+        """
+        bounds = (subject.inputs.low, subject.inputs.high)
+        truth = truth_of(subject.task, shard.y)
+        y, draws = label_of(truth), subject.draws
+        sick = torch.zeros_like(y, dtype=torch.bool)
 
         def says(change: Tensor) -> Tensor:
             """The answer: n; NO where it is NaN, which is no class."""
             out = subject.predict(under(shard.x, change, bounds=bounds))
+            out = truth.read(out) if isinstance(truth, Aim) else out
             none = out.isnan().any(1)
             sick.logical_or_(none)
             return torch.where(none, NO, out.argmax(1))
@@ -158,14 +165,13 @@ class OneChangeForAll(Probe):
         noise = [random_signs(shard.x, radius=radius, rng=shard.rng) for radius in self._radii()]
         noisy = torch.stack([says(change) for change in noise], 1)  # n r
         sent = [says(change) == c for c, change in enumerate(aimed)]
-        first = (said != shard.y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
+        first = (said != y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
         changed = under(shard.x, torch.stack(changes)[first], bounds=bounds)
         often = torch.ones_like(first) > 0
-        if subject.draws > 1:  # a witness of a random model breaks it in most fresh answers
-            fresh = chance(subject.single, changed, shard.y, draws=subject.draws)
-            often = 2 * fresh.wrong > answers(subject.draws)
+        if draws > 1:  # a witness of a random model breaks it in most fresh answers
+            often = 2 * chance_of(subject.single, subject.predict, changed, truth, draws=draws).wrong > answers(draws)
         return {
-            "label": shard.y,
+            "label": y,
             "clean": clean,
             "said": said,
             "noisy": noisy,
@@ -173,7 +179,7 @@ class OneChangeForAll(Probe):
             "first": first,
             "sick": sick,
             "changed": changed,
-            "fell": (said != shard.y[:, None]).any(1) & (clean == shard.y) & often,
+            "fell": (said != y[:, None]).any(1) & (clean == y) & often,
             "often": often,
         }
 
@@ -187,26 +193,30 @@ class OneChangeForAll(Probe):
         changes: list[NDArray[np.float32]],
         rows: Mapping[str, NDArray[Any]],
     ) -> Finding:
-        label = rows["label"].astype(np.int64)
+        classes, label = "classes" in subject.task.gives, rows["label"].astype(np.int64)
         wrong, noise = rows["said"] != label[:, None], rows["noisy"] != label[:, None]  # n r
         clean_wrong = rows["clean"] != label
+        if classes:
+            trivial = Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label)))
+        else:
+            says, right = subject.trivially_right("test", index)
+            trivial = Beside(says, 1 - right)
         beside = (
             Beside("clean error", float(clean_wrong.mean())),
             Beside("random noise of the same size", float(noise[:, 0].mean())),
-            Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label))),
+            trivial,
         )
         broke = np.where(
             wrong.any(1) & ~clean_wrong & rows["often"], np.array(self._radii())[rows["first"]], np.nan
         )  # n
-        witnesses = _witnesses(subject, rows, index, label, broke)
+        witnesses = _witnesses(subject, run, rows, index, label, broke)
         others = label[:, None] != np.arange(
             rows["sent"].shape[1]
         )  # n k: only what is not of a class can be sent there
         steps, batch = self._effort(run)
         table = {
             "index": index,
-            "label": label,
-            "said": rows["said"][:, 0],
+            **({"label": label, "said": rows["said"][:, 0]} if classes else {}),
             "clean error": clean_wrong,
             "error": wrong[:, 0],
             "noise error": noise[:, 0],
@@ -343,7 +353,8 @@ class OneChangeForAll(Probe):
             broken = tuple(
                 Exhibit.of(
                     int(w.index[i]),
-                    f"{names[w.label[i]]}, said {names[w.said[i]]} under the change of {size(w.radius[i])}",
+                    ", said ".join(subject.in_words(w.label[i], w.said[i]))
+                    + f" under the change of {size(w.radius[i])}",
                     w.clean[i],
                     w.changed[i],
                     low=low,
@@ -395,6 +406,7 @@ def _targets(subject: Subject, sent: NDArray[np.bool_], others: NDArray[np.bool_
 
 def _witnesses(
     subject: Subject,
+    run: Run,
     rows: Mapping[str, NDArray[Any]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
@@ -403,13 +415,16 @@ def _witnesses(
     """Each input that was right and broke, under the smallest change of the curve that broke it."""
     fell = rows["changed at"]
     said = rows["said"][fell, rows["first"][fell]].astype(np.int64)
+    said = np.where(said == NO, label[fell] == 0, said)  # of no answer, as chance.py: the first class that is wrong
+    clean, target = (part.numpy() for part in subject.data["test"].take(index[fell]))
+    changed, classes = rows["changed"].astype(np.float32), "classes" in subject.task.gives
     return Witnesses(
         split="test",
         index=index[fell],
-        clean=subject.data["test"].take(index[fell])[0].numpy(),
-        changed=rows["changed"].astype(np.float32),
-        label=label[fell],
-        said=np.where(said == NO, label[fell] == 0, said),  # of no answer, as chance.py: the first class that is wrong
+        clean=clean,
+        changed=changed,
+        label=label[fell] if classes else target,
+        said=said if classes else subject.said(changed, run.device),
         norm=("linf",) * len(fell),
         radius=broke[fell],
         how=("one change for all",) * len(fell),
