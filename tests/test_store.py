@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from assay import store
-from assay.audit import audit, open_audit
+from assay.audit import open_audit
 from assay.errors import AssayError
 from assay.finding import Bars, Finding, Measure, Table, Witnesses
+from assay.jobs.audit import audit
 from assay.probe import Answer, Probe
 
 

@@ -1,21 +1,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from assay.claims import lehmann2021
 from assay.data import beyond, fashion
 from assay.data.arrays import Arrays
-from assay.errors import AssayError
+from assay.errors import AssayError, MissingExtra
 from assay.finding import Measure
 from assay.methods.uncertainty import activation_clusters
 from assay.run import Run
 
 KEPT = ("_net", "_clusters", "_sets")
+
+
+class FirstTwo:
+    """The first two dimensions, in place of UMAP."""
+
+    def fit_transform(self, wide: NDArray[np.float64]) -> NDArray[np.float64]:
+        return wide[:, :2]
 
 
 @pytest.fixture
@@ -28,9 +37,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "WIDTH": 1,
         "CLUSTERED": 90,
         "TESTED": 40,
+        "COMPARED": 60,
     }.items():
         monkeypatch.setattr(lehmann2021, name, value)
     monkeypatch.setattr(activation_clusters, "CLUSTERS", range(2, 5))
+    monkeypatch.setattr(activation_clusters, "_umap", lambda seed: FirstTwo())  # umap-learn compiles for half a minute
     whole = fashion.load_fashion()
     small = {name: Arrays(data.x[:100], data.labels[:100], data.classes) for name, data in whole.items()}
     wide = {n: Arrays(np.pad(d.x, ((0, 0), (0, 0), (2, 2), (2, 2))).repeat(3, 1), d.labels) for n, d in small.items()}
@@ -78,6 +89,29 @@ def test_rates_rise_with_the_threshold(tiny: None, run: Run) -> None:
     for name in lehmann2021.SETS:
         rates = [found[f"{name}, t = {t:g}"] for t in lehmann2021.THRESHOLDS]
         assert rates == sorted(rates)
+
+
+def test_silhouettes_are_compared_as_in_print_and_a_missing_package_leaves_its_cell_empty(
+    tiny: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    fit = activation_clusters.ActivationClusters.fit
+
+    def absent(
+        model: nn.Module, x: torch.Tensor, y: torch.Tensor, **how: Any
+    ) -> activation_clusters.ActivationClusters:
+        asked.append((how["projection"], how["clustering"], len(x)))
+        if how["projection"] == "umap":
+            raise MissingExtra("projection='umap' needs umap-learn")
+        return fit(model, x, y, **how)
+
+    monkeypatch.setattr(activation_clusters.ActivationClusters, "fit", absent)
+    found = lehmann2021._compared("MNIST", run)
+    assert asked == [("umap", "kmeans", 60), ("tsne", "kmeans", 60), ("umap", "dbscan", 60)]
+    assert found["UMAP"] is found["UMAP and DBSCAN"] is None
+    assert -1 <= (found["t-SNE"] or -2) <= 1
+    published = {p.what: p.value for p in lehmann2021.SHELVED[0].published if "silhouette" in p.what}
+    assert list(published) == [f"median silhouette, {n}" for n in ("principal components", *found)]
 
 
 def share(hits: int, n: int = 1000) -> Measure:

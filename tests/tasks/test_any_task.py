@@ -100,7 +100,7 @@ def test_an_audit_of_numbers_is_stored_and_verified(tmp_path):
         (lambda: Subject.of(Affine(), (X, np.full(200, 3.0))), "'value' is the same for every input"),
         (lambda: Subject.of(Affine(), (X, TRUTH[:7])), r"Targets have shape \(7,\) for 200 inputs"),
         (lambda: Subject.of(Affine(), (X, np.where(X[:, 0] > 0.9, np.nan, TRUTH)), Regression(("y",), (1.0,))),
-         r"In 'test' the target of input \d+ is not a number"),
+         r"In 'test' the target 'y' of input \d+ is nan"),
         (lambda: Subject.of(Affine(spread=-1.0), (X, TRUTH), Regression(("y",), (1.0,), spread=True)), "is negative"),
         (lambda: Subject.of(Affine(), (X, TRUTH), classes=["a"]) , "classes belong to classifiers"),
     ],

@@ -13,7 +13,18 @@ from scipy.stats import binomtest
 
 from assay.errors import AssayError
 from assay.methods.attack.attacked import Slope, sparing
-from assay.methods.attack.chance import SURE, answers, chance, interval, right_every_time, sizes
+from assay.methods.attack.chance import (
+    ASKED,
+    SURE,
+    answers,
+    chance,
+    interval,
+    mostly,
+    nearer,
+    right_every_time,
+    sizes,
+    threats,
+)
 from assay.methods.attack.loss import Goal
 from assay.methods.attack.masking import examine, read
 from assay.methods.attack.minimal_norm import minimal_norm
@@ -145,3 +156,43 @@ def test_a_noisy_model_with_masked_gradients_still_is(digits: Task) -> None:
         return inner((x * 16).round() / 16 + 0 * x)
 
     assert any(s.open for s in signs(masked, digits)[1].values())
+
+
+def test_both_threats_have_their_closed_forms():
+    wrong = np.arange(17)
+    one, ten = threats(wrong, 16)
+    np.testing.assert_allclose(one.right, 1 - wrong / 16)
+    np.testing.assert_allclose(ten.right, right_every_time(wrong, 16, ASKED))
+    assert (one.asked, one.name, ten.asked, ten.name) == (1, "", ASKED, f", asked {ASKED} times")
+    assert mostly(torch.as_tensor(wrong), 16, 1).tolist() == (2 * wrong > 16).tolist()
+    assert mostly(torch.tensor([0, 3, 4]), 64, ASKED).tolist() == [False, False, True]  # 1 - 2^(-1/10) = 0.067
+
+
+class Rising:
+    """Wrong in a pass with the chance that its first value says; of two passes that differ the mean is right."""
+
+    def __init__(self) -> None:
+        self.rng = torch.Generator().manual_seed(5)
+
+    def __call__(self, x):
+        wrong = (torch.rand(len(x), generator=self.rng) < x[:, 0]).float()
+        return torch.stack([1 - wrong, wrong], 1) * 8
+
+
+def test_the_way_back_ends_where_one_who_may_ask_again_still_wins():
+    x, far = torch.zeros(60, 3), torch.ones(60, 3)
+    got, won = nearer(Rising(), x, far, Y.repeat(2)[:60], draws=2, asked=ASKED)
+    assert won.all()
+    share = got[:, 0]
+    assert ((share > 0) & (share < 0.75)).double().mean() > 0.95
+    wins = 1 - (1 - share.double() ** 2) ** ASKED  # an answer is wrong with the square of a pass's chance
+    assert float(wins.mean()) > 0.6
+    assert ((wins > 0.4).double().mean()) > 0.9  # three of four are sought, and one of two is what it must be
+    torch.testing.assert_close(got, share[:, None].expand(-1, 3))
+
+
+def test_there_is_no_way_back_from_what_never_breaks():
+    far = torch.zeros(60, 3)
+    got, won = nearer(Rising(), far, far, Y.repeat(2)[:60], draws=2, asked=ASKED)
+    assert not won.any()
+    assert torch.equal(got, far)

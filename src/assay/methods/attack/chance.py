@@ -17,6 +17,11 @@ of TALLY fresh answers call wrong is kept; and what is counted is q^ at the poin
 Nothing is selected by the draws that count it, so an input whose chance is near 1/2 counts as one half, and not as
 broken on the days when luck says so. A point is called broken where more than half of the answers are wrong.
 
+Every probe of an attack states both threats (`threats`): how often a point holds in one fresh answer, and in all of the
+k = ASKED that an attacker may ask for. Where the size of a change is measured, the second threat has a smaller one: a
+point where whoever asks k times meets a wrong answer more often than not, q > 1 - 2^(-1/k), on the way from the input
+to the point that was found (`nearer`).
+
 For a model that is not random, m = 1, and one answer says it all.
 
 Sources: Athalye et al., ICML 2018, arXiv:1802.00420, sec. 4.2 and 5.3 (randomised defences want the expectation);
@@ -36,11 +41,13 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.methods.attack.aim import Aim, Truth, label_of
+from assay.methods.attack.ball import wide
 
 SURE = 8  # wrong answers in a row before an input leaves: at q = 1/2 luck does that once in 256 times
 TALLY = 8  # fresh answers with which a search compares two points
 FEWEST, MOST, PASSES = 16, 64, 256  # fresh answers that count a point; passes that pay for them
 ASKED = 10  # times that the attacker who may try again asks
+HALVINGS = 5  # of the way to a point that is broken
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c: the logits of one pass; for an Aim n *o
 Counts = NDArray[np.int64]
@@ -54,6 +61,15 @@ class Chance(NamedTuple):
     # of an Aim 1 where the answer is good enough, else 0
     by_size: Tensor  # n s: how many were wrong of answers that are means over 1, 2, 4, ... passes
     sick: Tensor  # n bool: some pass was NaN, which is no right answer
+
+
+class Threat(NamedTuple):
+    """An attacker of a random model, and how its inputs fare."""
+
+    asked: int
+    right: NDArray[np.float64]  # n: the chance that each answer that it gets is right
+    name: str  # what a measure of it adds to its name
+    times: str  # in words: right ... , wrong ...
 
 
 def answers(draws: int) -> int:
@@ -75,19 +91,22 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     """Ask afresh at every point: n *d, n -> Chance of `count` answers, `answers(draws)` of them unless told.
 
     `model` gives one pass. Where nothing is random one of them is all that is asked for. An answer to an Aim is wrong
-    where its margin is 0 or below, and a mean over draws is that of the softmax of what it reads (aim.py).
+    where its margin is 0 or below, and of several draws the Aim says what their answer is (aim.py); where it makes one
+    of the outputs themselves, there is no curve over draws.
     """
     r = answers(draws) if count is None else count
     if draws < 1 or r < 1:
         raise AssayError(f"chance needs draws >= 1 and count >= 1; got {draws=}, {count=}.")
-    widths = sizes(draws) if count is None else ()
     aim, y = y, label_of(y)
+    average = aim.average if isinstance(aim, Aim) and draws > 1 else None
+    widths = sizes(draws) if count is None and average is None else ()
     wrong, by_size = torch.zeros_like(y), y.new_zeros(len(y), len(widths))
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
     for _ in range(r):
-        each = torch.stack([_logits(model(x), aim) for _ in range(draws)])  # m n c
+        outs = [model(x) for _ in range(draws)]
+        each = torch.stack([_logits(out, aim) for out in outs])  # m n c
         each = each.softmax(-1) if draws > 1 else each  # one output is its own answer, ties and all
-        mean = each.mean(0)
+        mean = each.mean(0) if average is None else _logits(average(torch.stack(outs)), aim).softmax(-1)
         total = total + mean
         wrong += _not(mean, y)
         for p in each if widths else ():
@@ -101,17 +120,6 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     said = total.nan_to_num(0.0).argmax(1)
     likeliest = total.nan_to_num(0.0).scatter(1, y[:, None], -torch.inf).argmax(1)
     return Chance(wrong, torch.where(2 * wrong > r, likeliest, said), by_size, sick)
-
-
-def chance_of(one: Model, whole: Model, x: Tensor, y: Truth, *, draws: int) -> Chance:
-    """The same of a subject, which gives `one` pass or a `whole` answer: n *d, n -> Chance.
-
-    A whole answer of a random model to an Aim is what its task makes of the passes (numbers are averaged, say), which
-    `draws` single margins do not tell; there is no curve over draws then.
-    """
-    if isinstance(y, Aim):
-        return chance(whole, x, y, draws=1, count=answers(draws))
-    return chance(one, x, y, draws=draws)
 
 
 def _logits(out: Tensor, y: Truth) -> Tensor:  # n *o -> n c
@@ -138,6 +146,50 @@ def right_every_time(wrong: Counts, count: int, asked: int) -> NDArray[np.float6
     right = count - np.asarray(wrong, dtype=np.float64)
     k = np.arange(asked)
     return np.asarray(np.prod(np.clip(right[:, None] - k, 0, None) / (count - k), axis=1))
+
+
+def threats(wrong: Counts, count: int) -> tuple[Threat, Threat]:
+    """Both threats, from how many of `count` fresh answers were wrong at each point: n."""
+    return (
+        Threat(1, right_every_time(wrong, count, 1), "", "in one fresh answer"),
+        Threat(
+            ASKED,
+            right_every_time(wrong, count, ASKED),
+            f", asked {ASKED} times",
+            f"in {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+        ),
+    )
+
+
+def mostly(wrong: Tensor, count: int, asked: int) -> Tensor:
+    """Whether one who asks `asked` times meets a wrong answer more often than not: n -> n bool."""
+    held = right_every_time(wrong.cpu().numpy(), count, asked)
+    return torch.as_tensor(held < 0.5, device=wrong.device)
+
+
+@torch.no_grad()
+def nearer(model: Model, x: Tensor, far: Tensor, y: Truth, *, draws: int, asked: int) -> tuple[Tensor, Tensor]:
+    """From `far` back to x, as near as one who asks `asked` times still wins: n *d, n *d, n -> n *d, n bool.
+
+    Halving keeps a point only where such an attacker wins three times of four, so that luck does not lead it to x; what
+    it comes to is judged on MOST fresh answers, where these refute it so is the point halfway to `far`, and then `far`
+    itself. The bool says whether the point that is returned was confirmed.
+    """
+    near, out = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)
+
+    def at(share: Tensor) -> Tensor:
+        return torch.where(wide(share < 1, x), torch.lerp(x, far, wide(share, x).to(x)), far)
+
+    for _ in range(HALVINGS):
+        middle = (near + out) / 2
+        hits = chance(model, at(middle), y, draws=draws, count=FEWEST).wrong
+        won = torch.as_tensor(right_every_time(hits.cpu().numpy(), FEWEST, asked) < 0.25, device=x.device)
+        near, out = torch.where(won, near, middle), torch.where(won, middle, out)
+    held = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for back in (0.0, 0.5, 1.0):
+        out = torch.where(held, out, out + back * (1 - out))
+        held |= mostly(chance(model, at(out), y, draws=draws, count=MOST).wrong, MOST, asked)
+    return at(out), held
 
 
 def confirmed(wrong: Tensor, count: int) -> Tensor:

@@ -28,11 +28,11 @@ from assay.finding import (
     Witnesses,
     share,
 )
-from assay.methods.attack.aim import label_of, truth_of
+from assay.methods.attack.aim import Truth, label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
-from assay.methods.attack.ball import Norm
+from assay.methods.attack.ball import Norm, distance
 from assay.methods.attack.carlini_wagner import carlini_wagner
-from assay.methods.attack.chance import answers, chance_of
+from assay.methods.attack.chance import ASKED, MOST, answers, chance, mostly, nearer
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
@@ -59,7 +59,8 @@ class DistanceToFailure(Probe):
 
     The size is the largest change of any value (l_inf), the Euclidean length (l2), the sum (l1), and the number of
     values that change (l0), in shares of the range. What the gradient at the input promises stands beside it.
-    Of a random model it is the change after which most fresh answers are wrong. `attack` carlini-wagner searches so in
+    Of a random model it is the change after which most fresh answers are wrong; beside it stands the smaller one that
+    does for an attacker who may ask again, on the way to the first. `attack` carlini-wagner searches so in
     l2, the other norms as ever; `c` are trade-offs for curves of its accuracy and its distortion, as c=0.01,0.1,1,10.
     """
 
@@ -104,6 +105,8 @@ class DistanceToFailure(Probe):
         if ratio is not None:
             measures.append(_ratio(ratio, run.seed))
         measures += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
+        again = {n: np.asarray(found[n]["again"], dtype=np.float64) for n in norms if "again" in found[n]}
+        measures += [_asked_again(subject, norm, sizes, run.seed) for norm, sizes in again.items()]
         right = size["linf"] > 0
         witnesses = _witnesses(subject, run, found, index, label)
         typical = measures[0].value
@@ -121,6 +124,7 @@ class DistanceToFailure(Probe):
                     "index": index,
                     **({"label": label} if "classes" in subject.task.gives else {}),
                     **{f"smallest {n}": np.where(np.isfinite(s), s, np.nan) for n, s in size.items()},
+                    **{f"smallest {n}, asked again": np.where(np.isfinite(s), s, np.nan) for n, s in again.items()},
                     **({"ratio": np.where(np.isfinite(ratio), ratio, np.nan)} if ratio is not None else {}),
                     **{f"first order {n}": np.where(np.isfinite(f), f, np.nan) for n, f in first.items()},
                 },
@@ -139,11 +143,14 @@ class DistanceToFailure(Probe):
         """The smallest change found for each input: 0 where it is wrong already, infinity where there is none."""
         bounds = (subject.inputs.low, subject.inputs.high)
         draws, count = subject.draws, answers(subject.draws)
-        truth, ask = truth_of(subject.task, shard.y), partial(chance_of, subject.single, subject.predict, draws=draws)
-        clean = ask(shard.x, truth)
+        truth = truth_of(subject.task, shard.y)
+        clean = chance(subject.single, shard.x, truth, draws=draws)
         said, sick = clean.said, clean.sick
         size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
-        changed = shard.x.clone()
+        changed, again = shard.x.clone(), size.clone()
+        if draws > 1:
+            fresh = chance(subject.single, shard.x, truth, draws=draws, count=MOST)
+            again[mostly(fresh.wrong, MOST, ASKED)] = 0.0
 
         def search(rows: Tensor) -> Attacked:
             x, y = shard.x[rows], truth[rows]
@@ -164,12 +171,18 @@ class DistanceToFailure(Probe):
             return minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=draws, bounds=bounds)
 
         for rows, got in sparing(search, (size > 0).nonzero()[:, 0], sick):
-            fresh = ask(got.x, truth[rows])
+            fresh = chance(subject.single, got.x, truth[rows], draws=draws)
             fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
             there = rows[fell]
             size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
+            if draws > 1:
+                again[rows] = again[rows].minimum(self._again(subject, norm, shard.x[rows], got.x, truth[rows]))
+        if draws > 1:
+            again = again.minimum(size)  # what breaks it at the first try does so at ten
         told = {"label": label_of(truth), "size": size, "changed": changed, "said": said, "sick": sick}
         told["fell"] = torch.isfinite(size) & (size > 0)
+        if draws > 1:
+            told["again"] = again
         if subject.differentiable and norm in DUAL:
             first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
             lost = sick.clone()
@@ -182,6 +195,19 @@ class DistanceToFailure(Probe):
             told["first"], told["ratio"] = first, ratio
         return told
 
+    def _again(self, subject: Subject, norm: Norm, x: Tensor, far: Tensor, y: Truth) -> Tensor:  # n *d, n *d, n -> n
+        """How far it is to where one who may ask again wins; infinity where not even the point that was found will do.
+
+        On the way there as many values change as at its end, so that in l0 only the end counts.
+        """
+        if norm == "l0":
+            hits = chance(subject.single, far, y, draws=subject.draws, count=MOST).wrong
+            won = mostly(hits, MOST, ASKED)
+        else:
+            far, won = nearer(subject.single, x, far, y, draws=subject.draws, asked=ASKED)
+        size = distance(far, x, norm)
+        return torch.where(won & (size > 0), size, torch.inf)  # the input itself was judged before
+
     def _against_c(self, subject: Subject, run: Run, steps: int, index: NDArray[np.int64]) -> tuple[Curve, ...]:
         """Accuracy and distortion of Carlini and Wagner's attack at each fixed c; of all inputs, broken or not."""
         if not self.c or not subject.differentiable:
@@ -189,7 +215,7 @@ class DistanceToFailure(Probe):
         draws, count, bounds = subject.draws, answers(subject.draws), (subject.inputs.low, subject.inputs.high)
 
         def attack(c: float, shard: Shard) -> Mapping[str, Tensor]:
-            y, ask = truth_of(subject.task, shard.y), partial(chance_of, subject.single, subject.predict, draws=draws)
+            y = truth_of(subject.task, shard.y)
             size, wrong = torch.zeros(len(y), dtype=torch.float64), torch.full_like(label_of(y), count)
             sick = torch.zeros_like(wrong, dtype=torch.bool)
             for rows, got in sparing(
@@ -199,7 +225,8 @@ class DistanceToFailure(Probe):
                 torch.arange(len(y), device=y.device),
                 sick,
             ):
-                clean, fresh = ask(shard.x[rows], y[rows]), ask(got.x, y[rows])
+                clean = chance(subject.single, shard.x[rows], y[rows], draws=draws)
+                fresh = chance(subject.single, got.x, y[rows], draws=draws)
                 # right only if right as it is and under attack
                 wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
                 size[rows.cpu()] = got.distance.cpu()
@@ -242,6 +269,19 @@ class DistanceToFailure(Probe):
             beside=tuple(b for b in beside if np.isfinite(b.value)),
         )
         return median if norm == "l0" else replace(median, about=median.about + subject.inputs.aside(median.value))
+
+
+def _asked_again(subject: Subject, norm: Norm, size: NDArray[np.float64], seed: int) -> Measure:  # n
+    """The median for the attacker who may ask again, of a random model."""
+    median = Measure.median(
+        f"median smallest change, {norm}, asked {ASKED} times",
+        size,
+        better="higher",
+        seed=seed,
+        about=f"half of the inputs are wrong at this {LETTERS[norm]} size or below in some of {ASKED} fresh answers, "
+        "more often than not: whoever may try again needs only one",
+    )
+    return median if norm == "l0" else replace(median, about=median.about + subject.inputs.aside(median.value))
 
 
 def _ratio(ratio: NDArray[np.float64], seed: int) -> Measure:

@@ -31,7 +31,7 @@ from assay.finding import (
 from assay.methods.attack.affinity import Cell, affinity, cross
 from assay.methods.attack.aim import Truth
 from assay.methods.attack.attacked import Attacked, Model, sparing
-from assay.methods.attack.chance import answers, chance
+from assay.methods.attack.chance import TALLY, Threat, answers, chance, threats
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
 from assay.probe import Need, Probe, undisturbed
@@ -54,7 +54,9 @@ class DoesItTransfer(Probe):
 
     The others are small substitutes that learn from its answers alone. `radius` is the l_inf budget, a share of the
     range. `others` are further models of yours for the same inputs and classes (names of `assay subjects`, model.pt2,
-    subject.py:build), opened as the subject is: each is attacked too, and shown the examples of all.
+    subject.py:build), opened as the subject is: each is attacked too, and shown the examples of all. Of a
+    random model the example counts that it was wrong about more often, by its chance to be right in fresh answers;
+    beside it stands an attacker who may ask again.
     """
 
     radius: float = 8 / 255
@@ -107,7 +109,12 @@ class DoesItTransfer(Probe):
         clean, held = rows["clean"].T, rows["held"].transpose(1, 2, 0)  # m n, s m n
         cells = affinity(list(models), clean, held, sources=sources, seed=run.seed)
         on_it = dict(zip(sources, held[:, 0], strict=True))  # by source, n: right on its examples
-        kept = np.all([on_it[name] for name in others], axis=0)
+        count = answers(subject.draws)
+        kept: NDArray[Any] = np.all([on_it[name] for name in others], axis=0)
+        alone = {ITSELF: on_it[ITSELF]} if ITSELF in on_it else {}  # n: right on examples of its own
+        if count > 1:
+            kept = threats(rows["wrong"], count)[0].right
+            alone = {name: threats(rows["own wrong"], count)[0].right for name in alone}
         strongest = min(others, key=lambda name: on_it[name].mean())
         agreed = dict(zip(others, rows["agreed"].T, strict=True))
         likest = max(others, key=lambda name: agreed[name].mean())
@@ -117,22 +124,24 @@ class DoesItTransfer(Probe):
             Beside("random noise of the same size", float(rows["noise"].mean())),
         ]
         measures = [
-            Measure.proportion(
+            Measure.chance(
                 "transfer accuracy",
                 kept,
                 better="higher",
+                seed=run.seed,
                 column="held transfer",
                 about=f"right on the examples of every substitute, made by PGD with {self._steps(run)} steps within "
                 f"l_inf {subject.inputs.size(self.radius, 4)}",
             )
         ]
-        if ITSELF in on_it:
-            beside.append(Beside("the same attack on its own gradients", float(on_it[ITSELF].mean())))
+        if alone:
+            beside.append(Beside("the same attack on its own gradients", float(alone[ITSELF].mean())))
             measures.append(
-                Measure.proportion(
+                Measure.chance(
                     "white-box accuracy",
-                    on_it[ITSELF],
+                    alone[ITSELF],
                     better="higher",
+                    seed=run.seed,
                     column="held own",
                     about="right on examples that the same attack makes on its own gradients",
                 )
@@ -174,11 +183,26 @@ class DoesItTransfer(Probe):
                 f"labels, half of them of inputs from {split!r} and half of inputs of its own making",
             ),
         ]
+        held_by = share(int(kept.sum()), len(kept)) if count == 1 else f"{100 * kept.mean():.0f} %"
+        again = _again(rows, count) if count > 1 else {}
+        measures += [
+            Measure.chance(
+                f"{name}{threat.name}",
+                threat.right,
+                better="higher",
+                seed=run.seed,
+                column=f"{column} again",
+                about=f"the same examples, right {threat.times}",
+                beside=(Beside(f"clean inputs{threat.name}", float(again["clean"][1].right.mean())),),
+            )
+            for column, (name, threat) in again.items()
+            if column != "clean"
+        ]
         witnesses = self._witnesses(subject, rows, index, label, list(others))
         return Finding(
-            says=f"Examples made on models that know only its answers leave {share(int(kept.sum()), len(kept))} right, "
+            says=f"Examples made on models that know only its answers leave {held_by} right, "
             f"of {100 * clean[0].mean():.0f} % on clean inputs"
-            + (f" and {100 * on_it[ITSELF].mean():.0f} % on examples of its own." if ITSELF in on_it else "."),
+            + (f" and {100 * alone[ITSELF].mean():.0f} % on examples of its own." if alone else "."),
             measures=tuple(measures),
             samples=Table(
                 "test",
@@ -187,7 +211,8 @@ class DoesItTransfer(Probe):
                     "label": label,
                     "clean": clean[0],
                     "held transfer": kept,
-                    **({"held own": on_it[ITSELF]} if ITSELF in on_it else {}),
+                    **({"held own": alone[ITSELF]} if alone else {}),
+                    **{f"{column} again": threat.right for column, (_, threat) in again.items()},
                     **{f"held {name}": on_it[name] for name in others},
                     **{f"error {name}": ~on_it[name] for name in given},
                 },
@@ -245,9 +270,21 @@ class DoesItTransfer(Probe):
             sick |= subject.predict(at).isnan().any(1)
         others = [name for name in models if name not in own]
         fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
-        how = fell.int().argmax(0)  # n: the first that broke it
-        changed = found.x[-len(others) :][how, torch.arange(len(x), device=x.device)]
+        how, made = fell.int().argmax(0), found.x[-len(others) :]  # n: the first that broke it; o n *d
+        right, broke = found.clean[0], fell.any(0)
+        told = {}
+        if subject.draws > 1:  # one lucky answer says nothing: fresh ones choose the example, and others count it
+            tally = [chance(subject.single, at, y, draws=subject.draws, count=TALLY).wrong for at in made]
+            how = torch.stack(tally).argmax(0)
+            told["clean wrong"] = chance(subject.single, x, y, draws=subject.draws).wrong
+            right, broke = 2 * told["clean wrong"] <= answers(subject.draws), torch.ones_like(broke)
+            if ITSELF in sources:
+                at = found.x[sources.index(ITSELF)]
+                told["own wrong"] = chance(subject.single, at, y, draws=subject.draws).wrong
+        changed = made[how, torch.arange(len(x), device=x.device)]
         fresh = chance(subject.single, changed, y, draws=subject.draws)
+        if subject.draws > 1:
+            told["wrong"] = fresh.wrong
         signs = torch.randn(x.shape, generator=shard.rng, device=x.device).sign()
         answer = subject.predict(x).argmax(1)
         with torch.no_grad():
@@ -261,9 +298,10 @@ class DoesItTransfer(Probe):
             "changed": changed,
             "said": fresh.said,
             # of a random model, in most fresh answers
-            "broke": found.clean[0] & fell.any(0) & (2 * fresh.wrong > answers(subject.draws)),
+            "broke": right & broke & (2 * fresh.wrong > answers(subject.draws)),
             "how": how,
             "sick": sick,
+            **told,
         }
 
     def _witnesses(
@@ -303,6 +341,14 @@ def _fitting(name: str, other: Subject, subject: Subject) -> Subject:
             f"The model {name!r} takes inputs {theirs}, and {subject.name!r} {ours}{each}; give one for the same."
         )
     return other.in_shares()
+
+
+def _again(rows: Mapping[str, NDArray[Any]], count: int) -> dict[str, tuple[str, Threat]]:
+    """Of a random model, by column: the measure, and how it fares against an attacker who may ask again."""
+    found = {"held transfer": ("transfer accuracy", "wrong"), "clean": ("clean accuracy", "clean wrong")}
+    if "own wrong" in rows:
+        found["held own"] = ("white-box accuracy", "own wrong")
+    return {column: (name, threats(rows[wrong], count)[1]) for column, (name, wrong) in found.items()}
 
 
 def _right(out: Tensor, y: Tensor) -> Tensor:  # n k, n -> n

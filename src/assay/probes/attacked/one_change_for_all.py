@@ -31,7 +31,7 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.aim import Aim, Truth, label_of, truth_of
-from assay.methods.attack.chance import answers, chance_of
+from assay.methods.attack.chance import answers, chance, threats
 from assay.methods.attack.universal import Universal, random_signs, under, universal
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -54,7 +54,8 @@ class OneChangeForAll(Probe):
     """Is there one change that breaks it on most inputs?
 
     `radius` is the l_inf size of the change, a share of the range; the curve shows twice and four times as much.
-    The change is made on training data and judged on test data that it has never met.
+    The change is made on training data and judged on test data that it has never met. Of a random model each input
+    counts with its chance of a wrong answer; beside it stands an attacker who may ask again.
     """
 
     radius: float = 8 / 255
@@ -149,7 +150,7 @@ class OneChangeForAll(Probe):
         """
         bounds = (subject.inputs.low, subject.inputs.high)
         truth = truth_of(subject.task, shard.y)
-        y, draws = label_of(truth), subject.draws
+        y = label_of(truth)
         sick = torch.zeros_like(y, dtype=torch.bool)
 
         def says(change: Tensor) -> Tensor:
@@ -160,27 +161,37 @@ class OneChangeForAll(Probe):
             sick.logical_or_(none)
             return torch.where(none, NO, out.argmax(1))
 
-        clean = says(torch.zeros_like(shard.x[0]))
-        said = torch.stack([says(change) for change in changes], 1)  # n r
+        told = {}
+        if subject.draws == 1:
+            clean = says(torch.zeros_like(shard.x[0]))
+            said = torch.stack([says(change) for change in changes], 1)  # n r
+            right, fell = clean == y, said != y[:, None]  # n, n r
+        else:  # an input of a random model is right, or broken, if it is so in most fresh answers
+            first, *fresh = (
+                chance(subject.single, under(shard.x, change, bounds=bounds), truth, draws=subject.draws)
+                for change in (torch.zeros_like(shard.x[0]), *changes)
+            )
+            clean, said = first.said, torch.stack([each.said for each in fresh], 1)
+            told = {"clean wrong": first.wrong, "wrong": torch.stack([each.wrong for each in fresh], 1)}
+            right, fell = (2 * wrong > answers(subject.draws) for wrong in told.values())
+            right = ~right
+            for each in (first, *fresh):
+                sick.logical_or_(each.sick)
         noise = [random_signs(shard.x, radius=radius, rng=shard.rng) for radius in self._radii()]
         noisy = torch.stack([says(change) for change in noise], 1)  # n r
         sent = [says(change) == c for c, change in enumerate(aimed)]
-        first = (said != y[:, None]).int().argmax(1)  # the smallest change that breaks it, 0 where none does
-        changed = under(shard.x, torch.stack(changes)[first], bounds=bounds)
-        often = torch.ones_like(first) > 0
-        if draws > 1:  # a witness of a random model breaks it in most fresh answers
-            often = 2 * chance_of(subject.single, subject.predict, changed, truth, draws=draws).wrong > answers(draws)
+        smallest = fell.int().argmax(1)  # the smallest change that breaks it, 0 where none does
         return {
             "label": y,
             "clean": clean,
             "said": said,
             "noisy": noisy,
             "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
-            "first": first,
+            "first": smallest,
             "sick": sick,
-            "changed": changed,
-            "fell": (said != y[:, None]).any(1) & (clean == y) & often,
-            "often": often,
+            "changed": under(shard.x, torch.stack(changes)[smallest], bounds=bounds),
+            "fell": fell.any(1) & right,
+            **told,
         }
 
     def _tell(
@@ -194,8 +205,11 @@ class OneChangeForAll(Probe):
         rows: Mapping[str, NDArray[Any]],
     ) -> Finding:
         classes, label = "classes" in subject.task.gives, rows["label"].astype(np.int64)
-        wrong, noise = rows["said"] != label[:, None], rows["noisy"] != label[:, None]  # n r
-        clean_wrong = rows["clean"] != label
+        count, noise = answers(subject.draws), rows["noisy"] != label[:, None]  # n r
+        wrong: NDArray[Any] = rows["said"] != label[:, None]  # n r, and n: whether it is wrong, or how often
+        clean_wrong: NDArray[Any] = rows["clean"] != label
+        if count > 1:
+            wrong, clean_wrong = rows["wrong"] / count, rows["clean wrong"] / count
         if classes:
             trivial = Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label)))
         else:
@@ -206,14 +220,13 @@ class OneChangeForAll(Probe):
             Beside("random noise of the same size", float(noise[:, 0].mean())),
             trivial,
         )
-        broke = np.where(
-            wrong.any(1) & ~clean_wrong & rows["often"], np.array(self._radii())[rows["first"]], np.nan
-        )  # n
+        broke = np.where(rows["fell"], np.array(self._radii())[rows["first"]], np.nan)  # n
         witnesses = _witnesses(subject, run, rows, index, label, broke)
         others = label[:, None] != np.arange(
             rows["sent"].shape[1]
         )  # n k: only what is not of a class can be sent there
         steps, batch = self._effort(run)
+        often = share(int(wrong[:, 0].sum()), len(index)) if count == 1 else f"{100 * wrong[:, 0].mean():.0f} %"
         table = {
             "index": index,
             **({"label": label, "said": rows["said"][:, 0]} if classes else {}),
@@ -224,10 +237,11 @@ class OneChangeForAll(Probe):
             "broke at": broke,
         }
         measures = [
-            Measure.proportion(
+            Measure.chance(
                 HEADLINE,
                 wrong[:, 0],
                 better="lower",
+                seed=run.seed,
                 column="error",
                 about=f"wrong under one l_inf change of at most {subject.inputs.size(self.radius, 4)}, the same for "
                 f"every input, made on {len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of "
@@ -244,6 +258,20 @@ class OneChangeForAll(Probe):
                 about="that error minus the error under random signs of the same size, input by input",
             ),
         ]
+        if count > 1:
+            again, clean_again = (threats(at, count)[1] for at in (rows["wrong"][:, 0], rows["clean wrong"]))
+            table["error again"] = 1 - again.right
+            measures.append(
+                Measure.chance(
+                    f"{HEADLINE}{again.name}",
+                    table["error again"],
+                    better="lower",
+                    seed=run.seed,
+                    column="error again",
+                    about=f"under the same change, not right {again.times}",
+                    beside=(Beside(f"clean inputs{again.name}", float(1 - clean_again.right.mean())),),
+                )
+            )
         views: list[Curve | Bars | Gallery] = [self._curve(subject, clean_wrong, wrong, noise)]
         if others.size:
             table["sent"] = (rows["sent"] & others).sum(1) / others.sum(1)
@@ -263,7 +291,7 @@ class OneChangeForAll(Probe):
             views.append(_targets(subject, rows["sent"], others))
         return Finding(
             says=f"One change of at most {subject.inputs.size(self.radius)}, the same for every input, makes it wrong "
-            f"on {share(int(wrong[:, 0].sum()), len(index))}; random noise of that size on "
+            f"on {often}; random noise of that size on "
             f"{100 * noise[:, 0].mean():.0f} %, no change at all on {100 * clean_wrong.mean():.0f} %.",
             measures=tuple(measures),
             samples=Table("test", table),
@@ -272,7 +300,7 @@ class OneChangeForAll(Probe):
             witnesses=witnesses if len(witnesses) else None,
         )
 
-    def _doubts(self, split: str, makers: int, wrong: NDArray[np.bool_], noise: NDArray[np.bool_]) -> tuple[Alarm, ...]:
+    def _doubts(self, split: str, makers: int, wrong: NDArray[Any], noise: NDArray[np.bool_]) -> tuple[Alarm, ...]:
         alarms = []
         if split == "test":
             alarms.append(
@@ -298,11 +326,12 @@ class OneChangeForAll(Probe):
             )
         return tuple(alarms)
 
-    def _curve(
-        self, subject: Subject, clean: NDArray[np.bool_], wrong: NDArray[np.bool_], noise: NDArray[np.bool_]
-    ) -> Curve:
-        def line(label: str, columns: NDArray[np.bool_]) -> Line:
-            return Line.shares(label, (0.0, *self._radii()), [clean.sum(), *columns.sum(0)], len(clean))
+    def _curve(self, subject: Subject, clean: NDArray[Any], wrong: NDArray[Any], noise: NDArray[np.bool_]) -> Curve:
+        def line(label: str, columns: NDArray[Any]) -> Line:
+            radii = (0.0, *self._radii())
+            if clean.dtype == bool:
+                return Line.shares(label, radii, [clean.sum(), *columns.sum(0)], len(clean))
+            return Line(label=label, x=radii, y=(float(clean.mean()), *columns.mean(0).tolist()))
 
         return Curve(
             name="size",
@@ -322,7 +351,7 @@ class OneChangeForAll(Probe):
         index: NDArray[np.int64],
         changes: list[NDArray[np.float32]],
         rows: Mapping[str, NDArray[Any]],
-        wrong: NDArray[np.bool_],
+        wrong: NDArray[Any],
         w: Witnesses,
     ) -> tuple[Gallery, ...]:
         if not subject.inputs.is_image or self.radius == 0:

@@ -30,7 +30,7 @@ from assay.finding import (
 from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
-from assay.methods.attack.chance import ASKED, answers, chance_of, interval, right_every_time, sizes
+from assay.methods.attack.chance import answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
@@ -173,13 +173,13 @@ class WorstCaseAccuracy(Probe):
         """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
-        y, fresh = truth_of(subject.task, shard.y), partial(chance_of, subject.single, subject.predict, draws=draws)
+        y = truth_of(subject.task, shard.y)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            got = fresh(x, y[rows])
+            got = chance(subject.single, x, y[rows], draws=draws)
             return got.wrong, got.said
 
-        first = fresh(shard.x, y)
+        first = chance(subject.single, shard.x, y, draws=draws)
         said, sick, clean = first.said, first.sick, first.wrong
         right = 2 * clean <= count
         broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
@@ -232,7 +232,7 @@ class WorstCaseAccuracy(Probe):
         told = {}
         if count > 1:
             # the answers above chose the point; these count it
-            last = fresh(worst, y)
+            last = chance(subject.single, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
             told["by size"] = last.by_size
             inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
@@ -275,7 +275,7 @@ class WorstCaseAccuracy(Probe):
         if subject.draws == 1:
             return ()
         count, passes = answers(subject.draws), subject.draws * answers(subject.draws)
-        again = right_every_time(rows["wrong"], count, ASKED)
+        again, clean = threats(rows["wrong"], count)[1], threats(rows["clean wrong"], count)[1]
         single = (
             Measure.chance(
                 "worst-case accuracy, a single draw",
@@ -289,12 +289,13 @@ class WorstCaseAccuracy(Probe):
         return (
             *(single if rows["by size"].shape[1] else ()),
             Measure.chance(
-                f"worst-case accuracy, asked {ASKED} times",
-                again,
+                f"{MEASURES[0]}{again.name}",
+                again.right,
                 better="higher",
                 seed=seed,
                 column="held again",
-                about=f"right in each of {ASKED} fresh answers: whoever may try again needs only one that is wrong",
+                about=f"the same points, right {again.times}",
+                beside=(Beside(f"clean inputs{again.name}", float(clean.right.mean())),),
             ),
         )
 
@@ -408,7 +409,7 @@ def _chances(found: Mapping[Norm, Mapping[str, NDArray[Any]]], count: int, draws
         "chance wrong, low": low,
         "chance wrong, high": high,
         **({"held single": 1 - rows["by size"][:, 0] / (count * draws)} if rows["by size"].shape[1] else {}),
-        "held again": right_every_time(rows["wrong"], count, ASKED),
+        "held again": threats(rows["wrong"], count)[1].right,
     }
 
 

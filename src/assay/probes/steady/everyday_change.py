@@ -26,6 +26,8 @@ from assay.finding import (
     Witnesses,
     wilson,
 )
+from assay.methods.attack.aim import truth_of
+from assay.methods.attack.chance import answers, chance
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -38,7 +40,12 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class EverydayChange(Probe):
-    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?"""
+    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?
+
+    A random model gives one fresh answer to each picture, the mean of which has no bias; what is shown as broken is
+    wrong in most answers. Nobody here chooses the change or asks until an answer is wrong, so there is no number for an
+    attacker who may try again: that is worst-case-accuracy's.
+    """
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
 
@@ -179,6 +186,11 @@ class EverydayChange(Probe):
                 if classes:
                     said[first] = answer.argmax(1)[first]
                 how[first] = 5 * c + s
+        if subject.draws > 1:  # one unlucky answer breaks nothing
+            fresh = chance(subject.single, changed, truth_of(subject.task, shard.y), draws=subject.draws)
+            mostly = 2 * fresh.wrong > answers(subject.draws)
+            how = torch.where(mostly, how, -1)
+            said = torch.where(mostly, fresh.said, said) if classes else said
         told = {"label": shard.y, "said": said} if classes else {}
         return {**told, "clean": clean, "kept": kept, "changed": changed, "broke": how >= 0, "how": how}
 
