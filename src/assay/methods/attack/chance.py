@@ -91,17 +91,17 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     """Ask afresh at every point: n *d, n -> Chance of `count` answers, `answers(draws)` of them unless told.
 
     `model` gives one pass. Where nothing is random one of them is all that is asked for. An answer to an Aim is wrong
-    where its margin is 0 or below, and of several draws the Aim says what their answer is (aim.py); where it makes one
-    of the outputs themselves, there is no curve over draws.
+    where its margin is 0 or below, and of several draws the Aim says what their answer is (aim.py).
     """
     r = answers(draws) if count is None else count
     if draws < 1 or r < 1:
         raise AssayError(f"chance needs draws >= 1 and count >= 1; got {draws=}, {count=}.")
     aim, y = y, label_of(y)
     average = aim.average if isinstance(aim, Aim) and draws > 1 else None
-    widths = sizes(draws) if count is None and average is None else ()
+    widths = sizes(draws) if count is None else ()
     wrong, by_size = torch.zeros_like(y), y.new_zeros(len(y), len(widths))
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
+    held: list[list[Tensor]] = [[] for _ in widths]
     for _ in range(r):
         outs = [model(x) for _ in range(draws)]
         each = torch.stack([_logits(out, aim) for out in outs])  # m n c
@@ -109,9 +109,15 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
         mean = each.mean(0) if average is None else _logits(average(torch.stack(outs)), aim).softmax(-1)
         total = total + mean
         wrong += _not(mean, y)
-        for p in each if widths else ():
+        for out, p in zip(outs, each, strict=True) if widths else ():
             done += 1
             for s, w in enumerate(widths):
+                if average is not None:
+                    held[s].append(out)
+                    if done % w == 0:
+                        by_size[:, s] += _not(_logits(average(torch.stack(held[s])), aim), y)
+                        held[s] = []
+                    continue
                 sums[s] = sums[s] + p
                 if done % w == 0:
                     by_size[:, s] += _not(sums[s], y)

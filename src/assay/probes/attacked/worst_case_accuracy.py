@@ -276,7 +276,7 @@ class WorstCaseAccuracy(Probe):
             return ()
         count, passes = answers(subject.draws), subject.draws * answers(subject.draws)
         again, clean = threats(rows["wrong"], count)[1], threats(rows["clean wrong"], count)[1]
-        single = (
+        return (
             Measure.chance(
                 "worst-case accuracy, a single draw",
                 1 - rows["by size"][:, 0] / passes,
@@ -285,9 +285,6 @@ class WorstCaseAccuracy(Probe):
                 column="held single",
                 about=f"the same points, answered by one pass instead of the mean of {subject.draws}",
             ),
-        )
-        return (
-            *(single if rows["by size"].shape[1] else ()),
             Measure.chance(
                 f"{MEASURES[0]}{again.name}",
                 again.right,
@@ -408,14 +405,14 @@ def _chances(found: Mapping[Norm, Mapping[str, NDArray[Any]]], count: int, draws
         "chance wrong": rows["wrong"] / count,
         "chance wrong, low": low,
         "chance wrong, high": high,
-        **({"held single": 1 - rows["by size"][:, 0] / (count * draws)} if rows["by size"].shape[1] else {}),
+        "held single": 1 - rows["by size"][:, 0] / (count * draws),
         "held again": threats(rows["wrong"], count)[1].right,
     }
 
 
 def _over_draws(draws: int, rows: Mapping[str, NDArray[Any]]) -> tuple[Curve, ...]:
     """Of a random model: does the number settle as more passes go to an answer?"""
-    if draws == 1 or not rows["by size"].shape[1]:
+    if draws == 1:
         return ()
     total, widths = draws * answers(draws), sizes(draws)
     y = [float(1 - rows["by size"][:, s].mean() / (total // w)) for s, w in enumerate(widths)]
