@@ -48,6 +48,7 @@ class Data(Protocol):
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
+AT_ONCE = 128  # witnesses that are answered together
 PAIRS = 2000  # drawn from each split where nobody says how many
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
@@ -452,6 +453,25 @@ class Subject:
                 out: Tensor = self.model(x)
                 return out
             return self.task.average(torch.stack([self.model(x) for _ in range(self.draws)]))
+
+    def said(self, x: NDArray[np.float32], device: str) -> NDArray[np.float32]:  # n *d -> n *o
+        """The task's output for inputs at hand, a few at a time on the device where the model is."""
+        parts = np.array_split(x, max(1, -(-len(x) // AT_ONCE))) if len(x) else []
+        outs = [self.predict(torch.as_tensor(part, device=device)).float().cpu().numpy() for part in parts]
+        return np.concatenate(outs) if outs else np.zeros(0, dtype=np.float32)
+
+    def in_words(self, target: Any, said: Any) -> tuple[str, str]:  # *t, *o
+        """The target and the answer of a witness; of a classifier both are classes."""
+        task = self.task
+        words = task.told if "classes" in task.gives else task.words
+        return task.told(torch.as_tensor(target)), words(torch.as_tensor(said))
+
+    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
+        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+        target = torch.as_tensor(np.asarray(self.data[split].labels)[index])
+        trivial = self.task.trivial(target.numpy())
+        right = self.task.right(trivial.out.expand(len(target), *trivial.out.shape), target)
+        return trivial.says, float(right.double().mean())
 
     def single(self, x: Tensor) -> Tensor:  # n *d -> n k
         """The logits of one pass, also of a random model."""
