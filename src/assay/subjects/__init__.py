@@ -43,6 +43,10 @@ class Source:
     """Where the channels of images stand in the model: nchw or nhwc."""
     feed: tuple[str, ...] = ()
     """NAME=NUMBER of inputs beside the data: what they are filled with."""
+    builder: str | None = None
+    """FILE.py:FUNCTION or MODULE:FUNCTION that builds the network that weights are put into."""
+    trust: tuple[str, ...] = ()
+    """Types that a .skops file may be made of beside those that skops trusts."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -58,11 +62,11 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for option, text in (("--output", self.output), ("--layout", self.layout)):
+        for option, text in (("--output", self.output), ("--layout", self.layout), ("--builder", self.builder)):
             if text is not None:
                 words += [option, text]
-        for word in self.feed:
-            words += ["--feed", word]
+        for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
+            words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
 
@@ -82,6 +86,8 @@ def located(source: Source) -> Path | None:
         if not path.suffix and len(path.parts) == 1:
             shelf.load("subjects", text)  # raises: it knows what there is, and what was nearly typed
         raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
+    if path.is_dir() and (path / "config.json").is_file():
+        return path
     if path.is_dir():
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
     check_plain(path)

@@ -44,8 +44,8 @@ def assembled(opened: Opened, source: Source) -> Subject:
             "one class; give a classifier."
         )
     given = _in_its_order(given, opened, source)
-    if opened.seen is not None:
-        opened = opened.seen(first_inputs(_test(given)))
+    if opened.look is not None:
+        opened = opened.shown(first_inputs(_test(given)))
     subject = Subject.classifier(
         _one_output(opened, source, given),
         given,
