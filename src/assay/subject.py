@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -231,12 +232,14 @@ class Subject:
     @classmethod
     def of(
         cls,
-        model: nn.Module,
+        model: Any,
         data: Any,
         task: Task | None = None,
         *,
         name: str | None = None,
         bounds: tuple[Bound, Bound] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
         layers: Mapping[str, str] | None = None,
         draws: int = 1,
         differentiable: bool = True,
@@ -245,16 +248,22 @@ class Subject:
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
 
-        What the targets are decides the task where none is given: class indices (a classifier, see `classifier`, which
-        takes what else is `told`), rows of zeros and ones (several labels at once), other numbers (a regression).
+        A model is a torch.nn.Module, a fitted estimator or pipeline of scikit-learn, LightGBM or XGBoost, a Keras model
+        on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
+        where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
+        zeros and ones (several labels at once), other numbers (a regression).
         """
+        if not isinstance(model, nn.Module):
+            opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
+            return replace(subject, name=name or subject.name, about=about or subject.about)
         given = data if isinstance(data, Mapping) else {"test": data}
         if task is None:
             task = _task_of(model, given)
         if task is None:
             return cls.classifier(
-                model, data, name=name, bounds=bounds, layers=layers, draws=draws, differentiable=differentiable,
-                about=about, **told,
+                model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
+                differentiable=differentiable, about=about, **told,
             )  # fmt: skip
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
@@ -264,6 +273,7 @@ class Subject:
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
+        model = _normalised(model, mean, std, shape)
         inputs, notes = _space(splits, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
@@ -314,14 +324,7 @@ class Subject:
         example = first_inputs(test)
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
-        if mean is not None or std is not None:
-            mean, std = mean or (0.0,), std or (1.0,)
-            for option, numbers in (("--mean", mean), ("--std", std)):
-                if len(numbers) not in (1, shape[0]):
-                    raise AssayError(
-                        f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}."
-                    )
-            model = Normalised(model, tuple(mean), tuple(std), len(shape))
+        model = _normalised(model, mean, std, shape)
         inputs, notes = _space(splits, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
@@ -532,6 +535,19 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Linear):
             found["head"] = name
     return found
+
+
+def _normalised(
+    model: nn.Module, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, shape: tuple[int, ...]
+) -> nn.Module:
+    """The model behind the scaling that it was trained with, where one is told."""
+    if mean is None and std is None:
+        return model
+    mean, std = mean or (0.0,), std or (1.0,)
+    for option, numbers in (("--mean", mean), ("--std", std)):
+        if len(numbers) not in (1, shape[0]):
+            raise AssayError(f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}.")
+    return Normalised(model, tuple(mean), tuple(std), len(shape))
 
 
 def first_inputs(data: Data, model: nn.Module | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay import shelf
 from assay.data.plain_file import check_plain
@@ -16,8 +16,9 @@ from assay.subjects import doors
 
 if TYPE_CHECKING:
     from assay.subject import Subject
+    from assay.tasks import Task
 
-__all__ = ["Source", "located", "open_subject"]
+__all__ = ["Source", "brought", "located", "open_subject"]
 
 FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
 
@@ -108,6 +109,14 @@ def open_subject(source: Source) -> Subject:
     if not isinstance(made, Subject):
         return assembled(made, source)
     return adjusted(made, source) if path.suffix == ".py" else made
+
+
+def brought(model: Any, data: Any, task: Task | None = None, *, bounds: Any = None, draws: int = 1) -> Subject:
+    """Whatever was brought in Python, through the door that fits it, with its data: see `Subject.of`."""
+    from assay.subjects._assembly import joined
+
+    opened = doors.of(model)
+    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:
