@@ -93,6 +93,28 @@ class Opening:
         int | None,
         typer.Option("--draws", metavar="N", help="The model is random: its answer is the mean of N passes."),
     ] = None
+    output: Annotated[
+        str | None,
+        typer.Option("--output", metavar="NAME", help="Of a model with several outputs, the one to read."),
+    ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", metavar="nchw|nhwc", help="Where an ONNX model has the channels of images."),
+    ] = None
+    feed: Annotated[
+        list[str] | None,
+        typer.Option("--feed", metavar="NAME=NUMBER", help="Fills an input of an ONNX file that the data do not."),
+    ] = None
+    builder: Annotated[
+        str | None,
+        typer.Option(
+            "--builder", metavar="FILE.py:FUNCTION", help="Builds the network that a file of weights is put into."
+        ),
+    ] = None
+    trust: Annotated[
+        list[str] | None,
+        typer.Option("--trust", metavar="TYPE", help="A type that a .skops file may be made of, beside those known."),
+    ] = None
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")
     ] = False
@@ -109,6 +131,11 @@ class Opening:
             size=self.size,
             allow_pickle=self.allow_pickle,
             draws=self.draws,
+            output=self.output,
+            layout=self.layout,
+            feed=tuple(self.feed or ()),
+            builder=self.builder,
+            trust=tuple(self.trust or ()),
         )
 
 
