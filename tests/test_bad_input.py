@@ -91,7 +91,7 @@ SCRIPTS = {
     ),
     "a model that returns NaN": (
         script("model = Does(lambda inner, x: inner(x) * float('nan'))"),
-        r"The model returned NaN or infinity for input 0 of 'test'; check its weights",
+        r"The model returned NaN or infinity for input 0; check its weights",
     ),
     "a model that returns infinity": (
         script("model = Does(lambda inner, x: inner(x) / 0)"),
@@ -99,7 +99,7 @@ SCRIPTS = {
     ),
     "a model that returns the wrong shape": (
         script("model = Does(lambda inner, x: inner(x).sum(1))"),
-        r"The model returned shape \(4,\) for 4 inputs; it should return \(4, 3\) logits",
+        r"The model's task is taken to be Classification.*but it returned shape \(4,\) for 4 inputs",
     ),
     "a model that returns a tuple": (
         script("model = Does(lambda inner, x: (inner(x), x))"),
@@ -107,7 +107,7 @@ SCRIPTS = {
     ),
     "the wrong number of classes": (
         script("classes = ['a', 'b']; y = y % 2"),
-        r"it has 3 outputs for 2 classes .name them in",
+        r"The model's task is .* but it has 3 outputs for 2 classes .name them in",
     ),
     "values outside the bounds": (
         script("x = x * 255"),
@@ -119,7 +119,7 @@ SCRIPTS = {
     ),
     "labels out of range": (
         script("y[7] = 3"),
-        r"Label 3 of input 7 in 'test' is outside 0\.\.2 for 3 classes; renumber the labels",
+        r"In 'test' label 3 of input 7 is outside 0\.\.2 for 3 classes; mend the targets",
     ),
     "negative labels": (script("y[7] = -1"), r".*'test'.* Label -1 .*7 .*;"),
     "an empty split": (script("x, y = x[:0], y[:0]"), r"The split 'test' is empty; give it at least one labelled"),
@@ -319,7 +319,7 @@ LATER = {
     ),
     "a model that returns NaN": (
         "def later(inner, x):\n    return inner(x) * (float('nan') if asked and len(x) > 4 else 1)",
-        "The model returned NaN or infinity for input 0 of 'test'; check its weights",
+        "The model returned NaN or infinity for input 0; check its weights",
     ),
     "a model that returns the wrong shape": (
         "def later(inner, x):\n    return inner(x)[:-1] if asked and len(x) > 4 else inner(x)",

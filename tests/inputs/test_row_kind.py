@@ -64,6 +64,16 @@ def test_a_table_says_what_its_columns_are():
     assert KIND.features(KIND.encode(TABLE)[0]).names == tuple(TABLE)
 
 
+def test_a_data_frames_own_missing_value_is_missing():
+    class NAType:
+        def __eq__(self, other: object) -> bool:
+            raise TypeError("boolean value of NA is ambiguous")
+
+    kind = Row.of({"a": [3, NAType(), 5]})
+    assert kind.columns == (Column("a", "integer", 3, 5, 3, missing=True),)
+    assert kind.encode({"a": [NAType(), 4]})[:, 0].isnan().tolist() == [True, False]
+
+
 def test_whole_numbers_too_large_for_single_precision_are_numbers():
     assert Row.of({"when": [1_700_000_000, 1_700_000_001]}).columns[0].type == "number"
 
@@ -248,3 +258,14 @@ def test_rounding_leaves_few_values():
     changed = kind.everyday()["rounding"](many(kind, 3000), 4, seeded())  # ten steps
     assert torch.unique((changed[:, 0] * 1e4).round()).tolist() == [-10000 + 2000 * k for k in range(11)]
     assert torch.unique(changed[:, 1]).tolist() == [3 * k for k in range(11)]
+
+
+def test_a_slipped_category_is_any_of_the_others():
+    kind = Row((Column("c", "category", 0, 3, 0, categories=tuple("abcd")), Column("b", "boolean", 0, 1, 0)))
+    x = torch.tensor([[2.0, 1.0]]).repeat(6000, 1)
+    change = kind.everyday()["slipped_categories"]
+    changed = change(x, 5, seeded())
+    seen = torch.bincount(changed[:, 0].long(), minlength=4) / len(x)
+    share = change.strengths[4]
+    assert_close(seen, torch.tensor([share / 3, share / 3, 1 - share, share / 3]), atol=0.03, rtol=0)
+    assert_close((changed[:, 1] == 0).float().mean(), torch.tensor(share), atol=0.03, rtol=0)

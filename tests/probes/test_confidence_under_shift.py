@@ -127,7 +127,7 @@ def forget(x: Tensor, kind: str, severity: int, *, rng: object, low: float, high
 
 def verdicts(surer: float, monkeypatch: pytest.MonkeyPatch, run: Run, *, inputs: int) -> list[tuple[str, float, float]]:
     """Ten drawn test sets whose second class comes with exactly its first value as its chance."""
-    monkeypatch.setattr("assay.probes.confidence_under_shift.corrupt", forget)
+    monkeypatch.setattr("assay.probes.sure.confidence_under_shift.corrupt", forget)
     found = []
     for seed in range(10):
         rng = torch.Generator().manual_seed(seed)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
 from assay.errors import AssayError, MissingExtra
-from assay.subjects import Source, open_subject
+from assay.subjects import Source, doors, open_subject
 from assay.subjects.doors.onnx_file import OnnxModel, Rebuilt
 from assay.subjects.doors.onnx_weights import locations
 
@@ -24,8 +27,8 @@ def without_onnx2torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx2torch", None)
 
 
-def opened(forms, path):
-    return open_subject(Source(str(path), str(forms.npz)))
+def opened(forms, path, **words):
+    return open_subject(Source(str(path), str(forms.npz), **words))
 
 
 @pytest.mark.parametrize("form", ["onnx", "onnx_of_four"])
@@ -106,13 +109,208 @@ def test_broken_files_are_one_line(forms, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_two_outputs_are_refused(forms, tmp_path):
+def with_two_outputs(forms, folder: Path) -> tuple[Path, str, str]:
+    """The model with what goes into its last layer as a second output; the names of both."""
     model = onnx.load(forms.onnx)
     hidden = model.graph.node[0].output[0]
     model.graph.output.append(onnx.helper.make_tensor_value_info(hidden, onnx.TensorProto.FLOAT, None))
-    onnx.save(model, tmp_path / "two.onnx")
-    with pytest.raises(AssayError, match=r"two.onnx' has inputs \['image'\] and outputs \[.*, .*\]; export a model"):
-        opened(forms, tmp_path / "two.onnx")
+    onnx.save(model, folder / "two.onnx")
+    return folder / "two.onnx", model.graph.output[0].name, hidden
+
+
+def test_of_two_outputs_one_is_chosen(forms, tmp_path):
+    path, logits, hidden = with_two_outputs(forms, tmp_path)
+    with pytest.raises(
+        AssayError, match=rf"two.onnx has the outputs {logits} .*, {hidden} .*; choose one with --output"
+    ):
+        opened(forms, path)
+    with pytest.raises(AssayError, match=rf"two.onnx has no output 'logit' but {logits} .*; choose one with --output"):
+        opened(forms, path, output="logit")
+    subject = opened(forms, path, output=logits)
+    assert_close(subject.predict(forms.x), forms.model(forms.x).detach(), rtol=0, atol=1e-5)
+    assert not subject.differentiable
+    assert subject.fingerprint() != opened(forms, forms.onnx).fingerprint()
+    other = doors.open_file(path, Source(str(path), output=hidden)).model
+    assert tuple(other(forms.x).shape[1:]) != (3,)
+    assert other.state_digest != subject.model.state_digest
+
+
+# Models as others made them.
+
+
+def made(path: Path, nodes, inputs, outputs, **constants) -> Path:
+    """An ONNX file of a few operators."""
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "made", inputs, outputs, tensors)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def value(name: str, kind: str, *shape):
+    return onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, kind), shape)
+
+
+node = onnx.helper.make_node
+TABLE = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+
+
+def tokens(path: Path) -> Path:
+    """The mean of the rows of a table that whole numbers point at."""
+    nodes = [node("Gather", ["table", "ids"], ["rows"]), node("ReduceMean", ["rows"], ["out"], axes=[1], keepdims=0)]
+    return made(path, nodes, [value("ids", "INT32", "n", 4)], [value("out", "FLOAT", "n", 3)], table=TABLE)
+
+
+def test_whole_numbers_are_taken_as_such(tmp_path):
+    path = tokens(tmp_path / "ids.onnx")
+    ids = np.random.default_rng(1).integers(0, 7, (6, 4))
+    np.savez(tmp_path / "ids.npz", x=ids.astype(np.float32), y=np.arange(6) % 3)
+    subject = open_subject(Source(str(path), str(tmp_path / "ids.npz")))
+    assert_close(subject.predict(torch.from_numpy(ids).float()), torch.from_numpy(TABLE[ids].mean(1)))
+    assert_close(subject.predict(torch.from_numpy(ids) + 0.3), torch.from_numpy(TABLE[ids].mean(1)))
+    assert not subject.differentiable
+    assert "takes whole numbers (int32): values are rounded" in subject.notes[0]
+
+
+def channels_last(path: Path) -> Path:
+    """Sums over height and width, each channel by itself: n h w c -> n c."""
+    nodes = [node("ReduceSum", ["image", "axes"], ["out"], keepdims=0)]
+    inputs, outputs = [value("image", "FLOAT", "n", 4, 5, 3)], [value("out", "FLOAT", "n", 3)]
+    return made(path, nodes, inputs, outputs, axes=np.array([1, 2]))
+
+
+def test_channels_last_are_put_there(tmp_path):
+    path = channels_last(tmp_path / "last.onnx")
+    x = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)
+    np.savez(tmp_path / "first.npz", x=x, y=np.arange(6) % 3)
+    subject = open_subject(Source(str(path), str(tmp_path / "first.npz"), layout="nhwc"))
+    assert_close(subject.predict(torch.from_numpy(x)), torch.from_numpy(x.sum((2, 3))))
+    assert subject.inputs.shape == (3, 4, 5)
+    with pytest.raises(AssayError, match="takes inputs of shape 4 x 5 x 3, .* 3 x 4 x 5; give --layout nhwc if"):
+        open_subject(Source(str(path), str(tmp_path / "first.npz")))
+    ids = tokens(tmp_path / "ids.onnx")
+    with pytest.raises(AssayError, match=r"--layout nhwc is for images, and ids.onnx takes ids \(int32 any x 4\)"):
+        open_subject(Source(str(ids), str(tmp_path / "first.npz"), layout="nhwc"))
+    with pytest.raises(AssayError, match="--layout 'hwc' is none; give nchw"):
+        open_subject(Source(str(path), layout="hwc"))
+
+
+def with_sides(path: Path) -> Path:
+    """out = x * rate + the first row of the state for each input."""
+    nodes = [
+        node("Mul", ["x", "rate"], ["scaled"]),
+        node("Gather", ["state", "zero"], ["row"], axis=0),
+        node("Add", ["scaled", "row"], ["out"]),
+    ]
+    inputs = [value("x", "FLOAT", "n", 3), value("state", "FLOAT", 2, "n", 3), value("rate", "FLOAT")]
+    return made(path, nodes, inputs, [value("out", "FLOAT", "n", 3)], zero=np.array(0))
+
+
+def test_side_inputs_are_fed(tmp_path):
+    path = with_sides(tmp_path / "sides.onnx")
+    x = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+    np.savez(tmp_path / "rows.npz", x=x.numpy(), y=np.arange(5) % 3)
+
+    def fed(*feed: str):
+        return open_subject(Source(str(path), str(tmp_path / "rows.npz"), feed=feed))
+
+    assert_close(fed("state=0.5", "rate=-2").predict(x), -2 * x + 0.5)
+    assert_close(fed("rate=3", "state=0").predict(x[:2]), 3 * x[:2])
+    assert fed("state=0", "rate=1").fingerprint() != fed("state=0", "rate=2").fingerprint()
+    for feed, says in (
+        (
+            (),
+            r"has the inputs x \(float any x 3\), state \(float 2 x any x 3\), rate \(float\); one takes ",
+        ),
+        (("rate=1",), r"one takes the data, say what the others are: --feed state=NUMBER"),
+        (("rate=1", "stat=0"), "has no input 'stat' to feed; it has x"),
+        (("rate=fast",), "--feed 'rate=fast' is not NAME=NUMBER"),
+        (("rate",), "--feed 'rate' is not NAME=NUMBER"),
+        (("state=1,2",), r"--feed state has 2 numbers for state \(float 2 x any x 3\); give one for all"),
+        (("state=0", "rate=1", "x=1"), "Every input of sides.onnx is fed"),
+    ):
+        with pytest.raises(AssayError, match=says):
+            fed(*feed)
+
+
+# skl2onnx: a label and its probabilities.
+
+
+@pytest.mark.parametrize("zipmap", [True, False])
+@pytest.mark.parametrize("names", [("rye", "oat", "bran"), (3, 5, 9)])
+def test_of_a_label_and_its_probabilities_these_are_read(tmp_path, zipmap, names):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    from sklearn.ensemble import RandomForestClassifier
+
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 4)).astype(np.float32)
+    places = (x[:, :3]).argmax(1)
+    forest = RandomForestClassifier(5, random_state=0).fit(x, np.array(names)[places])
+    options = None if zipmap else {id(forest): {"zipmap": False}}
+    content = skl2onnx.to_onnx(forest, x[:1], options=options).SerializeToString()
+    (tmp_path / "forest.onnx").write_bytes(content)
+    order = {name: i for i, name in enumerate(forest.classes_.tolist())}
+    own = isinstance(names[0], int) and zipmap  # the data may then say 3, 5 and 9
+    y = np.array([names[p] if own else order[names[p]] for p in places])
+    np.savez(tmp_path / "rows.npz", x=x, y=y)
+    subject = open_subject(Source(str(tmp_path / "forest.onnx"), str(tmp_path / "rows.npz")))
+    assert_allclose(subject.predict(torch.from_numpy(x)), forest.predict_proba(x), rtol=0, atol=1e-6)
+    assert subject.task.classes == (tuple(map(str, sorted(names))) if zipmap else ("0", "1", "2"))
+    right = (subject.predict(torch.from_numpy(x)).argmax(1).numpy() == subject.data["test"].labels).mean()
+    assert right > 0.95
+    assert re.search("Of the outputs .*label .*probabilit.* is read", subject.notes[0])
+    label = "output_label" if zipmap else "label"
+    with pytest.raises(AssayError, match=r"label .* holds no scores; choose another"):
+        doors.open_file(tmp_path / "forest.onnx", Source("forest.onnx", output=label))
+
+
+# Files that came with packages: each opens, or says what it is.
+
+
+def shipped(package: str, *inside: str) -> Path:
+    spec = importlib.util.find_spec(package)  # found, not imported: what it needs need not be here
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not here")
+    return Path(spec.origin).parent.joinpath(*inside)
+
+
+def test_magika_opens():
+    path = shipped("magika", "models", "standard_v3_3", "model.onnx")
+    model = doors.open_file(path, Source(str(path)))
+    content = torch.randint(0, 256, (3, 2048), generator=torch.Generator().manual_seed(0)).float()
+    out = model.model(content)
+    assert_close(out.sum(1), torch.ones(3))
+    assert model.shape == (2048,)
+    assert "whole numbers (int32)" in model.notes[0]
+
+
+def test_rapidocrs_three_networks(tmp_path):
+    def path(name: str) -> Path:
+        return shipped("rapidocr_onnxruntime", "models", name)
+
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "lines.npz", x=rng.random((2, 3, 48, 192)).astype(np.float32), y=np.arange(2))
+    subject = open_subject(Source(str(path("ch_ppocr_mobile_v2.0_cls_infer.onnx")), str(tmp_path / "lines.npz")))
+    assert subject.predict(torch.rand(2, 3, 48, 192)).shape == (2, 2)
+    with pytest.raises(AssayError, match=r"returned 1 x \d+ x 6625 for one input: .* each place of a sequence"):
+        open_subject(Source(str(path("ch_PP-OCRv4_rec_infer.onnx")), str(tmp_path / "lines.npz")))
+    np.savez(tmp_path / "pages.npz", x=rng.random((2, 3, 64, 64)).astype(np.float32), y=np.arange(2))
+    with pytest.raises(AssayError, match=r"returned 1 x 1 x 64 x 64 for one input: .* map"):
+        open_subject(Source(str(path("ch_PP-OCRv4_det_infer.onnx")), str(tmp_path / "pages.npz")))
+
+
+def test_silero_hears_with_its_state_fed(tmp_path):
+    path = shipped("silero_vad", "data", "silero_vad.onnx")
+    x = np.random.default_rng(0).normal(size=(4, 512)).astype(np.float32).clip(-1, 1)
+    np.savez(tmp_path / "sound.npz", x=x, y=np.arange(4) % 2)
+    with pytest.raises(AssayError, match=r"has the inputs input .*, state .*, sr \(int64\); one takes the data"):
+        open_subject(Source(str(path), str(tmp_path / "sound.npz")))
+    fed = Source(str(path), str(tmp_path / "sound.npz"), bounds=(-1, 1), output="output", feed=("state=0", "sr=16000"))
+    subject = open_subject(fed)
+    assert subject.task.classes == ("0", "1")
+    assert_close(subject.predict(torch.from_numpy(x))[2:], subject.predict(torch.from_numpy(x[2:])), rtol=0, atol=1e-4)
+    assert "probability of the second class" in " ".join(subject.notes)
 
 
 def test_without_onnxruntime_the_message_is_the_line_to_type(forms, monkeypatch):

@@ -172,7 +172,7 @@ def test_weights_that_do_not_fit(file: Path, folder: Path) -> None:
     unknown = {name: t for name, t in weights.items() if name != "trained on"}
     assert "is no whole ranker ('trained on')" in refused(rewritten(file, weights=unknown), folder)
     spoilt = {**weights, first: torch.full_like(weights[first], float("nan"))}
-    assert "The model returned nan for pair" in refused(rewritten(file, weights=spoilt), folder)
+    assert "The model returned NaN or infinity for input" in refused(rewritten(file, weights=spoilt), folder)
 
 
 def test_a_number_outside_its_range_names_the_image(file: Path, folder: Path, model: Siamese) -> None:

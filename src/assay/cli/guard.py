@@ -48,7 +48,7 @@ class InChild(TyperCommand):
             from assay.jobs.audit.job import named_paths
 
             words = [str(w) for v in given.values() for w in (v if isinstance(v, tuple | list) else (v,)) if w]
-            out = [given["out"]] if "out" in given else []
+            out = [Path(given["out"])] if "out" in given else []
             for folder in out:
                 _make(folder)
             place.line.confine(named_paths(words), out)

@@ -28,6 +28,7 @@ SubjectName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
+Budget = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
 ]
@@ -115,7 +116,7 @@ class Opening:
 class Work:
     """How much is done, and where."""
 
-    budget: Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")] = "quick"
+    budget: Budget = "quick"
     seed: Seed = 0
     device: Device = "cpu"
 

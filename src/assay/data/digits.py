@@ -5,12 +5,14 @@ from __future__ import annotations
 from importlib.resources import files
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import Arrays
 
 CLASSES = tuple("0123456789")
 TESTED = 497  # so that 1,300 are left to learn from
+NOISE = 0.25  # the standard deviation of what is put on `noisy_digits`
 
 
 def load_digits() -> dict[str, Arrays]:
@@ -26,6 +28,17 @@ def load_digits() -> dict[str, Arrays]:
     order = np.random.default_rng(0).permutation(len(x))
     rows = {"train": order[TESTED:], "test": order[:TESTED]}
     return {part: Arrays(x[chosen], y[chosen], CLASSES) for part, chosen in rows.items()}
+
+
+def noisy_digits() -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """The same split as images with noise of a fixed seed on them, and as they are: n 1 8 8 each, in [0, 1]."""
+    rng = np.random.default_rng(1)
+    made = {}
+    for part, data in load_digits().items():
+        clean = np.asarray(data.x, dtype=np.float32)
+        noisy = (clean + rng.normal(0, NOISE, clean.shape)).clip(0, 1).round(4).astype(np.float32)
+        made[part] = (noisy, clean)
+    return made
 
 
 def digits_weights() -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
 """Text: strings, and the tokenizer that the model reads them through. The changes and strengths are Assay's own.
 
 A change of a text is another text that someone could have typed; a shift of its embedding is none. At severities 1 and
-2 a reader does not stumble: at most one word in ten changes (one word of a shorter text), each by one slip that keeps
-its first and last letter. Keyboard, function words and synonyms are English; casing, spacing, swaps and dropped letters
-need no language, but words are what lies between spaces, so that a text without any is one word.
+2 at most one word in ten changes (one word of a shorter text), a typo keeps its first and last letter, and a reader
+does not stumble; over two words exchanged he does, and understands. Keyboard, function words, negations and synonyms
+are English; the rest needs no language, but words are what lies between spaces: a text without any is one word.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SMALL = (
 NEGATIONS = ("not", "no", "never", "nor", "none", "nothing", "nobody", "nowhere", "neither", "without", "cannot")
 LETTERS = re.compile(r"[^\W\d_]+")
 MARKS = ",.;:!?"
+VOWELS = tuple("aeiou")  # by sound, no word of the list is an exception
 
 
 class Tokenizer(Protocol):
@@ -122,7 +123,7 @@ class Text(Kind[Texts, str]):
         if not 0 <= word < len(_words(parts)):
             raise AssayError(f"There is no word {word} in {_short(text)}; it has {len(_words(parts))}, counted from 0.")
         at = _words(parts)[word]
-        others = dict.fromkeys((*synonyms(parts[at]), *slips(parts[at]), *lookalikes(parts[at])))
+        others = dict.fromkeys((*fitting(parts, at), *slips(parts[at]), *lookalikes(parts[at])))
         return tuple("".join([*parts[:at], other, *parts[at + 1 :]]) for other in others)
 
     def features(self, x: str) -> Features:
@@ -167,7 +168,7 @@ def typo(parts: list[str], at: int, pick: Pick) -> bool:
 
 
 def synonym(parts: list[str], at: int, pick: Pick) -> bool:
-    return _put(parts, at, synonyms(parts[at]), pick)
+    return _put(parts, at, fitting(parts, at), pick)
 
 
 def homoglyph(parts: list[str], at: int, pick: Pick) -> bool:
@@ -250,6 +251,15 @@ def synonyms(word: str) -> tuple[str, ...]:
     elif core[:1].isupper():
         found = tuple(w[0].upper() + w[1:] for w in found)
     return tuple(word.replace(core, w, 1) for w in found)
+
+
+def fitting(parts: list[str], at: int) -> tuple[str, ...]:
+    """The synonyms of a word; after `a` and `an` those that these still fit."""
+    before = next((parts[k].lower() for k in range(at - 2, -1, -2) if parts[k]), "")
+    found = synonyms(parts[at])
+    if before not in ("a", "an"):
+        return found
+    return tuple(word for word in found if (word.lstrip("\"'(")[:1].lower() in VOWELS) == (before == "an"))
 
 
 def lookalikes(word: str) -> tuple[str, ...]:

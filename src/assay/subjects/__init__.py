@@ -39,6 +39,10 @@ class Source:
     """Passes to an answer of a random model, where it does not say so itself."""
     output: str | None = None
     """Of a model with several outputs, the one to read."""
+    layout: str | None = None
+    """Where the channels of images stand in the model: nchw or nhwc."""
+    feed: tuple[str, ...] = ()
+    """NAME=NUMBER of inputs beside the data: what they are filled with."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -54,8 +58,11 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        if self.output is not None:
-            words += ["--output", self.output]
+        for option, text in (("--output", self.output), ("--layout", self.layout)):
+            if text is not None:
+                words += [option, text]
+        for word in self.feed:
+            words += ["--feed", word]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
 
@@ -66,6 +73,8 @@ def located(source: Source) -> Path | None:
         raise AssayError(f"--draws {source.draws} is no number of passes; give 1 for a deterministic model, else more.")
     if source.size is not None and source.data is None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
+    if source.layout not in (None, "nchw", "nhwc"):
+        raise AssayError(f"--layout {source.layout!r} is none; give nchw (channels first) or nhwc (channels last).")
     if text in shelf.names("subjects"):
         return None
     path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)
@@ -90,7 +99,9 @@ def open_subject(source: Source) -> Subject:
     made = doors.open_file(path, source)
     if made is None:
         raise AssayError(f"{source.subject!r} is no model that can be opened; give {FORMS}.")
-    return made if isinstance(made, Subject) else assembled(made, source)
+    if not isinstance(made, Subject):
+        return assembled(made, source)
+    return adjusted(made, source) if path.suffix == ".py" else made
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

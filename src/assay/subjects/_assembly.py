@@ -14,10 +14,22 @@ from assay.data.image_folder import ImageFolder
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.parquet import Parquet
-from assay.errors import AssayError
-from assay.subject import PAIRS, Data, Subject, answer_once, as_data, check, pixel_bounds
+from assay.data.relabelled import in_order, places_of
+from assay.errors import AssayError, SubjectError
+from assay.subject import (
+    PAIRS,
+    SURE,
+    Data,
+    Subject,
+    answer_once,
+    as_data,
+    check,
+    first_inputs,
+    pixel_bounds,
+)
 from assay.subjects import Source
-from assay.subjects.doors.opened import OneOutput, Opened, only_output
+from assay.subjects.doors import OPTIONS
+from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
 from assay.tasks import Classification, Ranking
 
 
@@ -26,12 +38,19 @@ def assembled(opened: Opened, source: Source) -> Subject:
     given = opened.data
     if given is None or source.data is not None:
         given = data_of(source, opened.channels)
+    if opened.answers not in (None, "classes"):
+        raise AssayError(
+            f"{source.subject} answers with {opened.answers}, and what is asked here is asked of models that choose "
+            "one class; give a classifier."
+        )
+    given = _in_its_order(given, opened, source)
     if opened.seen is not None:
-        opened = opened.seen(_few(given, 4))
+        opened = opened.seen(first_inputs(_test(given)))
     subject = Subject.classifier(
         _one_output(opened, source, given),
         given,
         name=opened.name,
+        classes=opened.classes,
         bounds=source.bounds,
         mean=source.mean,
         std=source.std,
@@ -39,7 +58,7 @@ def assembled(opened: Opened, source: Source) -> Subject:
     )
     return dataclasses.replace(
         subject,
-        differentiable=_has_gradient(subject),
+        differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
     )
@@ -47,20 +66,11 @@ def assembled(opened: Opened, source: Source) -> Subject:
 
 def adjusted(subject: Subject, source: Source) -> Subject:
     """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
-    refuse(source, "bounds", "mean", "std", "output")
+    refuse(source, "bounds", "mean", "std", *OPTIONS)
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
-
-
-def refuse(source: Source, *options: str) -> None:
-    """Options that say what a model takes, where the subject says so itself."""
-    for option in options:
-        if getattr(source, option) is not None:
-            raise AssayError(
-                f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
-            )
 
 
 def data_of(source: Source, channels: int | None) -> Data:
@@ -89,14 +99,27 @@ def _other_data(subject: Subject, source: Source, path: str) -> Data:
     return Pairs.alike(singles, singles.labels, PAIRS)
 
 
-def _few(given: Any, n: int) -> torch.Tensor:  # -> n *d
-    """The first inputs of the data."""
-    data = as_data(given["test"] if isinstance(given, Mapping) else given, "test")
-    return data.take(np.arange(min(n, len(data))))[0]
+def _in_its_order(given: Any, opened: Opened, source: Source) -> Any:
+    """The data with labels as the model counts its classes, where it says what it calls them."""
+    if opened.classes is None:
+        return given
+    splits = given if isinstance(given, Mapping) else {"test": given}
+    told: dict[str, Any] = {}
+    for split, data in splits.items():
+        if isinstance(data, tuple | list) and len(data) == 2 and opened.labels is not None:
+            y = np.asarray(data[1])
+            if y.dtype.kind in "OUS":
+                data = (data[0], places_of(opened.labels, y))
+        told[split] = in_order(as_data(data, split, source.bounds), opened.classes, opened.labels)
+    return told
+
+
+def _test(given: Any) -> Data:
+    return as_data(given["test"] if isinstance(given, Mapping) else given, "test")
 
 
 def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
-    """The model, with the one of its outputs that is to be read."""
+    """The model, with the one of its outputs that is to be read; what is no single answer for an input is told."""
     caught: list[Any] = []
 
     def look(x: torch.Tensor) -> torch.Tensor:
@@ -105,11 +128,18 @@ def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
 
     if isinstance(given, Mapping) and "test" not in given:
         return opened.model  # told where the subject is made
-    x = _few(given, 1)
+    x, _ = _test(given).take(np.arange(min(SURE, len(_test(given)))))
     if not len(x):
         return opened.model
-    answer_once(opened.model, x, look)
-    name = only_output(caught[0], source.output, "The model")
+    answer_once(opened.model, x[:1], look)
+    name = only_output(caught[0], source.output, opened.name) if opened.reads is None else None
+    out = caught[0] if name is None else outputs(caught[0])[name]
+    what = {3: "a class for each place of a sequence", 4: "a map over the image"}.get(out.ndim)
+    if what is not None:
+        raise SubjectError(
+            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, and what is "
+            "asked here is asked of models that choose one class; give a classifier."
+        )
     return opened.model if name is None else OneOutput(opened.model, name)
 
 

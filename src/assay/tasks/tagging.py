@@ -36,11 +36,14 @@ class Tagging(Places):
     spans: bool = False
     enough: float = 1.0
 
-    headline: ClassVar[str] = "tags right"
     good: ClassVar[str] = "has enough of the sequence right"
     output: ClassVar[str] = "(n, length, k) logits, one for each tag at each place"
     axes: ClassVar[int] = 3
     axis: ClassVar[int] = -1
+
+    @property
+    def headline(self) -> str:  # type: ignore[override]
+        return "F1 of the spans" if self.spans else "tags right"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -130,6 +130,8 @@ class Task(ABC):
 
     def checked(self, out: Any, n: int) -> Tensor:
         """The output, or an error that says in one line what was expected."""
+        if isinstance(out, Tensor) and len(out) == n and (sick := not_finite(out)) is not None:
+            raise SubjectError(f"The model {sick.removeprefix('it ')}; check its weights and scaling.")
         wrong = self.wrong_output(out, n)
         if wrong is not None:
             raise SubjectError(
@@ -211,4 +213,4 @@ def not_finite(out: Tensor) -> str | None:  # n *o
     """Which row is not a number, or None."""
     finite = torch.isfinite(out)
     bad = torch.nonzero(~(finite.flatten(1).all(1) if out.ndim > 1 else finite))
-    return f"it returned NaN or infinity for input {int(bad[0])} (check its weights and scaling)" if len(bad) else None
+    return f"it returned NaN or infinity for input {int(bad[0])}" if len(bad) else None

@@ -8,6 +8,8 @@ A door of objects is a module with `of(model)`. Importing this needs no torch.
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +17,13 @@ from assay.errors import AssayError
 
 if TYPE_CHECKING:
     from assay.subjects import Source
+    from assay.subjects.doors.opened import Opened
 
 TORCH = (".pt", ".pth", ".ckpt", ".bin", ".jit", ".ts")
+
+
+class Unopened(AssayError):
+    """An object that no door fits."""
 
 
 class Door(NamedTuple):
@@ -32,11 +39,13 @@ PICKLED = Door("pickled", "model.pt", ("output",))
 DOORS = {
     ".py": SCRIPT,
     ".pt2": Door("exported", "model.pt2"),
-    ".onnx": Door("onnx_file", "model.onnx"),
+    ".onnx": Door("onnx_file", "model.onnx", ("output", "layout", "feed")),
+    **dict.fromkeys((".txt", ".lgb"), Door("lightgbm_file", "trees.txt")),
+    **dict.fromkeys((".json", ".ubj"), Door("xgboost_file", "trees.json")),
     ".safetensors": Door("safetensors_file", "weights.safetensors"),
     **dict.fromkeys((*TORCH, ".pkl"), PICKLED),
 }
-OPTIONS = ("output",)
+OPTIONS = ("output", "layout", "feed")
 """Options that only some doors take."""
 
 
@@ -58,3 +67,64 @@ def open_file(path: Path, source: Source) -> Any:
     """The model in a file (`Opened`), or the subject; None where no door fits."""
     door = door_of(path, source)
     return None if door is None else importlib.import_module(f"{__name__}.{door.module}").open(path, source)
+
+
+OBJECTS = (
+    "a torch.nn.Module, a fitted scikit-learn, LightGBM or XGBoost estimator or pipeline, a Booster, a Keras model on "
+    "the torch backend, a model of MAITE's protocol, a function of arrays, or the path of a model"
+)
+
+
+def of(
+    model: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    categories: Mapping[str, Sequence[Any]] | None = None,
+) -> Opened:
+    """Whatever was brought, as a model that takes tensors.
+
+    `columns` are the names of a row's columns, `categories` the values behind the codes 0, 1, ... of some of them: an
+    estimator that was fitted on a DataFrame gets one. Nothing is imported that the user has not imported.
+    """
+    from torch import nn
+
+    from assay.subjects.doors import estimator, function
+    from assay.subjects.doors.opened import Opened
+
+    if isinstance(model, str | Path):
+        from assay.subjects import Source, located
+
+        source = Source(str(model))
+        path = located(source)
+        made = None if path is None else open_file(path, source)
+        if not isinstance(made, Opened):
+            raise AssayError(f"{str(model)!r} is a whole subject, or no model; give {OBJECTS}.")
+        return made
+    if _is(model, "keras", "Model"):
+        from assay.subjects.doors import keras_file
+
+        return keras_file.of(model)
+    if isinstance(model, nn.Module):
+        return Opened(model=model, name=type(model).__name__)
+    if _is(model, "lightgbm", "Booster"):
+        from assay.subjects.doors import lightgbm_file
+
+        return lightgbm_file.of(model)
+    if _is(model, "xgboost", "Booster"):
+        from assay.subjects.doors import xgboost_file
+
+        return xgboost_file.of(model)
+    if not isinstance(model, type) and any(hasattr(model, method) for method in estimator.METHODS):
+        return estimator.of(model, columns, categories)
+    if function.is_maite(model):
+        return function.of_maite(model)
+    if callable(model) and not isinstance(model, type):
+        return function.of_function(model)
+    what = f"the class {model.__name__}, not a model made of it" if isinstance(model, type) else type(model).__name__
+    raise Unopened(f"{what} is nothing that opens; give {OBJECTS}.")
+
+
+def _is(model: Any, package: str, kind: str) -> bool:
+    """Whether it is such an object of a package, which then was imported."""
+    known = getattr(sys.modules.get(package), kind, None)
+    return isinstance(known, type) and isinstance(model, known)

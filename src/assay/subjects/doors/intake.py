@@ -20,6 +20,8 @@ class Intake:
     """Of one input; None where any length goes."""
     fewest: int = 1
     most: int | None = None
+    nhwc: bool = False
+    """Whether channels stand last in the file; `shape` has them first."""
 
     @property
     def channels(self) -> int | None:
@@ -41,12 +43,16 @@ class Intake:
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse inputs of another shape than the file was exported for."""
-        fits = len(shape) == len(self.shape) and all(w in (None, s) for s, w in zip(shape, self.shape, strict=True))
-        if fits:
+        if self._fits(shape):
             return
         wanted = " x ".join("any" if w is None else str(w) for w in self.shape)
         side = self.shape[-1] if len(self.shape) == len(shape) == 3 and self.shape[1] == self.shape[2] else None
         mend = f"give --size {side}" if side and shape[0] == self.shape[0] else "bring the data to that shape"
+        if not self.nhwc and len(shape) == 3 and self._fits((shape[1], shape[2], shape[0])):
+            mend = "give --layout nhwc if its channels stand last"
         raise SubjectError(
             f"{self.file} takes inputs of shape {wanted}, and the data has {' x '.join(map(str, shape))}; {mend}."
         )
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(w in (None, s) for s, w in zip(shape, self.shape, strict=True))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.plain_file import check_plain, open_plain, read_plain
@@ -19,29 +24,72 @@ from assay.subjects.doors.opened import Opened
 if TYPE_CHECKING:
     from assay.subjects import Source
 
-DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
+FLOATS = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
+WHOLE = {
+    **{f"tensor(int{bits})": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
+    "tensor(uint8)": torch.uint8,
+    "tensor(bool)": torch.bool,
+}
+MAPS = ("seq(map(string,tensor(float)))", "seq(map(int64,tensor(float)))")
+"""What scikit-learn's classifiers give by way of skl2onnx: for each input, a probability by the name of each class."""
 MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
 AGREEMENT = 1e-4
 """How far, relative to the largest answer, a rebuilt model may be from onnxruntime: float32 rounds 1e-7 a step."""
 
 
 class OnnxModel(nn.Module):
-    """Answers of an onnxruntime session; no gradients. `state_digest` is a hash of the file, with all weights."""
+    """Answers of an onnxruntime session; no gradients. `state_digest` is a hash of the file, with all weights.
 
-    def __init__(self, session: Any, intake: Intake, digest: bytes) -> None:
+    `output` is the one that is read, `feed` what the inputs beside the batch are filled with. A model of whole numbers
+    gets values rounded, one with channels last (`nhwc`) gets them there.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        intake: Intake,
+        digest: str,
+        *,
+        input: str | None = None,
+        output: str | None = None,
+        feed: Mapping[str, tuple[float, ...]] | None = None,
+        nhwc: bool = False,
+    ) -> None:
         super().__init__()
+        inputs = {i.name: i for i in session.get_inputs()}
         self.session = session
         self.intake = intake
-        self.input = session.get_inputs()[0].name
-        self.dtype = DTYPES[session.get_inputs()[0].type]
-        self.state_digest = digest.hex()
+        self.input = input or next(iter(inputs))
+        self.output = output or session.get_outputs()[0].name
+        self.feed = {name: (inputs[name], values) for name, values in (feed or {}).items()}
+        self.nhwc = nhwc
+        self.dtype = (FLOATS | WHOLE)[inputs[self.input].type]
+        self.state_digest = digest
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n k
         return self.intake.feed(self._answer, x)
 
     def _answer(self, x: Tensor) -> Tensor:
-        (out,) = self.session.run(None, {self.input: x.detach().cpu().to(self.dtype).numpy()})
-        return torch.from_numpy(out).to(x)
+        out = self.run(x)
+        values = np.array([list(row.values()) for row in out]) if isinstance(out, list) else out
+        return torch.from_numpy(values).to(x)
+
+    def run(self, x: Tensor) -> Any:  # n *d -> an array, or a list of n mappings
+        """What the session gives, as it gives it."""
+        given = x.detach().cpu().permute(0, 2, 3, 1) if self.nhwc else x.detach().cpu()
+        whole = self.dtype in WHOLE.values()
+        batch = (given.round() if whole else given).to(self.dtype).contiguous().numpy()
+        sides = {name: _filled(side, values, len(x)) for name, (side, values) in self.feed.items()}
+        return self.session.run([self.output], {self.input: batch, **sides})[0]
+
+
+def _filled(side: Any, values: tuple[float, ...], n: int) -> NDArray[Any]:
+    """A side input: its values where it has as many, or the one of them throughout; what has no length has n."""
+    shape = [d if isinstance(d, int) else n for d in side.shape]
+    dtype = torch.empty(0, dtype=(FLOATS | WHOLE)[side.type]).numpy().dtype
+    if len(values) == 1:
+        return np.full(shape, values[0], dtype=dtype)
+    return np.asarray(values, dtype=dtype).reshape(shape)
 
 
 class Rebuilt(nn.Module):
@@ -59,17 +107,122 @@ class Rebuilt(nn.Module):
 
 def open(path: Path, source: Source) -> Opened:
     """The model as onnxruntime runs it; once it has seen inputs, as torch does where that agrees."""
-    model = open_onnx(path)
+    session, digest = _session(path)
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    feed = _feed(path, inputs, source.feed)
+    taken = _batch(path, [i for i in inputs if i.name not in feed])
+    read, note = _output(path, outputs, source.output)
+    nhwc = source.layout == "nhwc"
+    if nhwc and len(taken.shape) != 4:
+        raise AssayError(f"--layout nhwc is for images, and {path.name} takes {_form(taken)}; leave it out.")
+    first, *rest = (d if isinstance(d, int) else None for d in taken.shape)
+    shape = (rest[2], rest[0], rest[1]) if nhwc else tuple(rest)
+    chosen = {"output": source.output, "feed": sorted(feed.items()), "nhwc": nhwc}
+    if any(chosen.values()):
+        digest = hashlib.blake2b(f"{digest} {chosen}".encode(), digest_size=16).hexdigest()
+    intake = Intake(path.name, shape, first or 1, first, nhwc=nhwc)
+    model = OnnxModel(session, intake, digest, input=taken.name, output=read.name, feed=feed, nhwc=nhwc)
+    notes = [note] if note else []
+    if taken.type in WHOLE:
+        notes.append(f"{path.name} takes whole numbers ({taken.type[7:-1]}): values are rounded to them.")
+    labels = _labels(model) if read.type in MAPS else None
+    opened = Opened(
+        model=model,
+        name=path.name,
+        about=f"{path.name} through onnxruntime: answers without gradients.",
+        reads=read.name,
+        shape=shape,
+        classes=None if labels is None else tuple(map(str, labels)),
+        labels=labels,
+        notes=tuple(notes),
+    )
+    if len(inputs) > 1 or len(outputs) > 1 or nhwc or taken.type not in FLOATS:
+        return replace(opened, gradients=False)
 
     def seen(x: Tensor) -> Opened:
-        faithful, about = with_gradients(model, path, x)
-        return Opened(model=faithful, name=path.name, about=about, shape=model.intake.shape)
+        faithful, about = with_gradients(model, path, x[:4])
+        return replace(opened, model=faithful, about=about, seen=None)
 
-    return Opened(model=model, name=path.name, shape=model.intake.shape, seen=seen)
+    return replace(opened, seen=seen)
 
 
-def open_onnx(path: Path) -> OnnxModel:
-    """An onnxruntime session on the CPU for a model with one input and one output."""
+def _feed(path: Path, inputs: Sequence[Any], words: tuple[str, ...]) -> dict[str, tuple[float, ...]]:
+    """What the side inputs are filled with, as it was typed."""
+    feed = {}
+    known = {i.name: i for i in inputs}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            values = tuple(float(v) for v in text.split(","))
+        except ValueError:
+            raise AssayError(f"--feed {word!r} is not NAME=NUMBER; write for example --feed sr=16000.") from None
+        if name not in known:
+            raise AssayError(f"{path.name} has no input {name!r} to feed; it has {_forms(inputs)}.")
+        side = known[name]
+        if side.type not in FLOATS | WHOLE:
+            raise AssayError(f"--feed {name} is for {side.type}, which no number is; export the model without it.")
+        count = math.prod(d for d in side.shape if isinstance(d, int))
+        if len(values) not in (1, count) or (len(values) > 1 and not all(isinstance(d, int) for d in side.shape)):
+            raise AssayError(f"--feed {name} has {len(values)} numbers for {_form(side)}; give one for all.")
+        feed[name] = values
+    return feed
+
+
+def _batch(path: Path, inputs: Sequence[Any]) -> Any:
+    """The one input that is not fed."""
+    if len(inputs) > 1:
+        extra = " ".join(f"--feed {i.name}=NUMBER" for i in inputs[1:])
+        raise AssayError(
+            f"{path.name} has the inputs {_forms(inputs)}; one takes the data, say what the others are: {extra}."
+        )
+    if not inputs:
+        raise AssayError(f"Every input of {path.name} is fed, so none takes the data; leave one --feed out.")
+    if inputs[0].type not in FLOATS | WHOLE or not inputs[0].shape:
+        raise AssayError(
+            f"{path.name} takes {inputs[0].type} of shape {inputs[0].shape}; export it for a batch of numbers."
+        )
+    return inputs[0]
+
+
+def _output(path: Path, outputs: Sequence[Any], chosen: str | None) -> tuple[Any, str]:
+    """The output that is read, and what to say of it; a class without its scores is not one to read."""
+    scores = [o for o in outputs if o.type in FLOATS or o.type in MAPS]
+    if chosen is not None:
+        found = next((o for o in outputs if o.name == chosen), None)
+        if found is None:
+            raise AssayError(f"{path.name} has no output {chosen!r} but {_forms(outputs)}; choose one with --output.")
+        if found not in scores:
+            raise AssayError(f"The output {_form(found)} of {path.name} holds no scores; choose another with --output.")
+        return found, ""
+    if not scores:
+        raise AssayError(f"{path.name} has the outputs {_forms(outputs)}, none of scores; export it with its logits.")
+    if len(scores) > 1:
+        raise AssayError(f"{path.name} has the outputs {_forms(outputs)}; choose one with --output NAME.")
+    told = f"Of the outputs {_forms(outputs)} {scores[0].name} is read." if len(outputs) > 1 else ""
+    return scores[0], told
+
+
+def _labels(model: OnnxModel) -> tuple[Any, ...] | None:
+    """By what names a model of maps tells its classes: it is asked once, about nothing."""
+    nothing = torch.zeros(model.intake.fewest, *(d or 1 for d in model.intake.shape))
+    try:
+        return tuple(model.run(nothing)[0])
+    except Exception:  # its exceptions share no class but this one; the data may be another matter
+        return None
+
+
+def _form(each: Any) -> str:
+    sides = " x ".join(str(d) if isinstance(d, int) else "any" for d in each.shape)
+    kind = each.type[len("tensor(") : -1] if each.type.startswith("tensor(") else each.type
+    return f"{each.name} ({kind}{' ' if sides else ''}{sides})"
+
+
+def _forms(some: Sequence[Any]) -> str:
+    return ", ".join(map(_form, some))
+
+
+def _session(path: Path) -> tuple[Any, str]:
+    """An onnxruntime session on the CPU, and a hash of the file and of the weights beside it."""
     # Builds for some systems send events to their maker from the moment of the import; no request is ever made here.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -92,16 +245,7 @@ def open_onnx(path: Path) -> OnnxModel:
         session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as e:  # its exceptions share no class but this one
         raise AssayError(f"{str(path)!r} cannot be read as ONNX ({_told(e)}); export the model again.") from e
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    if len(inputs) != 1 or len(outputs) != 1:
-        raise AssayError(
-            f"{str(path)!r} has inputs {[i.name for i in inputs]} and outputs {[o.name for o in outputs]}; export a "
-            f"model that takes one batch and returns the logits alone."
-        )
-    if inputs[0].type not in DTYPES or not inputs[0].shape:
-        raise AssayError(f"{str(path)!r} takes {inputs[0].type} of shape {inputs[0].shape}; export it for floats.")
-    batch, *shape = (d if isinstance(d, int) else None for d in inputs[0].shape)
-    return OnnxModel(session, Intake(path.name, tuple(shape), batch or 1, batch), digest.digest())
+    return session, digest.hexdigest()
 
 
 def with_gradients(onnx: OnnxModel, path: Path, x: Tensor) -> tuple[nn.Module, str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from assay.errors import SubjectError
+from assay.errors import AssayError, SubjectError
+
+if TYPE_CHECKING:
+    from assay.subjects import Source
 
 Answers = Literal["classes", "labels", "numbers", "tags"]
 """One class of several, several labels at once, numbers, or a class for each place of a sequence."""
@@ -25,6 +28,8 @@ class Opened:
     """One sentence: what it is, and whether it has gradients."""
     answers: Answers | None = None
     """What is in a row of its output; None where nobody says, which is then taken for classes."""
+    reads: str | None = None
+    """Which of its outputs it gives, where the door has chosen."""
     classes: tuple[str, ...] | None = None
     """Names in the order of the outputs."""
     labels: tuple[Any, ...] | None = None
@@ -93,3 +98,12 @@ class OneOutput(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *k
         return outputs(self.model(x))[self.output]
+
+
+def refuse(source: Source, *options: str) -> None:
+    """Options that say what a model takes, where the subject says so itself."""
+    for option in options:
+        if getattr(source, option) not in (None, ()):
+            raise AssayError(
+                f"{source.subject} brings its own input space, so --{option} does not apply; leave it out."
+            )

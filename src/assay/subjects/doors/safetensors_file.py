@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
+from assay.subjects.doors.opened import refuse
 from assay.subjects.doors.ranker_file import is_ranker, open_ranker
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 def open(path: Path, source: Source) -> Opened | Subject:
     """A ranker with its data, whole; other weights need code."""
     if is_ranker(path):
-        from assay.subjects._assembly import refuse
-
         refuse(source, "bounds", "mean", "std", "size", "draws")
         if source.data is None:
             raise AssayError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -10,7 +11,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
 
 
 def open(path: Path, source: Source) -> Opened | Subject:
-    """Run the user's function: it returns a Subject, a module and its data, or a module to go with --data."""
-    from torch import nn
-
+    """Run the user's function: it returns a Subject, a model and its data, or a model to go with --data."""
     from assay.subject import Subject
-    from assay.subjects._assembly import adjusted
-    from assay.subjects.doors.opened import Opened
+    from assay.subjects import doors
 
     text = source.subject
     made = call(path, text.rpartition(":")[2] if ".py:" in text else "")
     if isinstance(made, Subject):
-        return adjusted(made, source)
+        return made
     model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if isinstance(model, nn.Module):
-        return Opened(model=model, name=type(model).__name__, data=data)
+    if not isinstance(model, str | Path):
+        with suppress(doors.Unopened):
+            return dataclasses.replace(doors.of(model), data=data)
     what = f"a tuple of {', '.join(type(m).__name__ for m in made)}" if isinstance(made, tuple) else type(made).__name__
-    raise AssayError(f"{text} returned {what}; return an assay.Subject, a pair (nn.Module, data), or an nn.Module.")
+    raise AssayError(
+        f"{text} returned {what}; return an assay.Subject, a model (nn.Module, estimator, function), or (model, data)."
+    )
 
 
 def call(path: Path, function: str) -> Any:
