@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import assay
+from assay.engine.local import ThisProcess
+from assay.jobs.verify import verify
 from assay.probe import judge_witnesses, put
 from assay.probes.attacked.distance_to_failure import DistanceToFailure
 from assay.probes.attacked.one_change_for_all import OneChangeForAll
@@ -16,7 +20,7 @@ from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
 from assay.probes.steady.everyday_change import EverydayChange
 from assay.run import Run
 from assay.subject import Subject
-from assay.tasks import Labels, Regression
+from assay.tasks import Labels, Regression, Segmentation
 
 PIXELS = 64
 RADIUS = 0.03
@@ -209,3 +213,38 @@ def test_everyday_change_counts_what_is_within_the_tolerance(run: Run) -> None:
     assert np.array_equal(columns["clean"], room() > 0)
     assert 0 < finding.measures[0].value < 1
     assert finding.measures[0].beside[0].label == "always says the median"
+
+
+class Maps(nn.Module):
+    """The mean of each pixel's surroundings, as the logits of "thing" and "ground"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharp = nn.Parameter(torch.tensor(5.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = nn.functional.avg_pool2d(x, 3, stride=1, padding=1) - 0.5
+        return torch.cat([-bright, bright], 1) * self.sharp
+
+
+def test_what_was_found_is_stored_and_verified(tmp_path: Path) -> None:
+    x = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    maps = Subject.of(
+        Maps(), {"test": (x.numpy(), Maps()(x).argmax(1).numpy())}, Segmentation(("ground", "thing")), bounds=(0.0, 1.0)
+    )
+    for subject, shape in ((regression(), (1,)), (maps, (8, 8))):
+        probes = [
+            WorstCaseAccuracy(l2_radius=1.0, steps=5),
+            DistanceToFailure(steps=5, inputs=6),
+            OneChangeForAll(radius=0.1, steps=5),
+            EverydayChange(corruptions=("brightness",)),
+        ]
+        audit = assay.audit(subject, probes=probes, out=tmp_path / subject.task.name())
+        assert audit.folder is not None
+        for probe in probes:
+            finding = assay.open_audit(audit.folder, whole=True).row(probe.name()).answer.finding
+            assert finding is not None
+            assert finding.witnesses is not None
+            assert finding.witnesses.label.shape[1:] == shape
+        fresh = Run(engine=ThisProcess())
+        assert verify(audit.folder, lambda subject=subject: (subject, ()), fresh).status == 0

@@ -218,6 +218,33 @@ def test_fresh_answers_are_counted_alike(two_digits: Task) -> None:
         assert torch.equal(labels.said == y, aim.said == 1)
 
 
+def test_of_several_passes_the_aim_says_what_the_answer_is() -> None:
+    """Each pass is off by 1 or by -1, and their mean by nothing: good as one answer, bad pass by pass."""
+
+    class Swinging(nn.Module):
+        side = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.side = -self.side
+            return x[:, :1] + self.side
+
+    x = torch.full((3, 2), 0.5)
+    target = x[:, :1]
+    for aim, wrong in ((Aim(within(0.5), target), True), (Aim(within(0.5), target, lambda outs: outs.mean(0)), False)):
+        told = chance(Swinging(), x, aim, draws=4)
+        assert (told.wrong == (64 if wrong else 0)).all()
+        assert (told.said == (not wrong)).all()
+        assert (told.by_size[:, 0] == 256).all()  # of one pass each
+        assert (told.by_size[:, 1] == (128 if wrong else 0)).all()
+        assert broken(Swinging(), x, aim, draws=4).all() == wrong
+        assert len(aim[:2]) == 2
+        assert aim[:2].average is aim.average
+    found = pgd(Swinging(), x, Aim(within(0.5), target, lambda outs: outs.mean(0)), radius=0.4, steps=5, eot=4)
+    assert not found.success.any()
+    found = pgd(Swinging(), x, Aim(within(0.3), target, lambda outs: outs.mean(0)), radius=0.4, steps=5, eot=4)
+    assert found.success.all()
+
+
 # outputs of other shapes
 
 
