@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import math
 import os
 import random
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import hostile
@@ -130,6 +132,29 @@ def test_dates_are_days(tmp_path):
     assert table.columns[0].type == "number"
 
 
+def test_every_sort_of_number_that_parquet_has(tmp_path):
+    when = [dt.datetime(1970, 1, 1, 6), dt.datetime(1970, 1, 3)]
+    zoned = pa.timestamp("ns", "UTC")
+    columns = {
+        "half": pa.array(np.array([1.5, 2.5], dtype=np.float16)),
+        "decimal": pa.array([Decimal("1.25"), Decimal("7.50")]),
+        "unsigned": pa.array([5, 200], pa.uint8()),
+        "zoned": pa.array(when, zoned),
+        "time": pa.array([dt.time(0, 1), dt.time(1)], pa.time32("ms")),
+        "took": pa.array([dt.timedelta(seconds=2), dt.timedelta(minutes=1)], pa.duration("us")),
+        "coded": pa.array([40, 7]).dictionary_encode(),
+        "view": pa.array(["p", "q"], pa.large_string()),
+        "y": pa.array(["a", "b"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "d.parquet")
+    names = [name for name in columns if name != "y"]
+    wanted = [[1.5, 2.5], [1.25, 7.5], [5, 200], [0.25, 2], [60, 3600], [2, 60], [40, 7], [0, 1]]
+    for source in (tmp_path / "d.parquet", pa.table(columns)):
+        assert Table(source, "y", columns=names).x.T.tolist() == wanted
+    with pytest.raises(AssayError, match="'raw' is binary; give numbers, words, booleans or dates"):
+        Table.of({"raw": [b"x", b"y"], "y": [0, 1]}, "y")
+
+
 def test_one_hot_says_the_same_as_codes():
     frame = {**PLAIN, "sort": ["b", None, "b", "c", "a", "b"]}
     codes, hot = Table.of(frame, "y"), Table.of(frame, "y", encode="one-hot")
@@ -209,6 +234,9 @@ def test_like_takes_columns_codes_medians_and_classes_from_training(tmp_path):
     assert "'pay' runs from 99 to 99 here, and from 0.5 to 9 in training." in test.described()
     hot = Table.of(PLAIN, "y", encode="one-hot")
     assert (hot.like(PLAIN).x == hot.x).all()
+    lost = written(tmp_path / "lost.csv", "y,age,pay,member\nno,1,2,true\n")
+    with pytest.raises(AssayError, match=r"lost\.csv has no column 'sort'"):
+        train.like(lost)
     opened = open_data(tmp_path / "t.csv", target="y", train=written(tmp_path / "train.csv", as_csv(PLAIN)))
     assert opened.x.tolist() == [[31, 99, 2, 0]]
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch.testing import assert_close
 
 from assay.data.arrow import MOST_LINE
+from assay.data.image_folder import ImageFolder
 from assay.data.open import open_data
 from assay.data.texts import Texts
 from assay.errors import AssayError
@@ -80,6 +82,9 @@ def test_a_folder_of_folders(tmp_path):
         (tmp_path / "t" / label / f"{k}.txt").write_text(text)
     data = open_data(tmp_path / "t", tokenizer=lengths)
     assert isinstance(data, Texts)
+    Image.new("L", (2, 2)).save(tmp_path / "t" / "bad" / "x.png")
+    Image.new("L", (2, 2)).save(tmp_path / "t" / "good" / "x.png")
+    assert isinstance(open_data(tmp_path / "t"), ImageFolder)  # beside images a text is a remark on them
     assert data.classes == ("bad", "good")
     assert data.strings(np.arange(4)) == [STRINGS[1], STRINGS[3], STRINGS[0], STRINGS[2]]
     assert data.labels.tolist() == [0, 0, 1, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ class Loaded:
     ) -> None:
         self.pixels = pixels
         self.collate = source.collate_fn if isinstance(source, DataLoader) else None
-        self.dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+        self.dataset = cast(Any, source.dataset if isinstance(source, DataLoader) else source)
         self.name = type(self.dataset).__name__
         if not (hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")):
             raise AssayError(

@@ -43,7 +43,7 @@ def open_data(
         return Texts(path, tokenizer=tokenizer, classes=classes)
     if not path.is_dir() and (suffix in (".csv", ".jsonl") or (suffix == ".parquet" and target is not None)):
         if target is None:
-            raise AssayError(f"{path} is a table; name the column that a model should predict (target=COLUMN).")
+            raise AssayError(f"{path} is a table; name the column that a model should predict: --target COLUMN.")
         if formed:
             raise AssayError(f"{path} is a table, it holds no images; leave size and channels out.")
         if text is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from assay.data.arrow import columns_of_frame, find, is_words, read_columns, short
 from assay.data.column import WHOLE
 from assay.data.digest import of_array
+from assay.data.image_folder import SUFFIXES as IMAGES
 from assay.data.parquet import one_line
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, files_below, read_plain, refuse_leading_out
 from assay.data.target import Asked, Target
@@ -122,7 +123,8 @@ class Texts:
 def holds_texts(root: Path) -> bool:
     """Whether a folder holds folders of .txt files, by the first of them."""
     first = min((entry for entry in root.iterdir() if entry.is_dir() and entry.name[0] != "."), default=None)
-    return first is not None and any(entry.suffix.lower() in SUFFIX for entry in first.iterdir())
+    held = set() if first is None else {entry.suffix.lower() for entry in first.iterdir()}
+    return not held.isdisjoint(SUFFIX) and held.isdisjoint(IMAGES)  # beside images a text is a remark on them
 
 
 def _of_folder(root: Path, classes: Sequence[str] | None) -> tuple[list[str], Target]:
@@ -163,7 +165,7 @@ def _strings(name: str, column: Any) -> list[str]:  # pyarrow.ChunkedArray
         row = column.is_null().index(True).as_py()
         raise AssayError(f"The column {short(name)} has no text in row {row}; fill it or drop the row.")
     if pa.types.is_dictionary(kind):
-        refuse_large(column)
+        _refuse_large(column)
     try:
         texts: list[str] = column.to_pylist()
     except UnicodeDecodeError as error:
@@ -171,7 +173,7 @@ def _strings(name: str, column: Any) -> list[str]:  # pyarrow.ChunkedArray
     return texts
 
 
-def refuse_large(column: Any) -> None:  # pyarrow.ChunkedArray
+def _refuse_large(column: Any) -> None:  # pyarrow.ChunkedArray
     """Refuse a dictionary that unpacks to more than is held: a million rows may name one large text."""
     import pyarrow.compute as pc
 
