@@ -93,7 +93,7 @@ def test_the_fingerprint_tells_weights_and_description(saved, tmp_path):
     assert opened(tmp_path).fingerprint() != opened(saved).fingerprint()
     again = opened(saved).model
     with torch.no_grad():
-        for weights in again.parameters():
+        for weights in filter(torch.is_floating_point, again.parameters()):
             weights += 0.1
     again.load_state_dict(opened(saved).model.state_dict())
     assert_close(again(X), opened(saved).model(X))
