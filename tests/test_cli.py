@@ -530,7 +530,7 @@ def test_a_quick_audit_leaves_out_what_takes_long_and_says_how_to_ask_it(
         (["--units", "cells"], "There are no units 'cells'; choose from patches, superpixels, pixels, columns, words."),
         (["--criterion", "best"], "There is no criterion 'best'; choose held or moved."),
         (["--pair", "1", "2", "--units", "pixels"], "--method, --why-not and --units are for one input"),
-        (["--target", "0.5"], "--target, --decoder and --set are for a pair"),
+        (["--to", "0.5"], "--to, --decoder and --set are for a pair"),
     ],
 )
 def test_explain_tells_a_bad_option_in_one_line(assay: Command, words: list[str], told: str) -> None:

@@ -133,8 +133,8 @@ def test_no_map_without_its_verdict_and_no_audit_without_what_chance_gets() -> N
 def test_the_page_says_how_to_explain_the_other_one() -> None:
     told = replace(made(), target=0.25, swapped_target=0.75)
     words = re.sub(r"<[^>]+>", "", page_of(told))
-    assert "assay explain toy.py:build --pair 40 12 --target 0.75 --set tv=0.1 --budget quick --seed 0" in words
-    assert "assay explain toy.py:build --pair 12 40 --target 0.25 --set tv=0.1 --budget quick --seed 0" in words
+    assert "assay explain toy.py:build --pair 40 12 --to 0.75 --set tv=0.1 --budget quick --seed 0" in words
+    assert "assay explain toy.py:build --pair 12 40 --to 0.25 --set tv=0.1 --budget quick --seed 0" in words
     assert "swap the two numbers." in re.sub(r"<[^>]+>", "", page_of(replace(told, source=())))
 
 

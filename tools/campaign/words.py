@@ -52,7 +52,7 @@ OPTIONS: dict[str, str] = {
     "verify nowhere --subject digits-mlp": r"",
     "explain digits-mlp --method magic": r"magic",
     "explain digits-mlp --units atoms": r"There are no units 'atoms'",
-    "explain digits-mlp --target 3": r"--target",
+    "explain digits-mlp --to 3": r"--to",
     "rank nowhere": r"nowhere",
     "claims test nothing/at-all": r"nothing",
     "seal nowhere --key nokey": r"",

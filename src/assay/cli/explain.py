@@ -76,9 +76,9 @@ class Pair:
             help="Of a model that compares: two test inputs by number, or image files. A is changed.",
         ),
     ] = None
-    target: Annotated[
+    to: Annotated[
         float | None,
-        typer.Option("--target", metavar="T", help="With --pair: where its comparison is to go; else to a tie."),
+        typer.Option("--to", metavar="T", help="With --pair: where its comparison is to go; else to a tie."),
     ] = None
     decoder: Annotated[
         bool, typer.Option("--decoder", help="With --pair: train a decoder for a model that has none.")
@@ -118,7 +118,7 @@ def explain(
 
     Example: assay explain fashion-cnn --input 17 --method greedy-as --units superpixels --criterion moved
 
-    Example: assay explain digits-ranker --pair 12 40 --target 0.5
+    Example: assay explain digits-ranker --pair 12 40 --to 0.5
 
     Example: assay explain digits-ranker --pair 12 40 --set region=0,0,4,8 --set tv=0.01
     """
@@ -126,8 +126,8 @@ def explain(
         if of.method or of.why_not is not None or of.units is not None:
             raise AssayError("--method, --why-not and --units are for one input; leave them out with --pair.")
         _explain_pair(subject, two, two.pair, opening, work, out, debug)
-    elif two.target is not None or two.decoder or two.settings:
-        raise AssayError("--target, --decoder and --set are for a pair; give --pair A B too.")
+    elif two.to is not None or two.decoder or two.settings:
+        raise AssayError("--to, --decoder and --set are for a pair; give --pair A B too.")
     else:
         _explain_input(subject, of, opening, work, out, debug)
 
@@ -147,7 +147,7 @@ def _explain_pair(
     with metered() as meter:
         ready, found = work.run(meter, debug), opened(source, meter)
         done = explain_pair(
-            found, *pair, target=two.target, decoder=two.decoder, manner=manner, run=ready, out=out,
+            found, *pair, target=two.to, decoder=two.decoder, manner=manner, run=ready, out=out,
             source=source.words(),
         )  # fmt: skip
     trials = table("verdict", "audit", "why")

@@ -67,8 +67,25 @@ class Opening:
         typer.Option(
             "--data",
             metavar="PATH",
-            help="Image folder with one sub-folder per class, .npz, or Parquet with image and label; for a ranker, "
-            "images with numbers as `assay rank` takes them.",
+            help="Image folder with one sub-folder per class, .npz, Parquet with image and label, or a table with "
+            "--target; for a ranker, images with numbers as `assay rank` takes them.",
+        ),
+    ] = None
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="COLUMN", help="Of a table (.csv, .parquet, .jsonl): what it predicts."),
+    ] = None
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="COLUMN", help="Of a table: the texts that the model reads.")
+    ] = None
+    train: Annotated[
+        str | None,
+        typer.Option("--train", metavar="PATH", help="The table that it was trained on, whose columns are taken."),
+    ] = None
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", metavar="classification|regression", help="Of a table, where the target could be either."
         ),
     ] = None
     bounds: Annotated[
@@ -131,6 +148,10 @@ class Opening:
             size=self.size,
             allow_pickle=self.allow_pickle,
             draws=self.draws,
+            target=self.target,
+            text=self.text,
+            train=self.train,
+            task=self.task,
             output=self.output,
             layout=self.layout,
             feed=tuple(self.feed or ()),

@@ -182,7 +182,7 @@ def _command(told: PairExplanation, *, swapped: bool) -> tuple[str, ...]:
         return ()
     pair = [told.first.given, told.second.given]
     target = told.swapped_target if swapped else told.target
-    line = ["assay", "explain", *told.source, "--pair", *(pair[::-1] if swapped else pair), "--target", _exact(target)]
+    line = ["assay", "explain", *told.source, "--pair", *(pair[::-1] if swapped else pair), "--to", _exact(target)]
     line += [word for given in told.manner for word in ("--set", given)]
     line += [*(["--decoder"] if told.decoder else []), "--budget", told.budget, "--seed", str(told.seed)]
     return tuple(shlex.quote(word) for word in line)

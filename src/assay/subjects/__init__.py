@@ -38,6 +38,14 @@ class Source:
     allow_pickle: bool = False
     draws: int | None = None
     """Passes to an answer of a random model, where it does not say so itself."""
+    target: str | None = None
+    """Of a table, the column that the model predicts."""
+    text: str | None = None
+    """Of a table, the column of the texts that the model reads."""
+    train: str | None = None
+    """The table that the model was trained on: its columns, categories and medians are taken."""
+    task: str | None = None
+    """Of a table whose target could be either: classification or regression."""
     output: str | None = None
     """Of a model with several outputs, the one to read."""
     layout: str | None = None
@@ -63,9 +71,15 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for option, text in (("--output", self.output), ("--layout", self.layout), ("--builder", self.builder)):
+        tabular = (("--target", self.target), ("--text", self.text), ("--train", self.train), ("--task", self.task))
+        for option, text in (
+            *tabular,
+            ("--output", self.output),
+            ("--layout", self.layout),
+            ("--builder", self.builder),
+        ):
             if text is not None:
-                words += [option, text]
+                words += [f"--{option}", text]
         for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
@@ -80,6 +94,11 @@ def located(source: Source) -> Path | None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
     if source.layout not in (None, "nchw", "nhwc"):
         raise AssayError(f"--layout {source.layout!r} is none; give nchw (channels first) or nhwc (channels last).")
+    if source.task not in (None, "classification", "regression"):
+        raise AssayError(f"--task {source.task!r} is none that a table can say; give classification or regression.")
+    for option in ("target", "text", "train", "task"):
+        if getattr(source, option) is not None and source.data is None:
+            raise AssayError(f"--{option} is about the table of --data, and there is no --data; give both.")
     if text in shelf.names("subjects"):
         return None
     path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)

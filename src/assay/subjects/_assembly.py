@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
+from assay.data.table import Table
+from assay.data.target import Asked
 from assay.errors import AssayError, SubjectError
 from assay.subject import (
     PAIRS,
@@ -30,6 +33,7 @@ from assay.subject import (
 )
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS
+from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
 from assay.tasks import Classification, Labels, Ranking, Regression, Tagging, Task
 
@@ -38,7 +42,8 @@ def assembled(opened: Opened, source: Source) -> Subject:
     """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
     given = opened.data
     if given is None or source.data is not None:
-        given = data_of(source, opened.channels)
+        given = data_of(source, opened.channels, opened)
+        opened = _with_categories(opened, given)
     return joined(opened, given, source)
 
 
@@ -91,19 +96,65 @@ def adjusted(subject: Subject, source: Source) -> Subject:
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
 
 
-def data_of(source: Source, channels: int | None) -> Data:
-    """The data of the source, encoded images in as many channels as the model takes."""
+def data_of(source: Source, channels: int | None, opened: Opened | None = None) -> Any:
+    """The data of the source, by splits where it is a table with one to train on.
+
+    Encoded images come in as many channels as the model takes, the columns of a table in its order, texts as its
+    tokens.
+    """
     if source.data is None:
-        raise AssayError(f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet.")
+        raise AssayError(
+            f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet, or a table "
+            "with --target COLUMN."
+        )
+    if source.target is not None and source.text is None and not Path(source.data).is_dir():
+        return _tables(source, opened)
     size = None if source.size is None else (source.size, source.size)
     pixels = pixel_bounds(source.bounds)
+    reads = None if opened is None else opened.encode
+    classes = None if opened is None else opened.classes
+    if source.text is not None or (reads is not None and not source.data.endswith(".npz")):
+        if reads is None:
+            raise AssayError(f"{source.subject} brings no tokenizer, so that it cannot read texts; give its folder.")
+        asked = cast(Asked | None, source.task)
+        return open_data(
+            source.data, size, pixels=pixels, target=source.target, text=source.text, tokenizer=reads, task=asked,
+            classes=classes,
+        )  # fmt: skip
     data = open_data(source.data, size, pixels=pixels)
     if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
         return open_data(source.data, size, channels, pixels=pixels)
     return data
 
 
-def _other_data(subject: Subject, source: Source, path: str) -> Data:
+def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
+    """The rows to ask about, and those that the model was trained on where they are given."""
+    assert source.data is not None
+    assert source.target is not None
+    if source.size is not None:
+        raise AssayError(f"--size {source.size} scales images, and {source.data} is a table; leave it out.")
+    classes = None if opened is None or opened.answers == "numbers" else opened.classes
+    columns = None if opened is None else opened.columns
+    asked = cast(Asked | None, "regression" if opened and opened.answers == "numbers" else source.task)
+    first = Table(source.train or source.data, source.target, classes=classes, columns=columns, task=asked)
+    if source.train is None:
+        return {"test": first}
+    return {"test": first.like(source.data), "train": first}
+
+
+def _with_categories(opened: Opened, given: Any) -> Opened:
+    """An estimator that was fitted on named columns gets the words behind the codes of categories back."""
+    tables = [t for t in given.values() if isinstance(t, Table)] if isinstance(given, Mapping) else []
+    if not tables:
+        return opened
+    words = {c.name: c.categories for c in tables[0].source if c.type == "category"}
+    if words and isinstance(opened.model, EstimatorModel) and opened.columns is not None:
+        opened.model.categories.update(words)
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
+    return dataclasses.replace(opened, notes=(*opened.notes, *notes))
+
+
+def _other_data(subject: Subject, source: Source, path: str) -> Any:
     """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
     from assay.subjects.doors.ranker_file import open_pairs
 

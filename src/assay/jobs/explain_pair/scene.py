@@ -96,7 +96,7 @@ class Scene(NamedTuple):
             if abs(c - goal) <= near:
                 raise AssayError(
                     f"{subject.name!r} says {c:.3f} of this pair already, which is the target {goal:g}; choose another "
-                    f"with --target, such as {low:g} or {high:g}."
+                    f"with --to, such as {low:g} or {high:g}."
                 )
             slope = float(tied.slope)
             stuck = AssayError(
