@@ -246,5 +246,7 @@ def test_what_was_found_is_stored_and_verified(tmp_path: Path) -> None:
             assert finding is not None
             assert finding.witnesses is not None
             assert finding.witnesses.label.shape[1:] == shape
+            target, said = (torch.from_numpy(part[0]) for part in (finding.witnesses.label, finding.witnesses.said))
+            assert subject.in_words(target, said) == (subject.task.told(target), subject.task.words(said))
         fresh = Run(engine=ThisProcess())
         assert verify(audit.folder, lambda subject=subject: (subject, ()), fresh).status == 0
