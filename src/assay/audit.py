@@ -16,6 +16,7 @@ from assay import store
 from assay.errors import AssayError
 from assay.finding import Alarm, Better, Finding, Measure
 from assay.probe import OTHER, Answer, Probe
+from assay.remedy import Remedy, Tried
 from assay.standard import Judgement, Standard, Verdict, judge
 from assay.store import chain
 from assay.store.answers import answer_from, finding_of
@@ -74,6 +75,37 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A remedy that can be applied to the subject, as far as the report tells of it. Nobody has tried it here."""
+
+    remedy: str
+    promise: str
+    mends: tuple[str, ...]
+    """The probes that it is made for."""
+    training: float | None
+    inference: float | None
+    """Its cost, as multiples of the plain model's; None where there is nothing to compare with."""
+    tried: tuple[Tried, ...]
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Offer:
+        tried = tuple(Tried(**t) for t in told["tried"])
+        return cls(**{**told, "mends": tuple(told["mends"]), "tried": tried})
+
+    @classmethod
+    def of(cls, remedy: Remedy) -> Offer:
+        cost = remedy.cost()
+        return cls(
+            remedy=remedy.name(),
+            promise=remedy.promise(),
+            mends=remedy.mends,
+            training=None if cost is None else float(cost.training),
+            inference=None if cost is None else float(cost.inference),
+            tried=remedy.tried,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """Everything that was asked of one subject, and what came of it."""
 
@@ -90,6 +122,8 @@ class Audit:
     folder: Path | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
+    offers: tuple[Offer, ...] | None = None
+    """The remedies that fit the subject; None in an audit that was made before they were kept."""
     framed: ClassVar[Callable[[Audit], str] | None] = None
     printed: ClassVar[Callable[[Audit], str] | None] = None
     """How it is shown in a notebook, and printed: `assay/__init__.py`, above records and pages, says how."""
@@ -146,6 +180,7 @@ class Audit:
             "source": list(self.source),
             "status": self.status,
             "links": dict(self.links),
+            "offers": None if self.offers is None else [dataclasses.asdict(o) for o in self.offers],
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -210,6 +245,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             source=tuple(stored["source"]),
             folder=folder,
             links=stored["links"],
+            offers=None if (offers := stored.get("offers")) is None else tuple(map(Offer.from_json, offers)),
         )
         check_types(audit, leave=(Finding,))  # findings were looked at as they were read
         return audit

@@ -19,6 +19,15 @@ class Cost(NamedTuple):
     inference: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What a remedy did to one question where it was put to the test; `claim` is the record that says so."""
+
+    probe: str
+    says: str
+    claim: str
+
+
 @dataclass(frozen=True)
 class Remedy(ABC):
     """Subclasses are frozen dataclasses: the fields are the settings, the docstring's first line is what it does."""
@@ -27,6 +36,10 @@ class Remedy(ABC):
     """What its answers must hold, see `Task.gives`."""
     needs_train: ClassVar[bool] = False
     source: ClassVar[str]
+    mends: ClassVar[tuple[str, ...]] = ()
+    """The probes whose questions it is made for; the report offers it where one of them fails."""
+    tried: ClassVar[tuple[Tried, ...]] = ()
+    """What came of it, question by question, good or bad; each number stands in the ledger of claims."""
 
     @abstractmethod
     def apply(self, subject: Subject, run: Run) -> Subject:

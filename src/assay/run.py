@@ -223,12 +223,12 @@ class Run:
 
     def rows(self, subject: Subject, split: str, indices: NDArray[np.int64], about: str) -> Data:
         """Inputs of a split that are wanted again and again, seen to be in bounds: held in memory where they fit."""
-        from assay.data.arrays import Arrays
+        from assay.data.arrays import Targets
         from assay.data.held_out import Part
 
         fits = 4 * len(indices) * math.prod(subject.inputs.shape) <= HELD_BYTES
         found = self.map(lambda s: {"y": s.y} | ({"x": s.x} if fits else {}), subject, split, indices, about)
-        return Arrays(found["x"], found["y"]) if fits else Part(subject.data[split], indices)
+        return Targets(found["x"], found["y"]) if fits else Part(subject.data[split], indices)
 
     def predict(
         self, subject: Subject, split: str, indices: NDArray[np.int64], about: str

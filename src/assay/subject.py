@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Data(Protocol):
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
+AT_ONCE = 128  # witnesses that are answered together
 PAIRS = 2000  # drawn from each split where nobody says how many
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
@@ -230,12 +232,14 @@ class Subject:
     @classmethod
     def of(
         cls,
-        model: nn.Module,
+        model: Any,
         data: Any,
         task: Task | None = None,
         *,
         name: str | None = None,
         bounds: tuple[Bound, Bound] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
         layers: Mapping[str, str] | None = None,
         draws: int = 1,
         differentiable: bool = True,
@@ -244,16 +248,22 @@ class Subject:
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
 
-        What the targets are decides the task where none is given: class indices (a classifier, see `classifier`, which
-        takes what else is `told`), rows of zeros and ones (several labels at once), other numbers (a regression).
+        A model is a torch.nn.Module, a fitted estimator or pipeline of scikit-learn, LightGBM or XGBoost, a Keras model
+        on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
+        where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
+        zeros and ones (several labels at once), other numbers (a regression).
         """
+        if not isinstance(model, nn.Module):
+            opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
+            return replace(subject, name=name or subject.name, about=about or subject.about)
         given = data if isinstance(data, Mapping) else {"test": data}
         if task is None:
             task = _task_of(model, given)
         if task is None:
             return cls.classifier(
-                model, data, name=name, bounds=bounds, layers=layers, draws=draws, differentiable=differentiable,
-                about=about, **told,
+                model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
+                differentiable=differentiable, about=about, **told,
             )  # fmt: skip
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
@@ -263,6 +273,7 @@ class Subject:
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
+        model = _normalised(model, mean, std, shape)
         inputs, notes = _space(splits, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
@@ -313,14 +324,7 @@ class Subject:
         example = first_inputs(test)
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
-        if mean is not None or std is not None:
-            mean, std = mean or (0.0,), std or (1.0,)
-            for option, numbers in (("--mean", mean), ("--std", std)):
-                if len(numbers) not in (1, shape[0]):
-                    raise AssayError(
-                        f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}."
-                    )
-            model = Normalised(model, tuple(mean), tuple(std), len(shape))
+        model = _normalised(model, mean, std, shape)
         inputs, notes = _space(splits, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
@@ -453,6 +457,25 @@ class Subject:
                 return out
             return self.task.average(torch.stack([self.model(x) for _ in range(self.draws)]))
 
+    def said(self, x: NDArray[np.float32], device: str) -> NDArray[np.float32]:  # n *d -> n *o
+        """The task's output for inputs at hand, a few at a time on the device where the model is."""
+        parts = np.array_split(x, max(1, -(-len(x) // AT_ONCE))) if len(x) else []
+        outs = [self.predict(torch.as_tensor(part, device=device)).float().cpu().numpy() for part in parts]
+        return np.concatenate(outs) if outs else np.zeros(0, dtype=np.float32)
+
+    def in_words(self, target: Any, said: Any) -> tuple[str, str]:  # *t, *o
+        """The target and the answer of a witness; of a classifier both are classes."""
+        task = self.task
+        words = task.told if "classes" in task.gives else task.words
+        return task.told(torch.as_tensor(target)), words(torch.as_tensor(said))
+
+    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
+        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+        target = torch.as_tensor(np.asarray(self.data[split].labels)[index])
+        trivial = self.task.trivial(target.numpy())
+        right = self.task.right(trivial.out.expand(len(target), *trivial.out.shape), target)
+        return trivial.says, float(right.double().mean())
+
     def single(self, x: Tensor) -> Tensor:  # n *d -> n k
         """The logits of one pass, also of a random model."""
         return (self if self.draws == 1 else replace(self, draws=1)).predict(x)
@@ -512,6 +535,19 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Linear):
             found["head"] = name
     return found
+
+
+def _normalised(
+    model: nn.Module, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, shape: tuple[int, ...]
+) -> nn.Module:
+    """The model behind the scaling that it was trained with, where one is told."""
+    if mean is None and std is None:
+        return model
+    mean, std = mean or (0.0,), std or (1.0,)
+    for option, numbers in (("--mean", mean), ("--std", std)):
+        if len(numbers) not in (1, shape[0]):
+            raise AssayError(f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}.")
+    return Normalised(model, tuple(mean), tuple(std), len(shape))
 
 
 def first_inputs(data: Data, model: nn.Module | None = None) -> Tensor:

@@ -39,8 +39,8 @@ def test_each_form_opens_and_all_give_the_same(tmp_path):
 
 
 def test_unknown_and_missing(tmp_path):
-    (tmp_path / "d.csv").write_text("1,2")
-    with pytest.raises(AssayError, match=r"d\.csv is no data set .*sub-folder of images per class.*\.npz.*\.parquet"):
-        open_data(tmp_path / "d.csv")
+    (tmp_path / "d.tar").write_text("1,2")
+    with pytest.raises(AssayError, match=r"d\.tar is no data set .*sub-folder of images per class.*\.npz.*\.parquet"):
+        open_data(tmp_path / "d.tar")
     with pytest.raises(AssayError, match=r"There is nothing at .*nowhere"):
         open_data(tmp_path / "nowhere")

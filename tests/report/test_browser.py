@@ -21,7 +21,8 @@ def visit(visit, pages):
 
 def test_rows_figures_and_pictures_are_there(visit, realistic):
     page = visit("realistic")
-    assert page.locator("table.questions tbody").count() == len(realistic.rows)
+    asked = [row for row in realistic.rows if row.answer.status != "does not apply"]
+    assert page.locator("table.questions tbody").count() == len(asked)
     assert page.locator("svg[role=img]").count() == 6
     for i in range(6):
         box = page.locator("svg[role=img]").nth(i).bounding_box()
@@ -29,16 +30,16 @@ def test_rows_figures_and_pictures_are_there(visit, realistic):
         assert box["height"] > 100
     widths = page.eval_on_selector_all("img", "all => all.map(i => [i.complete, i.naturalWidth])")
     assert widths == [[True, 28]] * 24
-    page.locator("a.ask").nth(2).click()
+    page.locator("table.questions a.ask").first.click()  # what fails is first
     assert page.url.endswith("#worst-case-accuracy")
-    assert page.locator("#worst-case-accuracy h2").is_visible()
+    assert page.locator("#worst-case-accuracy h3").is_visible()
 
 
 def test_a_name_with_a_script_in_it_stays_text(visit):
     page = visit("hostile")
     assert "<script>alert('x')</script>" in page.locator("h1").inner_text()
     assert "<script>" in page.title()
-    assert page.locator("script").count() == 0
+    assert page.locator("script").count() == 1  # the page's own
     assert page.locator("img[onerror]").count() == 0
 
 
@@ -69,7 +70,7 @@ def test_dark_is_dark_and_its_ink_light(visit):
 
 def test_on_paper_nothing_is_hidden_or_cut(visit):
     page = visit("realistic", viewport={"width": 690, "height": 900}, color_scheme="dark")
-    folded = page.locator("details span").first
+    folded = page.locator(".facts details span").first
     assert not folded.is_visible()
     page.emulate_media(media="print")
     assert folded.is_visible()

@@ -183,8 +183,8 @@ def test_a_name_that_is_not_the_highest_is_noted():
     p = estimator.predict_proba(X)[:, 1]
     apart = int(((p > 0.5) & (p < 0.9)).sum())
     assert apart
-    assert f"On {apart} of 150 inputs `predict` names another class" in opened.seen(T).notes[-1]
-    assert len(doors.of(fitted("pipeline")).seen(T).notes) == 1
+    assert f"On {apart} of 150 inputs `predict` names another class" in opened.shown(T).notes[-1]
+    assert len(doors.of(fitted("pipeline")).shown(T).notes) == 1
 
 
 class Frame:

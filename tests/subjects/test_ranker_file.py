@@ -113,7 +113,7 @@ def test_weights_of_others_are_refused_as_before(tmp_path: Path, folder: Path) -
         save_file({"w": torch.zeros(2)}, tmp_path / "net.safetensors", metadata=metadata)
         assert not is_ranker(tmp_path / "net.safetensors")
         says = refused(tmp_path / "net.safetensors", folder)
-        assert "holds weights, which need code to run; write subject.py" in says
+        assert "holds weights, which need code to run; give --builder net.py:build" in says
 
 
 class Trap:

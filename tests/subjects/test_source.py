@@ -19,6 +19,12 @@ def test_words_are_those_of_the_command_line():
         "model.onnx --data images --bounds 0 255 --mean 0.485,0.456,0.406 --std 0.25 --size 224 --allow-pickle"
     )
     assert Source("fashion-cnn").words() == ("fashion-cnn",)
+    found = Source(
+        "m.onnx", output="p", layout="nhwc", feed=("sr=16000", "h=0"), builder="net.py:build", trust=("a.B",)
+    )
+    assert " ".join(found.words()) == (
+        "m.onnx --output p --layout nhwc --builder net.py:build --feed sr=16000 --feed h=0 --trust a.B"
+    )
 
 
 def test_importing_needs_no_torch():
@@ -49,7 +55,9 @@ def test_weights_alone_need_code(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"w": torch.zeros(2)}, tmp_path / "net.safetensors")
-    with pytest.raises(AssayError, match=r"holds weights, which need code .*load_file\('net.safetensors'\)"):
+    with pytest.raises(
+        AssayError, match=r"holds weights, which need code to run; give --builder net.py:build, where build"
+    ):
         open_subject(Source(str(tmp_path / "net.safetensors")))
 
 

@@ -79,6 +79,7 @@ def cases(base: Undisturbed, seed: int) -> list[Case]:
     ]
     try:
         import cryptography  # noqa: F401
+        import cyclonedx  # noqa: F401
     except ImportError:
         return made
     for name in KEYS:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli import ask, audit, claims, cure, diff, explain, rank, report, seal, shelves, verify
+from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, verify
 from assay.cli.guard import InChild, app, child, main
 
 __all__ = ["app", "child", "main"]
@@ -34,6 +34,7 @@ def assay(
 # In the order in which --help lists them. InChild: what opens a model, or a stranger's files, as a whole; audit and ask
 # have a child of their own for the asking alone.
 app.command()(audit.audit)
+app.command(cls=InChild)(check.check)
 app.command()(ask.ask)
 app.command()(shelves.probes)
 app.command()(shelves.remedies)

@@ -28,6 +28,7 @@ SubjectName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
+Budget = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
 ]
@@ -92,6 +93,28 @@ class Opening:
         int | None,
         typer.Option("--draws", metavar="N", help="The model is random: its answer is the mean of N passes."),
     ] = None
+    output: Annotated[
+        str | None,
+        typer.Option("--output", metavar="NAME", help="Of a model with several outputs, the one to read."),
+    ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", metavar="nchw|nhwc", help="Where an ONNX model has the channels of images."),
+    ] = None
+    feed: Annotated[
+        list[str] | None,
+        typer.Option("--feed", metavar="NAME=NUMBER", help="Fills an input of an ONNX file that the data do not."),
+    ] = None
+    builder: Annotated[
+        str | None,
+        typer.Option(
+            "--builder", metavar="FILE.py:FUNCTION", help="Builds the network that a file of weights is put into."
+        ),
+    ] = None
+    trust: Annotated[
+        list[str] | None,
+        typer.Option("--trust", metavar="TYPE", help="A type that a .skops file may be made of, beside those known."),
+    ] = None
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")
     ] = False
@@ -108,6 +131,11 @@ class Opening:
             size=self.size,
             allow_pickle=self.allow_pickle,
             draws=self.draws,
+            output=self.output,
+            layout=self.layout,
+            feed=tuple(self.feed or ()),
+            builder=self.builder,
+            trust=tuple(self.trust or ()),
         )
 
 
@@ -115,7 +143,7 @@ class Opening:
 class Work:
     """How much is done, and where."""
 
-    budget: Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")] = "quick"
+    budget: Budget = "quick"
     seed: Seed = 0
     device: Device = "cpu"
 

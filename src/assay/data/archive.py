@@ -35,3 +35,15 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             raise AssayError(f"{str(path)!r} lists members in {listed:,} bytes, over {MOST_LISTED:,}; write it again.")
         with zipfile.ZipFile(file) as archive:
             yield archive
+
+
+def check_unpacked(path: Path, most: int) -> list[str]:
+    """The names in an archive that unpacks to no more than `most` bytes beyond its own; a larger one is refused."""
+    with open_archive(path) as archive:
+        entries = archive.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > path.stat().st_size + most:
+            raise AssayError(
+                f"{str(path)!r} unpacks to {unpacked:,} bytes, {most:,} more than it has; write it without packing."
+            )
+        return [entry.filename for entry in entries]

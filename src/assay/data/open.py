@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from assay.data.arrays import UNIT
 from assay.data.image_folder import ImageFolder
 from assay.data.npz import Npz
 from assay.data.parquet import Parquet
+from assay.data.table import Table
+from assay.data.target import Asked
+from assay.data.texts import Texts, Tokenizer, holds_texts
 from assay.errors import AssayError
 
 
@@ -17,23 +21,47 @@ def open_data(
     channels: int | None = None,
     *,
     pixels: tuple[float, float] = UNIT,
-) -> ImageFolder | Npz | Parquet:
-    """A folder of images, an .npz file or a .parquet file; `size` and `channels` bring encoded images to one form.
+    target: str | None = None,
+    text: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    train: str | Path | None = None,
+    task: Asked | None = None,
+    classes: Sequence[str] | None = None,
+) -> ImageFolder | Npz | Parquet | Table | Texts:
+    """A folder of images or texts, an .npz file, a .parquet file of images, or a table (.csv, .parquet, .jsonl).
 
-    8-bit pixels are brought from 0..255 to `pixels`.
+    `size` and `channels` bring encoded images to one form; their 8-bit pixels are brought from 0..255 to `pixels`.
+    `target` names the column to predict, which makes a table of a file, and `text` the column of its texts; `train` is
+    the file that a model of tables was trained on, whose columns, codes and medians are taken.
     """
     path = Path(path)
     if not path.exists():
         raise AssayError(f"There is nothing at {path}; give the path of an existing folder or file.")
+    suffix = path.suffix.lower()
+    formed = size is not None or channels is not None
+    if path.is_dir() and (text is not None or holds_texts(path)):
+        return Texts(path, tokenizer=tokenizer, classes=classes)
+    if not path.is_dir() and (suffix in (".csv", ".jsonl") or (suffix == ".parquet" and target is not None)):
+        if target is None:
+            raise AssayError(f"{path} is a table; name the column that a model should predict: --target COLUMN.")
+        if formed:
+            raise AssayError(f"{path} is a table, it holds no images; leave size and channels out.")
+        if text is not None:
+            return Texts(path, target, text=text, tokenizer=tokenizer, classes=classes, task=task)
+        if train is None:
+            return Table(path, target, classes=classes, task=task)
+        return Table(train, target, classes=classes, task=task).like(path)
+    if target is not None or text is not None or train is not None:
+        raise AssayError(f"{path} is no table; leave target, text and train out, or give a .csv, .parquet or .jsonl.")
     if path.is_dir():
         return ImageFolder(path, size, channels, pixels=pixels)
-    if path.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         return Parquet(path, size, channels, pixels=pixels)
-    if path.suffix.lower() != ".npz":
+    if suffix != ".npz":
         raise AssayError(
             f"{path} is no data set that can be opened; give a folder with one sub-folder of images per class, "
-            "an .npz file with x and y, or a .parquet file with image and label."
+            "an .npz file with x and y, a .parquet file with image and label, or a table (.csv) and its target."
         )
-    if size is not None or channels is not None:
+    if formed:
         raise AssayError(f"{path} holds plain numbers, not encoded images; leave size and channels out.")
     return Npz(path, pixels=pixels)

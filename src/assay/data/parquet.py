@@ -49,7 +49,7 @@ class Parquet:
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing Parquet file.")
         try:
-            _check_footer(self.path)
+            check_footer(self.path)
             # Not mapped: a file that is cut off meanwhile gives an error, where a map would end the process.
             self.file = pq.ParquetFile(self.path, memory_map=False)
             schema = self.file.schema_arrow
@@ -215,7 +215,7 @@ def image_kind(kind: Any, path: Path) -> tuple[bool, tuple[int, ...], int]:
     return False, tuple(axes), inner.bit_width // 8
 
 
-def _check_footer(path: Path) -> None:
+def check_footer(path: Path) -> None:
     """Refuse a file that says more of itself than any data set has to."""
     with open_plain(path) as file:
         end = file.seek(0, 2)

@@ -6,9 +6,9 @@ and in which norms, which parts an explanation may speak of, and how one input i
 
 from __future__ import annotations
 
+from assay.data.column import Column
 from assay.inputs.change import SEVERITIES, Change
 from assay.inputs.cloud import Cloud
-from assay.inputs.column import Column
 from assay.inputs.features import Features
 from assay.inputs.image import Image
 from assay.inputs.kind import Bounded, Kind

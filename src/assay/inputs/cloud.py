@@ -15,10 +15,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from assay.data.bounds import refuse_bounds
 from assay.errors import AssayError, ShapeError
 from assay.inputs.change import Change
 from assay.inputs.features import Features
-from assay.inputs.kind import Bounded, as_float, refuse_bounds
+from assay.inputs.kind import Bounded, as_float
 from assay.inputs.sensor import chosen, noisy, sign
 from assay.inputs.show import Dots
 

@@ -14,11 +14,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from assay.data.bounds import refuse_bounds
 from assay.data.corruptions import CORRUPTIONS, corrupt
 from assay.errors import AssayError, MissingExtra, ShapeError
 from assay.inputs.change import Change
 from assay.inputs.features import Features
-from assay.inputs.kind import Bounded, as_float, refuse_bounds
+from assay.inputs.kind import Bounded, as_float
 from assay.inputs.show import Picture
 
 Cut = Literal["patches", "superpixels", "pixels"]

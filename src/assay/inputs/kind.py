@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -228,14 +227,6 @@ class Bounded(Kind[Tensor, Tensor]):
         changed = function(work, strength, rng)
         changed = self.typed(torch.minimum(torch.maximum(changed, low), high)).to(x.dtype)
         return torch.where(self.reach.free.to(x.device) & self.present(x), changed, x)
-
-
-def refuse_bounds(low: float, high: float, what: str) -> None:
-    """Refuse bounds that are no range, or an infinite one: no radius is a share of it."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise AssayError(f"{what} has the bounds {low:g} and {high:g}; give finite ones, such as what the data shows.")
-    if not low <= high:
-        raise AssayError(f"Bounds must have low <= high, got {low:g} and {high:g} for {what}; mend them.")
 
 
 def as_float(x: Tensor | Sequence[float] | object) -> Tensor:

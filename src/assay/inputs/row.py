@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from assay.data.column import Column, ColumnType, Table, columns_of
 from assay.errors import AssayError, ShapeError
 from assay.inputs.change import Change
-from assay.inputs.column import Column, ColumnType, Table, columns_of
 from assay.inputs.features import Features
 from assay.inputs.kind import Bounded
 from assay.inputs.reach import Reach

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assay.data.bounds import refuse_bounds
 from assay.errors import AssayError
-from assay.inputs.kind import refuse_bounds
 
 NOISE = (0.01, 0.02, 0.04, 0.08, 0.15)
 LEVELS = (64.0, 32.0, 16.0, 8.0, 4.0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from assay.methods.train.arml import Loss, arml
 from assay.nn.nearest_neighbour import NearestNeighbour
-from assay.remedy import Remedy
+from assay.remedy import Remedy, Tried
 from assay.subject import Normalised
 
 if TYPE_CHECKING:
@@ -33,6 +33,20 @@ class Arml(Remedy):
     batch: int = 0
 
     source: ClassVar[str] = "Wang, Liu, Yi, Jiang & Hsieh, NeurIPS 2020, arXiv:2006.07024"
+    mends: ClassVar[tuple[str, ...]] = ("certified-radius", "distance-to-failure")
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="certified-radius",
+            says="1-NN on Fashion-MNIST: certified l2 error at radius 1 from 62.6 to 56.1 %, clean error "
+            "from 18.1 to 14.3 %",
+            claim="wang2020/certified-error-fashion-mnist",
+        ),
+        Tried(
+            probe="certified-radius",
+            says="1-NN on MNIST: certified l2 error at radius 1 from 32.8 to 25.1 %, clean error from 5.0 to 3.2 %",
+            claim="wang2020/certified-error-mnist",
+        ),
+    )
 
     def why_not(self, subject: Subject) -> str | None:
         model = subject.model.model if isinstance(subject.model, Normalised) else subject.model

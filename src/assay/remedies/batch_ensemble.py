@@ -10,7 +10,7 @@ import torch
 from assay.methods.train.fit import reset
 from assay.nn.batch_ensemble import as_batch_ensemble
 from assay.remedies._retraining import Retraining, how_alike
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -28,6 +28,15 @@ class BatchEnsemble(Retraining):
     spread: float = 0.2
 
     source: ClassVar[str] = "Wen, Tran & Ba, ICLR 2020, arXiv:2002.06715; Liu, UCLA 2021, ch. 5"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="confidence-under-shift",
+            says="ResNet-18 on CIFAR-10, trained as long as the single net: calibration error on corrupted "
+            "images from 0.144 to 0.066, clean accuracy from 72.5 to 65.0 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1, self.members)

@@ -21,6 +21,7 @@ from assay.methods.train.class_similarity import (
 from assay.methods.train.fit import reset
 from assay.methods.uncertainty.activations import features
 from assay.remedies._retraining import Retraining
+from assay.remedy import Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -46,6 +47,15 @@ class ClassSimilaritySmoothing(Retraining):
     vectors: str = ""
 
     source: ClassVar[str] = "Liu & JaJa, ICANN 2021"
+    mends: ClassVar[tuple[str, ...]] = ("confidence",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="confidence",
+            says="ResNet-18 on CIFAR-10, similarity=codes: calibration error from 8.4 to 3.4 %, accuracy "
+            "from 78.1 to 77.4 %; similarity=uniform brought the calibration error from 8.4 to 3.0 %",
+            claim="liu2021-smoothing/beats-one-hot",
+        ),
+    )
 
     def why_not(self, subject: Subject) -> str | None:
         if self.similarity == "features" and "head" not in subject.layers:

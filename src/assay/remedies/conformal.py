@@ -44,6 +44,7 @@ class Conformal(Remedy):
         "arXiv:2006.02544 (aps); Angelopoulos et al., ICLR 2021, arXiv:2009.14193 (raps); Vovk, ACML 2012, "
         "arXiv:1209.2673 (per class)"
     )
+    mends: ClassVar[tuple[str, ...]] = ("how-often-is-the-set-right",)
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:

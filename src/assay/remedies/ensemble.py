@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from assay.methods.train.ensemble import fit_ensemble
 from assay.nn.members import Ensemble
 from assay.remedies._retraining import Retraining, how_alike
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -28,6 +28,25 @@ class NaiveEnsemble(Retraining):
     average: Literal["probabilities", "logits"] = "probabilities"
 
     source: ClassVar[str] = "Lakshminarayanan, Pritzel & Blundell, NeurIPS 2017, arXiv:1612.01474"
+    mends: ClassVar[tuple[str, ...]] = ("accuracy", "everyday-change", "confidence-under-shift", "does-it-know")
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="accuracy",
+            says="ResNet-18 on CIFAR-10: accuracy from 72.5 to 75.2 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+        Tried(
+            probe="everyday-change",
+            says="ResNet-18 on CIFAR-10: accuracy on corrupted images from 51.5 to 54.8 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+        Tried(
+            probe="confidence-under-shift",
+            says="ResNet-18 on CIFAR-10: calibration error on corrupted images from 0.144 to 0.071, on "
+            "clean ones from 0.011 to 0.052",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(self.members, self.members)

@@ -11,7 +11,7 @@ from assay.errors import AssayError
 from assay.methods.train.fast_ensemble import fast_ensemble
 from assay.nn.members import Ensemble
 from assay.remedies._retraining import BATCH, epochs_on, how_alike
-from assay.remedy import Cost, Remedy
+from assay.remedy import Cost, Remedy, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -45,6 +45,15 @@ class FastEnsemble(Remedy):
 
     needs_train: ClassVar[bool] = True
     source: ClassVar[str] = "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 5.4"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="confidence-under-shift",
+            says="ResNet-18 on CIFAR-10: calibration error on corrupted images from 0.144 to 0.092, their "
+            "accuracy from 51.5 to 50.7 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost((self.members - 1) * self.share, self.members)

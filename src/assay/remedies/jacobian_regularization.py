@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.methods.train.fit import reset
 from assay.methods.train.jacobian_regularization import JacobianRegularizer
 from assay.remedies._retraining import Retraining
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -26,6 +26,21 @@ class JacobianRegularization(Retraining):
     projections: int = 1
 
     source: ClassVar[str] = "Co, Martinez Rego & Lupu, ICANN 2021; Hoffman et al. 2019, arXiv:1908.02729"
+    mends: ClassVar[tuple[str, ...]] = ("one-change-for-all",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="one-change-for-all",
+            says="LeNet on Fashion-MNIST, changes of 0.15: error under one change from 71.9 to 36.3 %, "
+            "test error from 9.8 to 14.1 %",
+            claim="co2021/universal-error-fashion-mnist",
+        ),
+        Tried(
+            probe="one-change-for-all",
+            says="LeNet on MNIST, changes of 0.2: error under one change from 34.4 to 10.4 %, test error "
+            "from 1.0 to 2.0 %",
+            claim="co2021/universal-error-mnist",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1 + self.projections, 1)  # a projection goes back and through that once more

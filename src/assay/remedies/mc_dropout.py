@@ -10,7 +10,7 @@ from assay.methods.train.fit import reset
 from assay.nn.mc_dropout import with_dropout
 from assay.nn.members import Drawn
 from assay.remedies._retraining import Retraining, how_alike
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -28,6 +28,15 @@ class McDropout(Retraining):
     draws: int = 15
 
     source: ClassVar[str] = "Gal & Ghahramani, ICML 2016, arXiv:1506.02142; Liu, UCLA 2021, ch. 5"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="confidence-under-shift",
+            says="ResNet-18 on CIFAR-10, trained as long as the single net: calibration error on corrupted "
+            "images from 0.144 to 0.071, clean accuracy from 72.5 to 66.5 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1, self.draws)

@@ -24,6 +24,7 @@ class Mixup(Retraining):
     a: float = 0.2
 
     source: ClassVar[str] = "Zhang et al., ICLR 2018, arXiv:1710.09412; Thulasidasan et al., NeurIPS 2019"
+    mends: ClassVar[tuple[str, ...]] = ("confidence",)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

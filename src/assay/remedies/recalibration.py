@@ -36,6 +36,7 @@ class Recalibration(Remedy):
         "Zhang, Kailkhura & Han, ICML 2020, arXiv:2003.07329 (ets); Kull et al., NeurIPS 2019, "
         "arXiv:1910.12656 (dirichlet)"
     )
+    mends: ClassVar[tuple[str, ...]] = ("confidence",)
 
     def why_not(self, subject: Subject) -> str | None:
         if (reason := super().why_not(subject)) is not None:

@@ -31,6 +31,7 @@ class Sgld(Retraining):
     temperature: float = 1.0
 
     source: ClassVar[str] = "Welling & Teh, ICML 2011; Liu, UCLA 2021, ch. 5"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
 
     def cost(self) -> Cost | None:
         return Cost(1 + self.samples * self.every / (self.epochs or EPOCHS), self.samples)

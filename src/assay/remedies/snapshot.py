@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.methods.train.snapshot import fit_snapshots
 from assay.nn.members import Ensemble
 from assay.remedies._retraining import Retraining, how_alike
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -26,6 +26,15 @@ class SnapshotEnsemble(Retraining):
     members: int = 5
 
     source: ClassVar[str] = "Huang et al., ICLR 2017, arXiv:1704.00109"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="confidence-under-shift",
+            says="ResNet-18 on CIFAR-10, trained as long as the single net: calibration error on corrupted "
+            "images from 0.144 to 0.087, clean accuracy from 72.5 to 57.9 %",
+            claim="liu2021-ensembles/closest-to-naive",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1, self.members)

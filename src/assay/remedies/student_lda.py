@@ -31,6 +31,7 @@ class StudentLda(Remedy):
 
     needs_train: ClassVar[bool] = True
     source: ClassVar[str] = "Wang & Loog, CVPR 2022, arXiv:2203.12693; Wang, TU Delft 2024, sec. 5.3.1"
+    mends: ClassVar[tuple[str, ...]] = ("is-it-sure-far-away",)
 
     def cost(self) -> Cost | None:
         return Cost(1 / 30, 1)  # one pass over the training inputs; ten epochs are about thirty

@@ -32,6 +32,7 @@ class Temperature(Remedy):
     kind: Literal["temperature", "vector"] = "temperature"
 
     source: ClassVar[str] = "Guo et al., ICML 2017, arXiv:1706.04599, sec. 4.2"
+    mends: ClassVar[tuple[str, ...]] = ("confidence",)
 
     def why_not(self, subject: Subject) -> str | None:
         if (reason := super().why_not(subject)) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.methods.train.fit import reset
 from assay.methods.train.universal_adversarial_training import UniversalAdversary
 from assay.remedies._retraining import Retraining
-from assay.remedy import Cost
+from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -32,6 +32,21 @@ class UniversalAdversarialTraining(Retraining):
     step: float | None = None
 
     source: ClassVar[str] = "Shafahi et al., AAAI 2020, arXiv:1811.11304; Co, Martinez Rego & Lupu, ICANN 2021"
+    mends: ClassVar[tuple[str, ...]] = ("one-change-for-all",)
+    tried: ClassVar[tuple[Tried, ...]] = (
+        Tried(
+            probe="one-change-for-all",
+            says="LeNet on Fashion-MNIST, changes of 0.15: error under one change from 61.2 to 29.8 %, "
+            "test error from 14.8 to 23.3 %",
+            claim="co2021/sweep-fashion-mnist",
+        ),
+        Tried(
+            probe="one-change-for-all",
+            says="LeNet on MNIST, changes of 0.2: error under one change from 37.8 to 5.0 %, test error "
+            "from 2.2 to 2.5 %",
+            claim="co2021/sweep-mnist",
+        ),
+    )
 
     def cost(self) -> Cost | None:
         return Cost(2, 1)  # each batch goes through once more, for the change

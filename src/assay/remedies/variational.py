@@ -35,6 +35,7 @@ class Variational(Retraining):
     beta: float = 0.01
 
     source: ClassVar[str] = "Blundell et al., ICML 2015, arXiv:1505.05424; Liu, UCLA 2021, ch. 5"
+    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
 
     def cost(self) -> Cost | None:
         return Cost(1, self.draws)

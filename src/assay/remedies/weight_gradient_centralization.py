@@ -33,6 +33,7 @@ class WeightGradientCentralization(Retraining):
     fully: bool = False
 
     source: ClassVar[str] = "Fuhl & Kasneci, ICANN 2021, doi:10.1007/978-3-030-86380-7_19"
+    mends: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

@@ -121,13 +121,18 @@ def _finish(svg: str, view: View, key: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)  # its `*` would reach the whole page
 
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+
     def mend(tag: re.Match[str]) -> str:
-        text = tag.group(0)
+        text = re.sub(r'\sid="([^"]*)"', lambda name: name[0] if name[1] in used else "", tag.group(0))
         text = re.sub(r'(\sid="|(?:xlink:)?href="#|url\(#)', rf"\g<1>f{unique}-", text)
         text = text.replace(_INK, "currentColor")
+        # Sixty questions with three drawings each must fit one page: a hundredth of a point is nothing to the eye.
+        text = re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}".rstrip("0").rstrip("."), text)
+        text = re.sub(r"\s+", " ", re.sub(r' transform="rotate\(-0 [^"]*"', "", text))
         return re.sub(r"(font(?:-family)?: [^;\"]*?)'DejaVu Sans'[^;\"]*", rf"\g<1>{_FONT}", text)
 
-    body = re.sub(r"<[^!?][^>]*>", mend, body).strip()
+    body = re.sub(r">\s+<", "><", re.sub(r"<[^!?][^>]*>", mend, body)).strip()
     title, says = html.escape(printable(view.title)), html.escape(printable(view.says))
     label = f"{title}. {says}" if says else title
     return (

@@ -1,4 +1,8 @@
-"""The report: one HTML page that stands alone, from disk, without scripts and without a request to anywhere."""
+"""The report: one HTML page that stands alone, from disk, and asks nobody for anything.
+
+It is whole without scripts. Its one script filters what is shown by the words that are typed; the page's policy lets no
+other run, by its hash.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,17 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.audit import Audit, Described, Judged
 from assay.finding import Alarm, Gallery, Measure, Panel, share
-from assay.probe import Answer
+from assay.probe import OTHER, THEMES, Answer
 from assay.report import words
 from assay.report.figures import draw
 from assay.report.four_attacks import four_attacks
+from assay.report.what_next import what_next
 from assay.standard import Judgement
 from assay.store import slug
 from assay.store.answers import witnesses_kept
@@ -33,12 +39,19 @@ _SAID = {
 }
 MOST_MEASURES = 24
 """More than these are folded away in the page."""
+MOST_PASSES = 12
+"""Where more questions pass or have no limit, the table of them is folded away."""
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -> str:
     """The whole report of an audit, as text; `drawn` are its drawings per probe, where somebody has made them."""
+    from markupsafe import Markup
+
     drawn = drawn if drawn is not None else {row.answer.probe: drawings(row) for row in audit.rows}
-    sections = [_section(audit, row, tuple(drawn[row.answer.probe])) for row in audit.answered_first]
+    told = [row for row in audit.rows if words.outcome(row) != "not asked"]
+    sections = [_section(audit, row, tuple(drawn[row.answer.probe])) for row in told]
+    script = (TEMPLATES / "search.js").read_text(encoding="utf-8")
     return (
         environment()
         .get_template("audit.html")
@@ -46,10 +59,15 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
             audit=audit,
             facts=facts(audit.subject),
             tally=words.tally(audit),
-            rows=sections,
+            summaries=summaries(sections),
+            themes=themes(sections),
+            folded=not_asked(audit),
+            nexts=what_next(audit),
             footer=list(colophon(audit)),
             attacks=four_attacks(audit.rows),
             most_measures=MOST_MEASURES,
+            script=Markup(script),
+            script_hash=base64.b64encode(sha256(script.encode()).digest()).decode("ascii"),
         )
     )
 
@@ -64,7 +82,7 @@ def environment() -> Environment:
         return words.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -146,6 +164,59 @@ class Section:
     galleries: tuple[Pictured, ...]
     method: tuple[tuple[str, str], ...]
     command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Theme:
+    id: str
+    heading: str
+    rows: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of questions: the ones to look at, then the others."""
+
+    title: str
+    rows: tuple[Section, ...]
+    folded: bool
+
+
+@dataclass(frozen=True)
+class NotAsked:
+    """One reason, and every question that was not asked for it."""
+
+    why: str
+    rows: tuple[Answer, ...]
+
+
+def themes(sections: Sequence[Section]) -> list[Theme]:
+    """The sections in the order in which they are read; a theme that nobody knows is that of what else was asked."""
+    known = dict(THEMES)
+    held: dict[str, list[Section]] = {theme: [] for theme in known}
+    for section in sections:
+        held[section.answer.theme if section.answer.theme in known else OTHER].append(section)
+    return [Theme(f"theme:{theme}", known[theme], tuple(some)) for theme, some in held.items() if some]
+
+
+def summaries(sections: Sequence[Section]) -> list[Summary]:
+    """What failed, what broke and what cannot be told, in this order; then what passes and what has no limit."""
+    order: tuple[words.Outcome, ...] = ("fail", "error", "cannot tell", "pass", "no standard")
+    ranked = sorted(sections, key=lambda section: order.index(section.outcome))
+    worth = tuple(s for s in ranked if s.outcome in order[:3])
+    fine = tuple(s for s in ranked if s.outcome in order[3:])
+    made = [Summary("What failed, broke or cannot be told", worth, False)] if worth else []
+    return made + ([Summary("What passes, or has no limit", fine, len(fine) > MOST_PASSES)] if fine else [])
+
+
+def not_asked(audit: Audit) -> list[NotAsked]:
+    """What was not asked, by its reason; a reason that names its own question is told once for all of them."""
+    by_reason: dict[str, list[Answer]] = {}
+    for row in audit.rows:
+        if words.outcome(row) == "not asked":
+            why = row.answer.why.replace(f"--probe {row.answer.probe}", "--probe NAME").rstrip(".")
+            by_reason.setdefault(why, []).append(row.answer)
+    return [NotAsked(why, tuple(some)) for why, some in by_reason.items()]
 
 
 @dataclass(frozen=True)

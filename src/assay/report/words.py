@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -208,9 +208,37 @@ def command(audit: Audit, answer: Answer) -> tuple[str, ...]:
             f"assay.audit(subject, probes=[{answer.probe!r}], budget={name!r}, seed={audit.seed}"
             f"{device}{with_settings})",
         )
-    words = ["assay", "ask", answer.probe, *audit.source, "--budget", str(name), "--seed", str(audit.seed)]
-    if audit.device != "cpu":
-        words += ["--device", audit.device]
+    words = ["assay", "ask", answer.probe, *audit.source, *_conditions(audit)]
     for key, value in answer.settings.items():
         words += ["--set", f"{key}={setting(value)}"]
     return tuple(shlex.quote(word) for word in words)
+
+
+def cure_command(audit: Audit, remedy: str, probes: Sequence[str]) -> tuple[str, ...]:
+    """The words of the line that applies a remedy and asks these questions before and after, quoted likewise."""
+    if not audit.source:
+        name, device = audit.budget.get("name", "quick"), f", device={audit.device!r}" if audit.device != "cpu" else ""
+        return (
+            f"assay.jobs.cure.cure({remedy!r}, subject, probes={list(probes)!r}, budget={name!r}, seed={audit.seed}"
+            f"{device})",
+        )
+    asked = [word for probe in probes for word in ("--probe", probe)]
+    return tuple(shlex.quote(word) for word in ("assay", "cure", remedy, *audit.source, *asked, *_conditions(audit)))
+
+
+def _conditions(audit: Audit) -> list[str]:
+    device = ["--device", audit.device] if audit.device != "cpu" else []
+    return ["--budget", str(audit.budget.get("name", "quick")), "--seed", str(audit.seed), *device]
+
+
+def cost(training: float | None, inference: float | None) -> str:
+    """What a remedy asks for, as multiples of the plain model's training and of one of its answers."""
+    if training is None or inference is None:
+        return "not stated"
+    trained = "no training" if training == 0 else f"{training:.2g} of the plain training"
+    if training >= 1:
+        trained = "as long a training as the plain one" if training == 1 else f"{training:.3g} times the plain training"
+    answers = (
+        "an answer takes as long as before" if inference == 1 else f"an answer takes {inference:.3g} times as long"
+    )
+    return f"{trained}, and {answers}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay import shelf
 from assay.data.plain_file import check_plain
@@ -16,8 +16,9 @@ from assay.subjects import doors
 
 if TYPE_CHECKING:
     from assay.subject import Subject
+    from assay.tasks import Task
 
-__all__ = ["Source", "located", "open_subject"]
+__all__ = ["Source", "brought", "located", "open_subject"]
 
 FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
 
@@ -43,6 +44,10 @@ class Source:
     """Where the channels of images stand in the model: nchw or nhwc."""
     feed: tuple[str, ...] = ()
     """NAME=NUMBER of inputs beside the data: what they are filled with."""
+    builder: str | None = None
+    """FILE.py:FUNCTION or MODULE:FUNCTION that builds the network that weights are put into."""
+    trust: tuple[str, ...] = ()
+    """Types that a .skops file may be made of beside those that skops trusts."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -58,11 +63,11 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for option, text in (("--output", self.output), ("--layout", self.layout)):
+        for option, text in (("--output", self.output), ("--layout", self.layout), ("--builder", self.builder)):
             if text is not None:
                 words += [option, text]
-        for word in self.feed:
-            words += ["--feed", word]
+        for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
+            words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
 
@@ -82,6 +87,8 @@ def located(source: Source) -> Path | None:
         if not path.suffix and len(path.parts) == 1:
             shelf.load("subjects", text)  # raises: it knows what there is, and what was nearly typed
         raise AssayError(f"There is no file {str(path)!r}; check the path, or give {FORMS}.")
+    if path.is_dir() and (path / "config.json").is_file():
+        return path
     if path.is_dir():
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
     check_plain(path)
@@ -102,6 +109,14 @@ def open_subject(source: Source) -> Subject:
     if not isinstance(made, Subject):
         return assembled(made, source)
     return adjusted(made, source) if path.suffix == ".py" else made
+
+
+def brought(model: Any, data: Any, task: Task | None = None, *, bounds: Any = None, draws: int = 1) -> Subject:
+    """Whatever was brought in Python, through the door that fits it, with its data: see `Subject.of`."""
+    from assay.subjects._assembly import joined
+
+    opened = doors.of(model)
+    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

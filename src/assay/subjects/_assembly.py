@@ -23,6 +23,7 @@ from assay.subject import (
     Subject,
     answer_once,
     as_data,
+    as_targets,
     check,
     first_inputs,
     pixel_bounds,
@@ -30,7 +31,7 @@ from assay.subject import (
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Classification, Ranking
+from assay.tasks import Classification, Labels, Ranking, Regression, Tagging, Task
 
 
 def assembled(opened: Opened, source: Source) -> Subject:
@@ -38,23 +39,27 @@ def assembled(opened: Opened, source: Source) -> Subject:
     given = opened.data
     if given is None or source.data is not None:
         given = data_of(source, opened.channels)
-    if opened.answers not in (None, "classes"):
-        raise AssayError(
-            f"{source.subject} answers with {opened.answers}, and what is asked here is asked of models that choose "
-            "one class; give a classifier."
-        )
-    given = _in_its_order(given, opened, source)
-    if opened.seen is not None:
-        opened = opened.seen(first_inputs(_test(given)))
-    subject = Subject.classifier(
-        _one_output(opened, source, given),
+    return joined(opened, given, source)
+
+
+def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
+    """A model that came through its door, and data in any form that `Subject.of` takes."""
+    if task is None:
+        given = _in_its_order(given, opened, source)
+        task = _task_of(opened, given)
+    if opened.look is not None:
+        opened = opened.shown(first_inputs(_test(given)))
+    told: dict[str, Any] = {} if task is not None else {"classes": opened.classes}
+    subject = Subject.of(
+        _one_output(opened, source, given, task),
         given,
+        task,
         name=opened.name,
-        classes=opened.classes,
         bounds=source.bounds,
         mean=source.mean,
         std=source.std,
         about=opened.about,
+        **told,
     )
     return dataclasses.replace(
         subject,
@@ -62,6 +67,19 @@ def assembled(opened: Opened, source: Source) -> Subject:
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
     )
+
+
+def _task_of(opened: Opened, given: Any) -> Task | None:
+    """The task that the model's answers or the targets tell of; None: a classifier, or what the targets say."""
+    if opened.answers == "labels":
+        return None if opened.classes is None else Labels(opened.classes)
+    if opened.answers == "tags":
+        return None if opened.classes is None else Tagging(opened.classes)
+    data = given.get("train", given.get("test")) if isinstance(given, Mapping) else given
+    targets = np.asarray(data[1] if isinstance(data, tuple | list) and len(data) == 2 else getattr(data, "labels", []))
+    if opened.answers == "numbers" or targets.dtype.kind == "f":
+        return Regression.of(targets) if len(targets) else None
+    return None
 
 
 def adjusted(subject: Subject, source: Source) -> Subject:
@@ -115,10 +133,11 @@ def _in_its_order(given: Any, opened: Opened, source: Source) -> Any:
 
 
 def _test(given: Any) -> Data:
-    return as_data(given["test"] if isinstance(given, Mapping) else given, "test")
+    data = given["test"] if isinstance(given, Mapping) else given
+    return data if isinstance(data, Data) else as_targets(data, "test")
 
 
-def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
+def _one_output(opened: Opened, source: Source, given: Any, task: Task | None) -> nn.Module:
     """The model, with the one of its outputs that is to be read; what is no single answer for an input is told."""
     caught: list[Any] = []
 
@@ -135,10 +154,10 @@ def _one_output(opened: Opened, source: Source, given: Any) -> nn.Module:
     name = only_output(caught[0], source.output, opened.name) if opened.reads is None else None
     out = caught[0] if name is None else outputs(caught[0])[name]
     what = {3: "a class for each place of a sequence", 4: "a map over the image"}.get(out.ndim)
-    if what is not None:
+    if what is not None and task is None:
         raise SubjectError(
-            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, and what is "
-            "asked here is asked of models that choose one class; give a classifier."
+            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, which is no "
+            "choice of one class; name its task, as in Subject.of(model, data, Segmentation(...))."
         )
     return opened.model if name is None else OneOutput(opened.model, name)
 

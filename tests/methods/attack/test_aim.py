@@ -194,9 +194,9 @@ def test_so_are_they_by_what_gives_no_attacked(two_digits: Task, rng: torch.Gene
     assert one_for_all.rate == pytest.approx(other_for_all.rate, abs=0.051)
     delta = one_for_all.delta
     assert error_rate(m, x, y, delta, batch=16) == error_rate(m, x, aim, delta, batch=16) > 0
-    for a, b in zip(
-        magnitude_margin(m, x, y, all_rivals=True), magnitude_margin(m, x, aim, all_rivals=True), strict=True
-    ):
+    mixed = torch.where(torch.arange(len(y)) % 5 == 0, 1 - y, y)  # some are wrong before anyone asks
+    one_margin, other_margin = (magnitude_margin(m, x, t, all_rivals=True) for t in (mixed, Aim(own_lead, mixed)))
+    for a, b in zip(one_margin, other_margin, strict=True):
         assert apart(a, b) <= 0.03
     there = under(x, delta)
     assert torch.equal(broken(m, there, y), broken(m, there, aim))
@@ -216,6 +216,33 @@ def test_fresh_answers_are_counted_alike(two_digits: Task) -> None:
         assert torch.equal(labels.wrong, aim.wrong)
         assert torch.equal(labels.by_size, aim.by_size)
         assert torch.equal(labels.said == y, aim.said == 1)
+
+
+def test_of_several_passes_the_aim_says_what_the_answer_is() -> None:
+    """Each pass is off by 1 or by -1, and their mean by nothing: good as one answer, bad pass by pass."""
+
+    class Swinging(nn.Module):
+        side = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.side = -self.side
+            return x[:, :1] + self.side
+
+    x = torch.full((3, 2), 0.5)
+    target = x[:, :1]
+    for aim, wrong in ((Aim(within(0.5), target), True), (Aim(within(0.5), target, lambda outs: outs.mean(0)), False)):
+        told = chance(Swinging(), x, aim, draws=4)
+        assert (told.wrong == (64 if wrong else 0)).all()
+        assert (told.said == (not wrong)).all()
+        assert (told.by_size[:, 0] == 256).all()  # of one pass each
+        assert (told.by_size[:, 1] == (128 if wrong else 0)).all()
+        assert broken(Swinging(), x, aim, draws=4).all() == wrong
+        assert len(aim[:2]) == 2
+        assert aim[:2].average is aim.average
+    found = pgd(Swinging(), x, Aim(within(0.5), target, lambda outs: outs.mean(0)), radius=0.4, steps=5, eot=4)
+    assert not found.success.any()
+    found = pgd(Swinging(), x, Aim(within(0.3), target, lambda outs: outs.mean(0)), radius=0.4, steps=5, eot=4)
+    assert found.success.all()
 
 
 # outputs of other shapes
@@ -275,6 +302,7 @@ def test_outputs_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> Non
 def test_half_outputs_and_a_bf16_search(half: torch.dtype) -> None:
     task = line()
     aim = Aim(within(1.0), task.aim.target)
+    assert aim.read(task.model(task.x).to(half)).dtype == torch.float32
     found = pgd(lambda x: task.model(x).to(half), task.x, aim, radius=2 * float(task.linf.max()), steps=5)
     assert found.success.all()
     assert pgd(task.model, task.x, aim, radius=2 * float(task.linf.max()), steps=5, precision="bf16").success.all()

@@ -7,7 +7,8 @@ An audit has two sides. `Asker` needs the model; `Record` needs neither it nor t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay import shelf, store
-from assay.audit import Audit, Described, Judged, Question, describe, judgements
+from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.probe import Answer, Probe, configure, put
@@ -23,8 +24,10 @@ from assay.report import write
 from assay.run import Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standards, read_standards
+from assay.store.typed import check_types
 
 if TYPE_CHECKING:
+    from assay.remedy import Remedy
     from assay.subject import Subject
 
 
@@ -75,11 +78,19 @@ class Begun:
     alarms: tuple[Alarm, ...]
     keys: tuple[str, ...]
     """Of each question, in the order of the plan."""
+    offers: tuple[Offer, ...] = ()
+    """The remedies that fit the subject."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
         alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
-        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]))
+        try:
+            offers = tuple(map(Offer.from_json, told.get("offers", ())))
+            for offer in offers:
+                check_types(offer)
+        except (LookupError, TypeError, ValueError, AttributeError) as e:  # the model's process may say anything
+            raise AssayError(f"The remedies that the model's process names do not read: {e}; audit again.") from e
+        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]), offers=offers)
 
 
 class Asker:
@@ -110,11 +121,23 @@ class Asker:
             subject=described,
             alarms=alarms,
             keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
+            offers=tuple(offers(self.subject)),
         )
 
     def put(self, place: int) -> Answer:
         probe, question = self.planned[place]
         return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+
+
+def offers(subject: Subject) -> Iterator[Offer]:
+    """The remedies that can be applied to this subject and were not yet, each with its own settings."""
+    for name in shelf.names("remedies"):
+        try:
+            remedy: Remedy = shelf.load("remedies", name)()
+            if remedy.mends and name not in subject.origin and remedy.why_not(subject) is None:
+                yield Offer.of(remedy)
+        except Exception as e:  # an audit does not fail for a remedy that nobody asked for
+            warnings.warn(f"The remedy {name!r} cannot be offered: {type(e).__name__} {e}.", stacklevel=2)
 
 
 class Record:
@@ -197,6 +220,7 @@ class Record:
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             source=self.source,
             folder=self.folder,
+            offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
         )
         if self.folder is not None:
             write(done, self.folder)

@@ -80,7 +80,7 @@ class Job:
 
     def reads(self) -> list[Path]:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
-        words = [self.source.subject, self.source.data or ""]
+        words = [self.source.subject, self.source.data or "", self.source.builder or ""]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
 

@@ -9,9 +9,11 @@ so that every loss, step, restart and success test written for classes holds as 
 they take labels. Only the margin looks at the output, which may have any shape. An output with a NaN in it is not good,
 whatever the margin makes of it.
 
-The gradient is the margin's own: one that counts must carry a gradient that leads across. Several answers of a random
-model are averaged as classes are, by the mean of the softmax of z, since the chance of a good answer is asked for
-and outputs of any kind have no mean.
+The gradient is the margin's own: one that counts must carry a gradient that leads across.
+
+Of several passes of a random model `average` makes one output, which is then read: the mean of numbers may be good
+where no single pass is. Without it the passes are averaged as those of a classifier are, by the mean of the softmax
+of z. Gradients are means over the passes in both cases.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from assay.errors import ShapeError
+
+if TYPE_CHECKING:
+    from assay.tasks import Task
 
 Margin = Callable[[Tensor, Tensor], Tensor]  # (n *o, n *t) -> n, above 0 exactly where the output is good enough
 
@@ -35,6 +40,7 @@ class Aim:
 
     margin: Margin
     target: Tensor  # n *t
+    average: Callable[[Tensor], Tensor] | None = None  # draws n *o -> n *o
 
     def __post_init__(self) -> None:
         if self.target.ndim < 1:
@@ -81,9 +87,18 @@ class Aim:
         m = m.masked_fill(lost, torch.nan)
         return torch.stack([-m / 2, m / 2], 1)
 
+    def together(self, outs: list[Tensor]) -> Tensor | None:
+        """The same of the one output that several passes give, where they give one: draws of n *o -> n 2."""
+        return None if self.average is None else self.read(self.average(torch.stack(outs)))
+
 
 Truth = Tensor | Aim
 """What is right for each of n inputs: n class indices, or an Aim of n rows."""
+
+
+def truth_of(task: Task, y: Tensor) -> Truth:  # n *t
+    """The targets of a task as attacks take them: class labels as they are, anything else with the task's margin."""
+    return y if "classes" in task.gives else Aim(task.margin, y, task.average)
 
 
 def label_of(y: Truth) -> Tensor:

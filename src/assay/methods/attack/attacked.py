@@ -127,16 +127,20 @@ class Slope:
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Height and whether the goal is reached, by fresh float32 forward passes: n *d -> n, n.
 
-        With eot = k draws the answer is that of the mean softmax, else that of the one output.
+        With eot = k draws the answer is that of the mean softmax, or what an Aim makes of them, else that of the one
+        output.
         """
         height, out, z = self._glance(x)
+        aim = self.goal.y if isinstance(self.goal.y, Aim) else None
         if self.eot == 1:
-            return height, self.goal.reached(out)
-        chance = z.softmax(1)
+            return height, self.goal.reached(out if aim is None else z)
+        chance, outs = z.softmax(1), [out]
         for draw in range(2, self.eot + 1):
-            h, _, z = self._glance(x)
+            h, out, z = self._glance(x)
             height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
-        return height, self.goal.reached(chance)
+            outs += [out] if aim is not None else []
+        whole = aim.together(outs) if aim is not None else None
+        return height, self.goal.reached(chance if whole is None else whole)
 
     def sure(self, x: Tensor, hopes: Tensor, times: int = SURE) -> Tensor:
         """Which of the `hopes` reach the goal by so many fresh answers in a row: n *d, n bool -> n bool.
@@ -203,11 +207,11 @@ class Slope:
         return own(z.log_softmax(1), self.goal.label if self.goal.target is None else self.goal.target)
 
     def _logits(self, x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
-        """The logits and the output itself, or twice what an Aim reads in it: n *d -> n c, n c."""
+        """The logits and the output itself: n *d -> n c, n c; what an Aim reads in it, and n *o."""
         with torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
             if isinstance(self.goal.y, Aim):
-                z = self.goal.y.read(self.model(x))
-                return z, z
+                out = self.model(x)
+                return self.goal.y.read(out), out
             if self.head is None:
                 out = checked(self.model(x), x, self.goal)
                 if type(out.grad_fn).__name__ in ("SoftmaxBackward0", "SigmoidBackward0"):

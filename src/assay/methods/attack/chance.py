@@ -91,24 +91,33 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     """Ask afresh at every point: n *d, n -> Chance of `count` answers, `answers(draws)` of them unless told.
 
     `model` gives one pass. Where nothing is random one of them is all that is asked for. An answer to an Aim is wrong
-    where its margin is 0 or below, and a mean over draws is that of the softmax of what it reads (aim.py).
+    where its margin is 0 or below, and of several draws the Aim says what their answer is (aim.py).
     """
     r = answers(draws) if count is None else count
     if draws < 1 or r < 1:
         raise AssayError(f"chance needs draws >= 1 and count >= 1; got {draws=}, {count=}.")
-    widths = sizes(draws) if count is None else ()
     aim, y = y, label_of(y)
+    average = aim.average if isinstance(aim, Aim) and draws > 1 else None
+    widths = sizes(draws) if count is None else ()
     wrong, by_size = torch.zeros_like(y), y.new_zeros(len(y), len(widths))
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
+    held: list[list[Tensor]] = [[] for _ in widths]
     for _ in range(r):
-        each = torch.stack([_logits(model(x), aim) for _ in range(draws)])  # m n c
+        outs = [model(x) for _ in range(draws)]
+        each = torch.stack([_logits(out, aim) for out in outs])  # m n c
         each = each.softmax(-1) if draws > 1 else each  # one output is its own answer, ties and all
-        mean = each.mean(0)
+        mean = each.mean(0) if average is None else _logits(average(torch.stack(outs)), aim).softmax(-1)
         total = total + mean
         wrong += _not(mean, y)
-        for p in each if widths else ():
+        for out, p in zip(outs, each, strict=True) if widths else ():
             done += 1
             for s, w in enumerate(widths):
+                if average is not None:
+                    held[s].append(out)
+                    if done % w == 0:
+                        by_size[:, s] += _not(_logits(average(torch.stack(held[s])), aim), y)
+                        held[s] = []
+                    continue
                 sums[s] = sums[s] + p
                 if done % w == 0:
                     by_size[:, s] += _not(sums[s], y)
@@ -165,7 +174,7 @@ def mostly(wrong: Tensor, count: int, asked: int) -> Tensor:
 
 
 @torch.no_grad()
-def nearer(model: Model, x: Tensor, far: Tensor, y: Tensor, *, draws: int, asked: int) -> tuple[Tensor, Tensor]:
+def nearer(model: Model, x: Tensor, far: Tensor, y: Truth, *, draws: int, asked: int) -> tuple[Tensor, Tensor]:
     """From `far` back to x, as near as one who asks `asked` times still wins: n *d, n *d, n -> n *d, n bool.
 
     Halving keeps a point only where such an attacker wins three times of four, so that luck does not lead it to x; what
@@ -182,7 +191,7 @@ def nearer(model: Model, x: Tensor, far: Tensor, y: Tensor, *, draws: int, asked
         hits = chance(model, at(middle), y, draws=draws, count=FEWEST).wrong
         won = torch.as_tensor(right_every_time(hits.cpu().numpy(), FEWEST, asked) < 0.25, device=x.device)
         near, out = torch.where(won, near, middle), torch.where(won, middle, out)
-    held = torch.zeros_like(y, dtype=torch.bool)
+    held = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for back in (0.0, 0.5, 1.0):
         out = torch.where(held, out, out + back * (1 - out))
         held |= mostly(chance(model, at(out), y, draws=draws, count=MOST).wrong, MOST, asked)

@@ -28,6 +28,7 @@ from assay.finding import (
     Witnesses,
     share,
 )
+from assay.methods.attack.aim import Truth, label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import Norm, distance
 from assay.methods.attack.carlini_wagner import carlini_wagner
@@ -107,7 +108,7 @@ class DistanceToFailure(Probe):
         again = {n: np.asarray(found[n]["again"], dtype=np.float64) for n in norms if "again" in found[n]}
         measures += [_asked_again(subject, norm, sizes, run.seed) for norm, sizes in again.items()]
         right = size["linf"] > 0
-        witnesses = _witnesses(subject, found, index, label)
+        witnesses = _witnesses(subject, run, found, index, label)
         typical = measures[0].value
         return Finding(
             says=(
@@ -121,7 +122,7 @@ class DistanceToFailure(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **({"label": label} if "classes" in subject.task.gives else {}),
                     **{f"smallest {n}": np.where(np.isfinite(s), s, np.nan) for n, s in size.items()},
                     **{f"smallest {n}, asked again": np.where(np.isfinite(s), s, np.nan) for n, s in again.items()},
                     **({"ratio": np.where(np.isfinite(ratio), ratio, np.nan)} if ratio is not None else {}),
@@ -142,16 +143,17 @@ class DistanceToFailure(Probe):
         """The smallest change found for each input: 0 where it is wrong already, infinity where there is none."""
         bounds = (subject.inputs.low, subject.inputs.high)
         draws, count = subject.draws, answers(subject.draws)
-        clean = chance(subject.single, shard.x, shard.y, draws=draws)
+        truth = truth_of(subject.task, shard.y)
+        clean = chance(subject.single, shard.x, truth, draws=draws)
         said, sick = clean.said, clean.sick
         size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
         changed, again = shard.x.clone(), size.clone()
         if draws > 1:
-            fresh = chance(subject.single, shard.x, shard.y, draws=draws, count=MOST)
+            fresh = chance(subject.single, shard.x, truth, draws=draws, count=MOST)
             again[mostly(fresh.wrong, MOST, ASKED)] = 0.0
 
         def search(rows: Tensor) -> Attacked:
-            x, y = shard.x[rows], shard.y[rows]
+            x, y = shard.x[rows], truth[rows]
             if not subject.differentiable:
                 assert norm in BLIND
                 return hop_skip_jump(
@@ -169,15 +171,15 @@ class DistanceToFailure(Probe):
             return minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=draws, bounds=bounds)
 
         for rows, got in sparing(search, (size > 0).nonzero()[:, 0], sick):
-            fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+            fresh = chance(subject.single, got.x, truth[rows], draws=draws)
             fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
             there = rows[fell]
             size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
             if draws > 1:
-                again[rows] = again[rows].minimum(self._again(subject, norm, shard.x[rows], got.x, shard.y[rows]))
+                again[rows] = again[rows].minimum(self._again(subject, norm, shard.x[rows], got.x, truth[rows]))
         if draws > 1:
             again = again.minimum(size)  # what breaks it at the first try does so at ten
-        told = {"label": shard.y, "size": size, "changed": changed, "said": said, "sick": sick}
+        told = {"label": label_of(truth), "size": size, "changed": changed, "said": said, "sick": sick}
         told["fell"] = torch.isfinite(size) & (size > 0)
         if draws > 1:
             told["again"] = again
@@ -185,7 +187,7 @@ class DistanceToFailure(Probe):
             first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
             lost = sick.clone()
             for rows, slant in sparing(
-                lambda rows: magnitude_margin(subject.model, shard.x[rows], shard.y[rows], norm=norm),
+                lambda rows: magnitude_margin(subject.model, shard.x[rows], truth[rows], norm=norm),
                 torch.arange(len(size), device=size.device),
                 lost,
             ):
@@ -193,7 +195,7 @@ class DistanceToFailure(Probe):
             told["first"], told["ratio"] = first, ratio
         return told
 
-    def _again(self, subject: Subject, norm: Norm, x: Tensor, far: Tensor, y: Tensor) -> Tensor:  # n *d, n *d, n -> n
+    def _again(self, subject: Subject, norm: Norm, x: Tensor, far: Tensor, y: Truth) -> Tensor:  # n *d, n *d, n -> n
         """How far it is to where one who may ask again wins; infinity where not even the point that was found will do.
 
         On the way there as many values change as at its end, so that in l0 only the end counts.
@@ -213,17 +215,18 @@ class DistanceToFailure(Probe):
         draws, count, bounds = subject.draws, answers(subject.draws), (subject.inputs.low, subject.inputs.high)
 
         def attack(c: float, shard: Shard) -> Mapping[str, Tensor]:
-            size, wrong = torch.zeros(len(shard.y), dtype=torch.float64), torch.full_like(shard.y, count)
-            sick = torch.zeros_like(shard.y, dtype=torch.bool)
+            y = truth_of(subject.task, shard.y)
+            size, wrong = torch.zeros(len(y), dtype=torch.float64), torch.full_like(label_of(y), count)
+            sick = torch.zeros_like(wrong, dtype=torch.bool)
             for rows, got in sparing(
                 lambda rows: carlini_wagner(
-                    subject.model, shard.x[rows], shard.y[rows], c=c, steps=steps, eot=draws, bounds=bounds
+                    subject.model, shard.x[rows], y[rows], c=c, steps=steps, eot=draws, bounds=bounds
                 ),
-                torch.arange(len(shard.y), device=shard.y.device),
+                torch.arange(len(y), device=y.device),
                 sick,
             ):
-                clean = chance(subject.single, shard.x[rows], shard.y[rows], draws=draws)
-                fresh = chance(subject.single, got.x, shard.y[rows], draws=draws)
+                clean = chance(subject.single, shard.x[rows], y[rows], draws=draws)
+                fresh = chance(subject.single, got.x, y[rows], draws=draws)
                 # right only if right as it is and under attack
                 wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
                 size[rows.cpu()] = got.distance.cpu()
@@ -374,6 +377,7 @@ def _alarms(subject: Subject, size: Mapping[Norm, NDArray[np.float64]], measures
 
 def _witnesses(
     subject: Subject,
+    run: Run,
     found: Mapping[Norm, Mapping[str, NDArray[Any]]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
@@ -384,13 +388,16 @@ def _witnesses(
         return np.concatenate([found[norm][column][at] for norm, at in rows.items()])
 
     where = np.concatenate(list(rows.values()))
+    clean, target = (part.numpy() for part in subject.data["test"].take(index[where]))
+    changed = np.concatenate([each["changed"] for each in found.values()]).astype(np.float32)
+    classes = "classes" in subject.task.gives
     return Witnesses(
         split="test",
         index=index[where],
-        clean=subject.data["test"].take(index[where])[0].numpy(),
-        changed=np.concatenate([each["changed"] for each in found.values()]).astype(np.float32),
-        label=label[where],
-        said=join("said").astype(np.int64),
+        clean=clean,
+        changed=changed,
+        label=label[where] if classes else target,
+        said=join("said").astype(np.int64) if classes else subject.said(changed, run.device),
         norm=tuple(norm for norm, at in rows.items() for _ in at),
         radius=join("size"),
         how=("smallest change found",) * len(where),
@@ -407,7 +414,6 @@ def _pictures(
         return ()
     order = broke[np.argsort(size[broke], kind="stable")]
     few = order[np.unique(np.linspace(0, len(order) - 1, num=min(max(1, shown // 2), len(order)), dtype=int))]
-    names = subject.task.classes
     exhibits = []
     for row in few:
         for i in np.flatnonzero(w.index == index[row]):
@@ -418,7 +424,7 @@ def _pictures(
             exhibits.append(
                 Exhibit.of(
                     int(w.index[i]),
-                    f"{names[w.label[i]]}, said {names[w.said[i]]} after {far}",
+                    f"{', said '.join(subject.in_words(w.label[i], w.said[i]))} after {far}",
                     w.clean[i],
                     w.changed[i],
                     low=subject.inputs.low,

@@ -30,6 +30,7 @@ from assay.finding import (
     share,
     wilson,
 )
+from assay.methods.attack.aim import Aim, Truth, label_of, truth_of
 from assay.methods.attack.chance import answers, chance, threats
 from assay.methods.attack.universal import Universal, random_signs, under, universal
 from assay.probe import Need, Probe
@@ -66,7 +67,7 @@ class OneChangeForAll(Probe):
         "Moosavi-Dezfooli et al., CVPR 2017, arXiv:1610.08401; Shafahi et al., arXiv:1811.11304; "
         "Co, Martinez Rego & Lupu, ICANN 2021"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.3),)
 
     def __post_init__(self) -> None:
@@ -77,11 +78,11 @@ class OneChangeForAll(Probe):
     def ask(self, subject: Subject, run: Run) -> Finding:
         split, makers, index = self._halves(subject, run)
         x = run.rows(subject, split, makers, "inputs to make the change on")
-        y = torch.as_tensor(x.labels, device=run.device)
-        k = len(subject.task.classes)
+        y = truth_of(subject.task, torch.as_tensor(x.labels, device=run.device))
+        k = len(subject.task.classes) if isinstance(y, Tensor) else 0  # only of classes one can be chosen
         towards = tuple(range(k)) if k <= MOST_CLASSES else ()
         with run.progress("making one change for all", len(SHARES) + len(towards)) as tick:
-            changes, aimed, lost = [], [], torch.zeros_like(y, dtype=torch.bool)
+            changes, aimed, lost = [], [], torch.zeros(len(y), dtype=torch.bool, device=y.device)
             for radius in self._radii():
                 made = self._make(subject, run, x, y, radius, None)
                 changes.append(made.delta)
@@ -113,7 +114,8 @@ class OneChangeForAll(Probe):
         if "train" in subject.data:
             steps, batch = self._effort(run)
             return "train", run.pick(subject.data["train"], min(MADE_ON, steps * batch)), index
-        by_class = index[np.argsort(np.asarray(subject.data["test"].labels)[index], kind="stable")]
+        strata = subject.task.strata(np.asarray(subject.data["test"].labels)[index])
+        by_class = index[np.argsort(strata, kind="stable")]
         makers, judges = np.sort(by_class[::2][:MADE_ON]), np.sort(by_class[1::2])
         if not len(judges):
             raise AssayError(
@@ -121,7 +123,7 @@ class OneChangeForAll(Probe):
             )
         return "test", makers, judges
 
-    def _make(self, subject: Subject, run: Run, x: Data, y: Tensor, radius: float, target: int | None) -> Universal:
+    def _make(self, subject: Subject, run: Run, x: Data, y: Truth, radius: float, target: int | None) -> Universal:
         """One change; towards a class, where there are many to make, with less effort."""
         steps, batch = self._effort(run)
         return universal(
@@ -142,14 +144,19 @@ class OneChangeForAll(Probe):
     def _judge(
         self, subject: Subject, changes: list[Tensor], aimed: list[Tensor], shard: Shard
     ) -> Mapping[str, Tensor]:
-        """What the model says to each input as it is, under each change, and under noise of the same sizes."""
-        bounds = (subject.inputs.low, subject.inputs.high)
+        """What the model says to each input as it is, under each change, and under noise of the same sizes.
 
-        sick = torch.zeros_like(shard.y, dtype=torch.bool)
+        Of a task without classes 1 is what is good enough and 0 what is not.
+        """
+        bounds = (subject.inputs.low, subject.inputs.high)
+        truth = truth_of(subject.task, shard.y)
+        y = label_of(truth)
+        sick = torch.zeros_like(y, dtype=torch.bool)
 
         def says(change: Tensor) -> Tensor:
             """The answer: n; NO where it is NaN, which is no class."""
             out = subject.predict(under(shard.x, change, bounds=bounds))
+            out = truth.read(out) if isinstance(truth, Aim) else out
             none = out.isnan().any(1)
             sick.logical_or_(none)
             return torch.where(none, NO, out.argmax(1))
@@ -158,10 +165,10 @@ class OneChangeForAll(Probe):
         if subject.draws == 1:
             clean = says(torch.zeros_like(shard.x[0]))
             said = torch.stack([says(change) for change in changes], 1)  # n r
-            right, fell = clean == shard.y, said != shard.y[:, None]  # n, n r
+            right, fell = clean == y, said != y[:, None]  # n, n r
         else:  # an input of a random model is right, or broken, if it is so in most fresh answers
             first, *fresh = (
-                chance(subject.single, under(shard.x, change, bounds=bounds), shard.y, draws=subject.draws)
+                chance(subject.single, under(shard.x, change, bounds=bounds), truth, draws=subject.draws)
                 for change in (torch.zeros_like(shard.x[0]), *changes)
             )
             clean, said = first.said, torch.stack([each.said for each in fresh], 1)
@@ -175,7 +182,7 @@ class OneChangeForAll(Probe):
         sent = [says(change) == c for c, change in enumerate(aimed)]
         smallest = fell.int().argmax(1)  # the smallest change that breaks it, 0 where none does
         return {
-            "label": shard.y,
+            "label": y,
             "clean": clean,
             "said": said,
             "noisy": noisy,
@@ -197,19 +204,24 @@ class OneChangeForAll(Probe):
         changes: list[NDArray[np.float32]],
         rows: Mapping[str, NDArray[Any]],
     ) -> Finding:
-        label = rows["label"].astype(np.int64)
+        classes, label = "classes" in subject.task.gives, rows["label"].astype(np.int64)
         count, noise = answers(subject.draws), rows["noisy"] != label[:, None]  # n r
         wrong: NDArray[Any] = rows["said"] != label[:, None]  # n r, and n: whether it is wrong, or how often
         clean_wrong: NDArray[Any] = rows["clean"] != label
         if count > 1:
             wrong, clean_wrong = rows["wrong"] / count, rows["clean wrong"] / count
+        if classes:
+            trivial = Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label)))
+        else:
+            says, right = subject.trivially_right("test", index)
+            trivial = Beside(says, 1 - right)
         beside = (
             Beside("clean error", float(clean_wrong.mean())),
             Beside("random noise of the same size", float(noise[:, 0].mean())),
-            Beside("always says the commonest class", float(1 - np.bincount(label).max() / len(label))),
+            trivial,
         )
         broke = np.where(rows["fell"], np.array(self._radii())[rows["first"]], np.nan)  # n
-        witnesses = _witnesses(subject, rows, index, label, broke)
+        witnesses = _witnesses(subject, run, rows, index, label, broke)
         others = label[:, None] != np.arange(
             rows["sent"].shape[1]
         )  # n k: only what is not of a class can be sent there
@@ -217,8 +229,7 @@ class OneChangeForAll(Probe):
         often = share(int(wrong[:, 0].sum()), len(index)) if count == 1 else f"{100 * wrong[:, 0].mean():.0f} %"
         table = {
             "index": index,
-            "label": label,
-            "said": rows["said"][:, 0],
+            **({"label": label, "said": rows["said"][:, 0]} if classes else {}),
             "clean error": clean_wrong,
             "error": wrong[:, 0],
             "noise error": noise[:, 0],
@@ -371,7 +382,8 @@ class OneChangeForAll(Probe):
             broken = tuple(
                 Exhibit.of(
                     int(w.index[i]),
-                    f"{names[w.label[i]]}, said {names[w.said[i]]} under the change of {size(w.radius[i])}",
+                    ", said ".join(subject.in_words(w.label[i], w.said[i]))
+                    + f" under the change of {size(w.radius[i])}",
                     w.clean[i],
                     w.changed[i],
                     low=low,
@@ -423,6 +435,7 @@ def _targets(subject: Subject, sent: NDArray[np.bool_], others: NDArray[np.bool_
 
 def _witnesses(
     subject: Subject,
+    run: Run,
     rows: Mapping[str, NDArray[Any]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
@@ -431,13 +444,16 @@ def _witnesses(
     """Each input that was right and broke, under the smallest change of the curve that broke it."""
     fell = rows["changed at"]
     said = rows["said"][fell, rows["first"][fell]].astype(np.int64)
+    said = np.where(said == NO, label[fell] == 0, said)  # of no answer, as chance.py: the first class that is wrong
+    clean, target = (part.numpy() for part in subject.data["test"].take(index[fell]))
+    changed, classes = rows["changed"].astype(np.float32), "classes" in subject.task.gives
     return Witnesses(
         split="test",
         index=index[fell],
-        clean=subject.data["test"].take(index[fell])[0].numpy(),
-        changed=rows["changed"].astype(np.float32),
-        label=label[fell],
-        said=np.where(said == NO, label[fell] == 0, said),  # of no answer, as chance.py: the first class that is wrong
+        clean=clean,
+        changed=changed,
+        label=label[fell] if classes else target,
+        said=said if classes else subject.said(changed, run.device),
         norm=("linf",) * len(fell),
         radius=broke[fell],
         how=("one change for all",) * len(fell),

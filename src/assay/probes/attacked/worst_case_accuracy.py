@@ -27,6 +27,7 @@ from assay.finding import (
     share,
     wilson,
 )
+from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
 from assay.methods.attack.chance import answers, chance, interval, sizes, threats
@@ -91,6 +92,7 @@ class WorstCaseAccuracy(Probe):
             )
             for norm in NORMS
         }
+        classes = "classes" in subject.task.gives
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
         count = answers(subject.draws)
@@ -100,9 +102,12 @@ class WorstCaseAccuracy(Probe):
         clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
         if count == 1:
             clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
-        witnesses = _witnesses(subject, found, index, label)
-        commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
-        beside = (commonest, Beside("clean accuracy", float(clean.mean())))
+        witnesses = _witnesses(subject, run, found, index, label)
+        if classes:
+            trivial = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+        else:
+            trivial = Beside(*subject.trivially_right("test", index))
+        beside = (trivial, Beside("clean accuracy", float(clean.mean())))
         steps = self.steps or run.budget.steps
         if subject.differentiable:
             attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
@@ -139,7 +144,7 @@ class WorstCaseAccuracy(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **({"label": label} if classes else {}),
                     "clean": clean,
                     "held linf": held["linf"],
                     "held l2": held["l2"],
@@ -150,7 +155,7 @@ class WorstCaseAccuracy(Probe):
             views=(
                 *curves,
                 *_over_draws(subject.draws, found["linf"]),
-                _by_class(subject.task.classes, label, held["linf"]),
+                *([_by_class(subject.task.classes, label, held["linf"])] if classes else []),
                 *_pictures(subject, witnesses, run.budget.shown),
             ),
             alarms=self._alarms(subject, found, broke, steps),
@@ -168,12 +173,13 @@ class WorstCaseAccuracy(Probe):
         """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
+        y = truth_of(subject.task, shard.y)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            got = chance(subject.single, x, shard.y[rows], draws=draws)
+            got = chance(subject.single, x, y[rows], draws=draws)
             return got.wrong, got.said
 
-        first = chance(subject.single, shard.x, shard.y, draws=draws)
+        first = chance(subject.single, shard.x, y, draws=draws)
         said, sick, clean = first.said, first.sick, first.wrong
         right = 2 * clean <= count
         broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
@@ -195,15 +201,13 @@ class WorstCaseAccuracy(Probe):
             worst[there], wrong[there], size[there], via[there] = x[more], hits[more], far[more], by[more]
 
         def smallest(rows: Tensor) -> Attacked:
-            return minimal_norm(
-                subject.model, shard.x[rows], shard.y[rows], norm=norm, steps=steps, eot=draws, bounds=bounds
-            )
+            return minimal_norm(subject.model, shard.x[rows], y[rows], norm=norm, steps=steps, eot=draws, bounds=bounds)
 
         def ensemble(rows: Tensor) -> WorstCase:
             return worst_case(
                 subject.model,
                 shard.x[rows],
-                shard.y[rows],
+                y[rows],
                 norm=norm,
                 radius=radius,
                 steps=steps,
@@ -228,7 +232,7 @@ class WorstCaseAccuracy(Probe):
         told = {}
         if count > 1:
             # the answers above chose the point; these count it
-            last = chance(subject.single, worst, shard.y, draws=draws)
+            last = chance(subject.single, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
             told["by size"] = last.by_size
             inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
@@ -237,9 +241,9 @@ class WorstCaseAccuracy(Probe):
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
-            vitals = vital_signs(subject.model, shard.x, shard.y, random=draws > 1, bounds=bounds)
+            vitals = vital_signs(subject.model, shard.x, y, random=draws > 1, bounds=bounds)
         return {
-            "label": shard.y,
+            "label": label_of(y),
             "clean wrong": clean,
             "broke": broke,
             "at": at,
@@ -358,6 +362,7 @@ class WorstCaseAccuracy(Probe):
 
 def _witnesses(
     subject: Subject,
+    run: Run,
     found: Mapping[Norm, Mapping[str, NDArray[Any]]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
@@ -373,13 +378,16 @@ def _witnesses(
 
     where = np.concatenate([rows[norm] for norm in NORMS])
     norms = tuple(norm for norm in NORMS for _ in rows[norm])
+    clean, target = (part.numpy() for part in subject.data["test"].take(index[where]))
+    changed = np.concatenate([found[norm]["changed"] for norm in NORMS]).astype(np.float32)
+    classes = "classes" in subject.task.gives
     return Witnesses(
         split="test",
         index=index[where],
-        clean=subject.data["test"].take(index[where])[0].numpy(),
-        changed=np.concatenate([found[norm]["changed"] for norm in NORMS]).astype(np.float32),
-        label=label[where],
-        said=join("said").astype(np.int64),
+        clean=clean,
+        changed=changed,
+        label=label[where] if classes else target,
+        said=join("said").astype(np.int64) if classes else subject.said(changed, run.device),
         norm=norms,
         radius=join("at"),
         how=tuple(HOW[by] for by in join("how")),
@@ -448,15 +456,14 @@ def _by_class(classes: tuple[str, ...], label: NDArray[np.int64], held: NDArray[
 def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]:
     if not subject.inputs.is_picture or not len(w):
         return ()
-    names = subject.task.classes
     linf = [i for i in range(len(w)) if w.norm[i] == "linf"] or list(range(len(w)))
     easiest = sorted(linf, key=lambda i: (w.radius[i], w.index[i]))
     spread = [easiest[i] for i in np.unique(np.linspace(0, len(easiest) - 1, num=min(shown, len(easiest)), dtype=int))]
     exhibits = tuple(
         Exhibit.of(
             int(w.index[i]),
-            f"{names[w.label[i]]}, said {names[w.said[i]]} after a change of {subject.inputs.size(w.radius[i])} "
-            f"({w.norm[i]})",
+            ", said ".join(subject.in_words(w.label[i], w.said[i]))
+            + f" after a change of {subject.inputs.size(w.radius[i])} ({w.norm[i]})",
             w.clean[i],
             w.changed[i],
             low=subject.inputs.low,

@@ -26,6 +26,7 @@ from assay.finding import (
     Witnesses,
     wilson,
 )
+from assay.methods.attack.aim import truth_of
 from assay.methods.attack.chance import answers, chance
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -67,7 +68,8 @@ class EverydayChange(Probe):
             "everyday change",
             few={"changed": "broke"},
         )
-        label = np.asarray(rows["label"], dtype=np.int64)
+        classes = "classes" in subject.task.gives
+        label = np.asarray(rows["label"], dtype=np.int64) if classes else np.zeros(0, dtype=np.int64)
         clean, kept = rows["clean"].astype(bool), rows["kept"].astype(bool)  # n, n c s
         each, mean = kept.mean(0), kept.mean((1, 2))  # c s, n
         worst = int(each.mean(1).argmin())
@@ -76,19 +78,25 @@ class EverydayChange(Probe):
         broke = rows["changed at"]
         spelled = tuple(name.replace("_", " ") for name in self.corruptions)
         how = [(spelled[h // 5], SEVERITIES[h % 5]) for h in rows["how"][broke]]
+        unspoilt, target = (part.numpy() for part in subject.data["test"].take(index[broke]))
         witnesses = Witnesses(
             split="test",
             index=index[broke],
-            clean=subject.data["test"].take(index[broke])[0].numpy(),
+            clean=unspoilt,
             changed=rows["changed"],
-            label=label[broke],
-            said=np.asarray(rows["said"], dtype=np.int64)[broke],
+            label=label[broke] if classes else target,
+            said=np.asarray(rows["said"], dtype=np.int64)[broke]
+            if classes
+            else subject.said(rows["changed"], run.device),
             norm=("none",) * len(broke),
             radius=np.zeros(len(broke)),
             how=tuple(f"{name} {severity}" for name, severity in how),
             left_out=int(rows["broke"].sum()) - len(broke),
         )
-        commonest = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+        if classes:
+            trivial = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+        else:
+            trivial = Beside(*subject.trivially_right("test", index))
         return Finding(
             says=f"Everyday changes cost it {100 * lost.mean():.0f} points of accuracy on average; {spelled[worst]} "
             f"hurts most and leaves {100 * each[worst].mean():.0f} %.",
@@ -100,7 +108,7 @@ class EverydayChange(Probe):
                     seed=run.seed,
                     unit="%",
                     column="kept",
-                    beside=(commonest,),
+                    beside=(trivial,),
                     about=f"mean over {len(self.corruptions)} corruptions at {len(SEVERITIES)} severities",
                 ),
                 Measure.mean(
@@ -134,7 +142,7 @@ class EverydayChange(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **({"label": label} if classes else {}),
                     "clean": clean,
                     "kept": mean,
                     "error": 1 - mean,
@@ -162,33 +170,29 @@ class EverydayChange(Probe):
         """Every corruption at every severity; keep the mildest change that turned a right answer into a wrong one."""
         low, high = subject.inputs.low, subject.inputs.high
         images = shard.x.flatten(0, -4)  # of a pair each by itself
-        clean = subject.predict(shard.x).argmax(1) == shard.y
+        clean = subject.task.right(subject.predict(shard.x), shard.y)
         kept = torch.zeros(
             len(shard.x), len(self.corruptions), len(SEVERITIES), dtype=torch.bool, device=shard.x.device
         )
-        how = torch.full_like(shard.y, -1)
-        changed, said = shard.x.clone(), shard.y.clone()
+        how = torch.full((len(shard.x),), -1, device=shard.x.device)
+        classes, changed, said = "classes" in subject.task.gives, shard.x.clone(), shard.y.clone()
         for s, severity in enumerate(SEVERITIES):
             for c, name in enumerate(self.corruptions):
                 spoilt = corrupt(images, name, severity, rng=shard.rng, low=low, high=high).view_as(shard.x)
-                answer = subject.predict(spoilt).argmax(1)
-                kept[:, c, s] = answer == shard.y
-                first = clean & (answer != shard.y) & (how < 0)
-                changed[first], said[first] = spoilt[first], answer[first]
+                answer = subject.predict(spoilt)
+                kept[:, c, s] = subject.task.right(answer, shard.y)
+                first = clean & ~kept[:, c, s] & (how < 0)
+                changed[first] = spoilt[first]
+                if classes:
+                    said[first] = answer.argmax(1)[first]
                 how[first] = 5 * c + s
         if subject.draws > 1:  # one unlucky answer breaks nothing
-            fresh = chance(subject.single, changed, shard.y, draws=subject.draws)
+            fresh = chance(subject.single, changed, truth_of(subject.task, shard.y), draws=subject.draws)
             mostly = 2 * fresh.wrong > answers(subject.draws)
-            how, said = torch.where(mostly, how, -1), torch.where(mostly, fresh.said, said)
-        return {
-            "label": shard.y,
-            "clean": clean,
-            "kept": kept,
-            "changed": changed,
-            "broke": how >= 0,
-            "said": said,
-            "how": how,
-        }
+            how = torch.where(mostly, how, -1)
+            said = torch.where(mostly, fresh.said, said) if classes else said
+        told = {"label": shard.y, "said": said} if classes else {}
+        return {**told, "clean": clean, "kept": kept, "changed": changed, "broke": how >= 0, "how": how}
 
 
 def _names(how: NDArray[np.generic], corruptions: tuple[str, ...]) -> NDArray[np.str_]:
@@ -227,20 +231,21 @@ def _against_severity(by_severity: NDArray[np.float64], clean: NDArray[np.bool_]
 
 def _pictures(subject: Subject, w: Witnesses, how: list[tuple[str, int]], shown: int) -> tuple[Gallery, ...]:
     """One exhibit per corruption that broke something, mildest first."""
-    names = subject.task.classes
     firsts: dict[str, int] = {}
     for i in sorted(range(len(w)), key=lambda i: how[i][1]):
         firsts.setdefault(how[i][0], i)
+    few = list(firsts.values())[:shown]
+    words = {i: subject.in_words(w.label[i], w.said[i]) for i in few}
     exhibits = tuple(
         Exhibit.of(
             int(w.index[i]),
-            f"{names[w.label[i]]} after {how[i][0]} at severity {how[i][1]}: said {names[w.said[i]]}",
+            f"{words[i][0]} after {how[i][0]} at severity {how[i][1]}: said {words[i][1]}",
             w.clean[i],
             w.changed[i],
             low=subject.inputs.low,
             high=subject.inputs.high,
         )
-        for i in list(firsts.values())[:shown]
+        for i in few
     )
     return (Gallery(name="broken", title="The mildest changes that broke it", exhibits=exhibits),) if exhibits else ()
 

@@ -34,29 +34,36 @@ class Door(NamedTuple):
     takes: tuple[str, ...] = ()
 
 
-SCRIPT = Door("script", "subject.py:build", ("output",))
-PICKLED = Door("pickled", "model.pt", ("output",))
+PICKLED = Door("pickled", "state.pt", ("output", "builder"))
+TORCHSCRIPT = Door("torchscript", "a TorchScript .pt", ("output", "feed"))
 DOORS = {
-    ".py": SCRIPT,
+    ".py": Door("script", "subject.py:build", ("output",)),
     ".pt2": Door("exported", "model.pt2"),
     ".onnx": Door("onnx_file", "model.onnx", ("output", "layout", "feed")),
+    ".safetensors": Door("safetensors_file", "weights.safetensors", ("output", "builder")),
+    ".skops": Door("skops_file", "model.skops", ("trust",)),
+    ".keras": Door("keras_file", "model.keras", ("output", "layout")),
     **dict.fromkeys((".txt", ".lgb"), Door("lightgbm_file", "trees.txt")),
     **dict.fromkeys((".json", ".ubj"), Door("xgboost_file", "trees.json")),
-    ".safetensors": Door("safetensors_file", "weights.safetensors"),
-    **dict.fromkeys((*TORCH, ".pkl"), PICKLED),
+    **dict.fromkeys((*TORCH, ".pkl", ".pickle", ".joblib"), PICKLED),
 }
-OPTIONS = ("output", "layout", "feed")
+FOLDER = Door("hugging_face", "a Hugging Face folder")
+OPTIONS = ("output", "layout", "feed", "builder", "trust")
 """Options that only some doors take."""
 
 
 def door_of(path: Path, source: Source) -> Door | None:
-    """The door for this file, or None; an option that this door does not take is refused."""
-    door = DOORS.get(path.suffix.lower())
+    """The door for this file or folder, or None; an option that this door does not take is refused."""
+    door = FOLDER if path.is_dir() else DOORS.get(path.suffix.lower())
+    if door is PICKLED and path.suffix.lower() in TORCH:
+        from assay.subjects.doors.torchscript import is_torchscript
+
+        door = TORCHSCRIPT if is_torchscript(path) else PICKLED
     if door is None:
         return None
     for option in OPTIONS:
         if getattr(source, option) not in (None, ()) and option not in door.takes:
-            fitting = [d.opens for d in dict.fromkeys(DOORS.values()) if option in d.takes]
+            fitting = [d.opens for d in dict.fromkeys([*DOORS.values(), TORCHSCRIPT]) if option in d.takes]
             raise AssayError(
                 f"--{option} does not apply to {path.name!r}; leave it out. It is for {', '.join(fitting)}."
             )
@@ -86,20 +93,31 @@ def of(
     `columns` are the names of a row's columns, `categories` the values behind the codes 0, 1, ... of some of them: an
     estimator that was fitted on a DataFrame gets one. Nothing is imported that the user has not imported.
     """
+    if not isinstance(model, str | Path):
+        return of_object(model, columns=columns, categories=categories)
+    from assay.subjects import Source, located
+    from assay.subjects.doors.opened import Opened
+
+    source = Source(str(model))
+    path = located(source)
+    made = None if path is None else open_file(path, source)
+    if not isinstance(made, Opened):
+        raise Unopened(f"{str(model)!r} is a whole subject, or no model; give {OBJECTS}.")
+    return made
+
+
+def of_object(
+    model: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    categories: Mapping[str, Sequence[Any]] | None = None,
+) -> Opened:
+    """The same for what is no path: what a file held must not name another."""
     from torch import nn
 
     from assay.subjects.doors import estimator, function
     from assay.subjects.doors.opened import Opened
 
-    if isinstance(model, str | Path):
-        from assay.subjects import Source, located
-
-        source = Source(str(model))
-        path = located(source)
-        made = None if path is None else open_file(path, source)
-        if not isinstance(made, Opened):
-            raise AssayError(f"{str(model)!r} is a whole subject, or no model; give {OBJECTS}.")
-        return made
     if _is(model, "keras", "Model"):
         from assay.subjects.doors import keras_file
 

@@ -47,6 +47,7 @@ class EstimatorModel(nn.Module):
         categories: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         super().__init__()
+        self.state_digest: str | None = None  # of its file, where it came out of one
         self.estimator, self.method, self.answers, self.width = estimator, method, answers, width
         self.columns, self.categories = columns, dict(categories or {})
 
@@ -70,7 +71,7 @@ class EstimatorModel(nn.Module):
         if self.columns is None:
             return values
         try:
-            import pandas
+            import pandas  # type: ignore[import-untyped, unused-ignore]
         except ImportError:
             if self.categories:
                 raise SubjectError(
@@ -143,7 +144,7 @@ def of(
         gradients=False,
         notes=(read,) if answers == "classes" else (),
     )
-    return replace(opened, seen=lambda x: _looked(opened, x)) if answers == "classes" else opened
+    return replace(opened, look=_looked) if answers == "classes" else opened
 
 
 def _looked(opened: Opened, x: Tensor) -> Opened:
@@ -178,7 +179,7 @@ def _method(estimator: Any, kind: str) -> Method:
     if hasattr(estimator, "predict_proba"):
         return "predict_proba"
     # One number for each two classes: no logits.
-    pairs = getattr(estimator, "get_params", dict)().items()
+    pairs: Any = getattr(estimator, "get_params", dict)().items()
     one_to_one = any(k.endswith("decision_function_shape") and v == "ovo" for k, v in pairs)
     several = len(getattr(estimator, "classes_", ())) > 2
     return "predict" if not hasattr(estimator, "decision_function") or (one_to_one and several) else "decision_function"

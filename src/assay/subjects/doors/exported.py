@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -62,7 +63,10 @@ def open_exported(path: Path, allow_pickle: bool) -> ExportedModel:
             # Not torch.export.load, which logs a traceback and then tries the format that is all pickles.
             from torch.export.pt2_archive._package import load_pt2
 
-            program = load_pt2(copy).exported_programs["model"]
+            with warnings.catch_warnings():
+                # Some releases map weights read-only and warn of it: nobody writes to them.
+                warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+                program = load_pt2(copy).exported_programs["model"]
         shape, dtype = _input(program)
         _refuse_training(program, path)
         fewest, most = _batches(program, shape[0])

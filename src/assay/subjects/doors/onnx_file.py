@@ -139,11 +139,11 @@ def open(path: Path, source: Source) -> Opened:
     if len(inputs) > 1 or len(outputs) > 1 or nhwc or taken.type not in FLOATS:
         return replace(opened, gradients=False)
 
-    def seen(x: Tensor) -> Opened:
+    def look(opened: Opened, x: Tensor) -> Opened:
         faithful, about = with_gradients(model, path, x[:4])
-        return replace(opened, model=faithful, about=about, seen=None)
+        return replace(opened, model=faithful, about=about)
 
-    return replace(opened, seen=seen)
+    return replace(opened, look=look)
 
 
 def _feed(path: Path, inputs: Sequence[Any], words: tuple[str, ...]) -> dict[str, tuple[float, ...]]:

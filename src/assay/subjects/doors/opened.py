@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
@@ -46,8 +46,12 @@ class Opened:
     """Texts into what the model takes, where it reads text: n strings -> n l token ids, as floats."""
     data: Any = None
     """What came with the model, where its door brought some."""
-    seen: Callable[[Tensor], Opened] | None = None
+    look: Callable[[Opened, Tensor], Opened] | None = None
     """What becomes of it once it has been shown some inputs."""
+
+    def shown(self, x: Tensor) -> Opened:  # n *d
+        """It, with what can be known of it from these inputs."""
+        return self if self.look is None else replace(self.look(self, x), look=None)
 
     @property
     def channels(self) -> int | None:

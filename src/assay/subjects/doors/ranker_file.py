@@ -70,14 +70,14 @@ def save_ranker(
 
 def is_ranker(path: Path) -> bool:
     """Whether the metadata of a .safetensors file say that it is one of ours."""
-    with _opened(path) as f:
+    with reading(path) as f:
         return bool((f.metadata() or {}).get("kind") == KIND)
 
 
 def open_ranker(path: str | Path, data: str | Path) -> Subject:
     """The ranker of a file, to be asked about the images in a folder that it was not trained on."""
     path = Path(path)
-    with _opened(path) as f:
+    with reading(path) as f:
         about = f.metadata() or {}
         # Copies: what is given is mapped, and a file that is cut off later would end the process.
         state = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118  (not a mapping)
@@ -151,7 +151,8 @@ def _model(architecture: str, embedding: int, state: dict[str, Tensor]) -> Siame
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def reading(path: Path) -> Iterator[Any]:
+    """The file, open."""
     from safetensors import SafetensorError, safe_open
 
     try:

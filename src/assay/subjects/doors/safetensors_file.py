@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
+from assay.subjects.doors.builder import filled
 from assay.subjects.doors.opened import refuse
-from assay.subjects.doors.ranker_file import is_ranker, open_ranker
+from assay.subjects.doors.ranker_file import is_ranker, open_ranker, reading
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -16,15 +17,22 @@ if TYPE_CHECKING:
 
 
 def open(path: Path, source: Source) -> Opened | Subject:
-    """A ranker with its data, whole; other weights need code."""
+    """A ranker with its data, whole; other weights in the network of --builder."""
     if is_ranker(path):
-        refuse(source, "bounds", "mean", "std", "size", "draws")
+        from assay.subjects.doors import OPTIONS
+
+        refuse(source, "bounds", "mean", "std", "size", "draws", *OPTIONS)
         if source.data is None:
             raise AssayError(
                 f"{source.subject} is a ranker without data; give --data: a folder of images with a number each."
             )
         return open_ranker(path, source.data)
-    raise AssayError(
-        f"{source.subject!r} holds weights, which need code to run; write subject.py: def build(): model = Net(); "
-        f"model.load_state_dict(safetensors.torch.load_file({path.name!r})); return model; give subject.py:build."
-    )
+    if source.builder is None:
+        raise AssayError(
+            f"{source.subject!r} holds weights, which need code to run; give --builder net.py:build, where build() "
+            "returns the network that they were saved from."
+        )
+    with reading(path) as f:
+        # Copies: what is given is mapped, and a file that is cut off later would end the process.
+        weights = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118  (not a mapping)
+    return filled(path, weights, source)

@@ -35,9 +35,8 @@ def open(path: Path, source: Source) -> Opened | Subject:
     if isinstance(made, Subject):
         return made
     model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, str | Path):
-        with suppress(doors.Unopened):
-            return dataclasses.replace(doors.of(model), data=data)
+    with suppress(doors.Unopened):
+        return dataclasses.replace(doors.of_object(model), data=data)
     what = f"a tuple of {', '.join(type(m).__name__ for m in made)}" if isinstance(made, tuple) else type(made).__name__
     raise AssayError(
         f"{text} returned {what}; return an assay.Subject, a model (nn.Module, estimator, function), or (model, data)."

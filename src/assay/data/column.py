@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.bounds import refuse_bounds
 from assay.errors import AssayError, ShapeError
-from assay.inputs.kind import refuse_bounds
 
 ColumnType = Literal["number", "integer", "category", "boolean"]
 WHOLE = 2**24  # single precision holds every whole number up to here
@@ -105,7 +105,7 @@ class Column:
         """Cells as numbers, missing ones as NaN."""
         if not len(cells):
             return np.zeros(0)
-        if all(_is_missing(v) for v in cells.tolist()):
+        if all(is_missing(v) for v in cells.tolist()):
             sort, gone = "", np.ones(len(cells), dtype=bool)
         else:
             sort, gone = _sort_of(self.name, cells)
@@ -167,10 +167,10 @@ def _sort_of(name: str, cells: NDArray[Any]) -> tuple[str, NDArray[np.bool_]]:  
         # a gap makes floating point of whole numbers
         whole = gone.any() and not gone.all() and bool((cells[~gone] == np.round(cells[~gone])).all())
         return "whole numbers" if whole else "numbers", gone
-    gone = np.array([_is_missing(v) for v in cells.tolist()], dtype=bool)
+    gone = np.array([is_missing(v) for v in cells.tolist()], dtype=bool)
     first: dict[str, Any] = {}
     for value in cells[~gone].tolist():
-        first.setdefault(_sort(name, value), value)
+        first.setdefault(sort(name, value), value)
     if "numbers" in first:
         first.pop("whole numbers", None)  # 1 and 2.5 are numbers
     if len(first) > 1:
@@ -183,7 +183,7 @@ def _sort_of(name: str, cells: NDArray[Any]) -> tuple[str, NDArray[np.bool_]]:  
     return next(iter(first)), gone
 
 
-def _sort(name: str, value: Any) -> str:
+def sort(name: str, value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "booleans"
     if isinstance(value, int | np.integer):
@@ -197,7 +197,7 @@ def _sort(name: str, value: Any) -> str:
     )
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     if type(value).__name__ in ("NAType", "NaTType"):  # of data frames; they cannot be compared
         return True
     return value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,116 @@
+"""What next: for each question that failed, the remedies that fit this model, or what a person could do instead.
+
+Which remedies fit was worked out when the audit was made (`Audit.offers`): a report has no model to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from assay.audit import Audit, Offer
+from assay.report import words
+from assay.store import slug
+
+FIRST = 2  # remedies for one question that are shown; the others are folded
+ALWAYS_ASKED = "accuracy"  # beside whatever is mended: what a remedy costs shows there first
+MORE_DATA = "More training inputs of the kinds that its section shows it to get wrong are the plainest way."
+ATTACKED = (
+    "Training on attacked inputs (Madry et al., ICLR 2018, arXiv:1706.06083) is the defence that has held up best; no "
+    "remedy here does it."
+)
+MAPS = "Rest no decision on a map that fails here."
+INSTEAD: dict[str, str] = {
+    "accuracy": MORE_DATA,
+    "everyday-change": "Training on inputs that are changed in the ways that its section shows to cost most is the "
+    "plainest way.",
+    "worst-case-accuracy": ATTACKED,
+    "distance-to-failure": ATTACKED,
+    "does-it-transfer": ATTACKED,
+    "is-the-number-real": "Do not rest on its robustness: what counts is the strongest attack in its section.",
+    "certified-radius": "Training with the noise that smoothing adds makes more of it certifiable (Cohen et al., ICML "
+    "2019, arXiv:1902.02918).",
+    "does-it-know": "Where another score in its section tells outliers better, turn inputs away by that one.",
+    "is-it-sure-far-away": "Let no input reach it that lies outside the range of the training data.",
+    "was-it-tampered-with": "Get the model again from whoever trained it, and compare the two files.",
+    "can-the-map-be-chosen": MAPS,
+    "does-the-map-survive": MAPS,
+    "does-the-map-need-the-model": MAPS,
+    "is-the-map-faithful": MAPS,
+}
+"""What a person could do where no remedy fits, by probe; of the others there is nothing to say that is sure."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A remedy for a question that failed."""
+
+    remedy: str
+    promise: str
+    cost: str
+    gained: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Next:
+    id: str
+    question: str
+    remedies: tuple[Fitting, ...]
+    instead: str
+
+    @property
+    def first(self) -> tuple[Fitting, ...]:
+        return self.remedies[:FIRST]
+
+    @property
+    def others(self) -> tuple[Fitting, ...]:
+        return self.remedies[FIRST:]
+
+
+def what_next(audit: Audit) -> list[Next]:
+    """One entry for each question that failed; the cheap come first, and of two as cheap the tried one.
+
+    The name of a remedy goes into a command that people copy: one that is not a plain word is not offered.
+    """
+    failed = [row.answer for row in audit.rows if row.verdict == "fail"]
+    asked = {row.answer.probe for row in audit.rows}
+    told = []
+    for answer in failed:
+        fitting = [o for o in audit.offers or () if answer.probe in o.mends and slug(o.remedy) == o.remedy]
+        probes = list(dict.fromkeys([answer.probe, *({ALWAYS_ASKED} & asked)]))
+        told.append(
+            Next(
+                slug(answer.probe),
+                answer.question,
+                tuple(
+                    Fitting(
+                        o.remedy,
+                        o.promise,
+                        words.cost(o.training, o.inference),
+                        tuple(_gained(o, answer.probe)),
+                        words.cure_command(audit, o.remedy, probes),
+                    )
+                    for o in sorted(fitting, key=lambda o: _dearness(o, answer.probe))
+                ),
+                INSTEAD.get(answer.probe, ""),
+            )
+        )
+    return told
+
+
+def _gained(offer: Offer, probe: str) -> Iterator[str]:
+    for tried in offer.tried:
+        if tried.probe == probe:
+            yield f"{tried.says} ({tried.claim})"
+
+
+def _dearness(offer: Offer, probe: str) -> tuple[float, float, bool, str]:
+    untried = not any(tried.probe == probe for tried in offer.tried)
+    dear = float("inf")
+    return (
+        dear if offer.training is None else offer.training,
+        dear if offer.inference is None else offer.inference,
+        untried,
+        offer.remedy,
+    )
