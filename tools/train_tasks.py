@@ -4,8 +4,10 @@
     python tools/train_tasks.py scenes_detector     train one
     python tools/train_tasks.py --holdout 0.2       to tune: keep a share of the training inputs back, write nothing
 
-Each is trained on its own task's loss, in one thread and from one seed. The test inputs are looked at once, at the end,
-beside what a model scores that saw no input. The shipped weights were made with torch 2.13.
+Each is trained on its own task's loss, in one thread and from one seed, in at most a minute of one core. The
+test inputs are looked at at the end, beside what a model scores that saw no input. The weight decay of the regression
+was chosen over five folds of its training rows: its intervals of 80 % hold 75 % of those held back, and with a tenth of
+it 67 %. The shipped weights were made with torch 2.13.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ LESSONS: dict[str, Lesson] = {
         kept=lambda model: model.model,
     ),
     "scenes_labels": Lesson(scenes_labels.network, scenes_labels.task, scenes("holds"), adam(10, 0.003)),
-    "scenes_segmenter": Lesson(scenes_segmenter.Segmenter, scenes_segmenter.task, scenes("kind"), adam(8, 0.004)),
+    "scenes_segmenter": Lesson(scenes_segmenter.Segmenter, scenes_segmenter.task, scenes("kind"), adam(5, 0.005, 32)),
     "scenes_detector": Lesson(scenes_detector.Detector, scenes_detector.task, scenes("boxes"), adam(24, 0.005)),
     "digits_denoiser": Lesson(
         digits_denoiser.Denoiser, digits_denoiser.task, noisy_digits, adam(20, 0.003), last=untouched

@@ -235,6 +235,23 @@ def test_a_margin_of_tags_is_above_0_where_enough_are_right(enough: float):
     np.testing.assert_array_equal(task.right(out, tensor(target)), share >= enough - 1e-12)
 
 
+def test_of_equal_logits_the_first_tag_is_the_answer():
+    task, out = Tagging(("a", "b")), torch.zeros(2, 3, 2, requires_grad=True)
+    target = torch.tensor([[0, 0, 0], [1, 1, 1]])
+    assert task.score(out, target).tolist() == [1.0, 0.0]
+    assert task.right(out, target).tolist() == [True, False]
+    (slope,) = torch.autograd.grad(task.margin(out, target).sum(), out)
+    assert slope.flatten(1).any(1).all()
+
+
+def test_places_that_do_not_count_cost_nothing():
+    task, out = Tagging(tuple("abc")), tensor(RNG.normal(size=(5, 4, 3)))
+    target = tensor(RNG.integers(0, 3, (5, 4)))
+    target[:, 2:] = -1
+    torch.testing.assert_close(task.loss(out, target), task.loss(out[:, :2], target[:, :2]))
+    torch.testing.assert_close(task.margin(out, target), task.margin(out[:, :2], target[:, :2]))
+
+
 TAGS = ("O", "B-x", "I-x", "B-y", "I-y")
 
 
