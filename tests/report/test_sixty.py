@@ -212,7 +212,7 @@ def test_in_python_the_command_of_next_is_a_call(build, of_theme):
     names = {"assay": assay, "subject": "it"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assay.jobs.cure, "cure", lambda *words, **more: seen.append((words, more)))
-        eval(line, names)  # noqa: S307
+        eval(line, names)
     assert seen == [(("soothe", "it"), {"probes": ["q-fail"], "budget": "quick", "seed": 0})]
 
 

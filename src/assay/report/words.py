@@ -238,5 +238,7 @@ def cost(training: float | None, inference: float | None) -> str:
     trained = "no training" if training == 0 else f"{training:.2g} of the plain training"
     if training >= 1:
         trained = "as long a training as the plain one" if training == 1 else f"{training:.3g} times the plain training"
-    answers = "an answer takes as long as before" if inference == 1 else f"an answer takes {inference:.3g} times as long"
+    answers = (
+        "an answer takes as long as before" if inference == 1 else f"an answer takes {inference:.3g} times as long"
+    )
     return f"{trained}, and {answers}"
