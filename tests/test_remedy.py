@@ -58,6 +58,9 @@ def test_remedies_are_offered_to_whom_they_fit(digits):
     left = {offer.remedy for offer in offers(bare)}
     assert "recalibration" in left
     assert not {"ensemble", "temperature"} & left  # no training data; applied already
+    closed = {offer.remedy for offer in offers(replace(digits, differentiable=False))}
+    assert closed == {name for name in fit if not shelf.load("remedies", name).needs_train}
+    assert {"temperature", "recalibration", "conformal"} <= closed
 
 
 @dataclass(frozen=True)
