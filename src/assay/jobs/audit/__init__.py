@@ -134,7 +134,8 @@ def offers(subject: Subject) -> Iterator[Offer]:
     for name in shelf.names("remedies"):
         try:
             remedy: Remedy = shelf.load("remedies", name)()
-            if remedy.mends and name not in subject.origin and remedy.why_not(subject) is None:
+            learns = subject.differentiable or not remedy.needs_train  # a model that gives answers only does not
+            if remedy.mends and learns and name not in subject.origin and remedy.why_not(subject) is None:
                 yield Offer.of(remedy)
         except Exception as e:  # an audit does not fail for a remedy that nobody asked for
             warnings.warn(f"The remedy {name!r} cannot be offered: {type(e).__name__} {e}.", stacklevel=2)
