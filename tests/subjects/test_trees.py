@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -194,3 +195,45 @@ def test_trees_that_point_outside_are_not_handed_on(tmp_path, line, to, says):
     with pytest.raises(AssayError, match=says) as caught:
         lightgbm_file.open(tmp_path / "trees.txt", Source("trees.txt"))
     assert "save the model again" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["json", "ubj"])
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("left_children", 10**6, "a branch of a tree leads nowhere"),
+        ("right_children", 0, "a branch of a tree leads nowhere"),  # back to the root: a walk without end
+        ("left_children", -5, "a branch of a tree leads nowhere"),
+        ("split_indices", 10**6, "a tree asks for a column that there is not"),
+    ],
+)
+def test_a_walk_out_of_xgboosts_trees_is_not_begun(tmp_path, suffix, field, value, says):
+    booster = boosted("multi:softprob", THREE)
+    told = json.loads(booster.save_raw("json"))
+    tree = told["learner"]["gradient_booster"]["model"]["trees"][1]
+    assert tree["left_children"][:3] == [1, 3, 5]  # that the change is one
+    tree[field][0] = value
+    changed = xgboost.Booster(model_file=bytearray(json.dumps(told).encode()))
+    changed.save_model(str(tmp_path / f"trees.{suffix}"))
+    with pytest.raises(AssayError, match=rf"cannot be read by XGBoost \({says}\); save the model again"):
+        xgboost_file.open(tmp_path / f"trees.{suffix}", Source("trees"))
+
+
+def test_a_tree_for_a_class_that_there_is_not(tmp_path):
+    told = json.loads(boosted("multi:softprob", THREE).save_raw("json"))
+    told["learner"]["gradient_booster"]["model"]["tree_info"][0] = 7
+    (tmp_path / "trees.json").write_text(json.dumps(told))
+    with pytest.raises(AssayError, match="a tree is for a class that there is not|cannot be read by XGBoost"):
+        xgboost_file.open(tmp_path / "trees.json", Source("trees"))
+
+
+def test_dart_opens_and_lines_do_not(tmp_path):
+    data = xgboost.DMatrix(X, TWO)
+    for kind in ("dart", "gblinear"):
+        booster = xgboost.train({"objective": "binary:logistic", "booster": kind, "verbosity": 0}, data, 4)
+        booster.save_model(str(tmp_path / f"{kind}.json"))
+    opened = xgboost_file.open(tmp_path / "dart.json", Source("dart"))
+    dart = xgboost.Booster(model_file=str(tmp_path / "dart.json"))
+    assert_allclose(opened.model(T).softmax(1)[:, 1], dart.predict(data), rtol=0, atol=1e-6)
+    with pytest.raises(AssayError, match="it holds 'gblinear', and trees are wanted"):
+        xgboost_file.open(tmp_path / "gblinear.json", Source("gblinear"))

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Source", "brought", "located", "open_subject"]
 
-FORMS = "a name that `assay subjects` lists, subject.py:build, model.pt2 or model.onnx"
+FORMS = (
+    "a name that `assay subjects` lists, subject.py:build, model.pt2, .onnx, .skops or .keras, a TorchScript .pt, "
+    "weights with --builder, trees of LightGBM (.txt) or XGBoost (.json, .ubj), or a Hugging Face folder"
+)
 
 
 @dataclass(frozen=True)

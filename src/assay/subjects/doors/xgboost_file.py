@@ -2,7 +2,7 @@
 
 Of classes the margins are read, so that no sigmoid rounds them away: log-odds z of two classes as (0, z), logits of
 many. What was boosted for anything else gives numbers. No gradients. The file holds numbers and nothing that runs, but
-it is read by native code that was not written for strangers' files: the command line reads it in the confined child.
+native code follows a tree wherever it points: each tree is looked at before it is asked.
 """
 
 from __future__ import annotations
@@ -79,7 +79,39 @@ def open(path: Path, source: Source) -> Opened:
         raise MissingExtra.of("Reading XGBoost's trees", "xgboost", "trees") from e
     try:
         booster = xgboost.Booster(model_file=bytearray(content))
-    except (xgboost.core.XGBoostError, ValueError) as e:
+        _check(json.loads(booster.save_raw("json"))["learner"])  # as it was read, of either format
+    except (xgboost.core.XGBoostError, ValueError, KeyError, TypeError) as e:
         what = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         raise AssayError(f"{str(path)!r} cannot be read by XGBoost ({what.strip():.200}); save the model again.") from e
     return of(booster, path.name, hashlib.blake2b(content, digest_size=16).hexdigest())
+
+
+def _check(learner: dict[str, Any]) -> None:
+    """Refuse trees that point outside themselves, at a column that there is not, or in a circle."""
+    booster, features = learner["gradient_booster"], int(learner["learner_model_param"]["num_feature"])
+    trees = booster.get("gbtree", booster).get("model", {})
+    if "trees" not in trees:
+        raise ValueError(f"it holds {booster.get('name', 'something')!r}, and trees are wanted")
+    groups = max(1, int(learner["learner_model_param"]["num_class"])) * int(
+        learner["learner_model_param"]["num_target"]
+    )
+    if any(not 0 <= group < groups for group in trees["tree_info"]) or len(trees["tree_info"]) != len(trees["trees"]):
+        raise ValueError("a tree is for a class that there is not")
+    for tree in trees["trees"]:
+        left, right, column = (np.asarray(tree[k]) for k in ("left_children", "right_children", "split_indices"))
+        count = len(left)
+        if not count or len(right) != count or len(column) != count:
+            raise ValueError("a tree is cut short")
+        reached, front = 0, np.zeros(1, dtype=np.int64)
+        while len(front):
+            reached += len(front)
+            front = front[left[front] != -1]
+            below = np.concatenate([left[front], right[front]])
+            if reached > count or not ((below > 0) & (below < count)).all():
+                raise ValueError("a branch of a tree leads nowhere")
+            if not ((column[front] >= 0) & (column[front] < features)).all():
+                raise ValueError("a tree asks for a column that there is not")
+            front = below
+        starts, sizes = np.asarray(tree["categories_segments"]), np.asarray(tree["categories_sizes"])
+        if ((starts < 0) | (sizes < 0) | (starts + sizes > len(tree["categories"]))).any():
+            raise ValueError("a tree sorts by categories that it does not list")
