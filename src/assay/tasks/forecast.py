@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.regression import check_levels, middle, pinball
+from assay.tasks.regression import Regression, check_levels, middle, pinball
 from assay.tasks.task import Task, Trivial, not_finite
 
 TOLD = 4  # steps in the words of an answer
@@ -77,6 +77,16 @@ class Forecast(Task):
     @property
     def _shape(self) -> tuple[int, int]:
         return self.horizon, len(self.channels)
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """Numbers, and their spread where there are quantiles on both sides."""
+        return self.numbers().gives
+
+    def numbers(self) -> Regression:
+        """The same answers as numbers side by side, each step of each channel one, with the naive step as tolerance."""
+        names = tuple(f"{channel}, step {step}" for step in range(1, self.horizon + 1) for channel in self.channels)
+        return Regression(names, self.scale * self.horizon, quantiles=self.quantiles)
 
     def wrong_output(self, out: Any, n: int) -> str | None:
         if not isinstance(out, Tensor):

@@ -87,6 +87,26 @@ class Regression(Task):
         """How many numbers the model gives for one: 2 with a spread, q as quantiles, None for the number alone."""
         return 2 if self.spread else len(self.quantiles) or None
 
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """Numbers, and their spread where the model states one."""
+        return ("numbers", "spread") if self.spread or self.shares else ("numbers",)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What probabilities two of its quantiles are the ends of, rising: those that `between` knows of."""
+        return tuple(
+            sorted(
+                round(1 - 2 * q, 9)
+                for q in self.quantiles
+                if q < 0.5 and any(abs(1 - q - p) < 1e-9 for p in self.quantiles)
+            )
+        )
+
+    def numbers(self) -> Regression:
+        """The task of its numbers: itself."""
+        return self
+
     def wrong_output(self, out: Any, n: int) -> str | None:
         if not isinstance(out, Tensor):
             return f"it returned {type(out).__name__}, not a tensor"

@@ -33,6 +33,8 @@ GIVES: Mapping[str, str] = {
     "classes": "a score for each class",
     "comparison": "a comparison of two inputs",
     "order": "which of two inputs has the higher value",
+    "numbers": "numbers",
+    "spread": "what it says of the spread of its numbers (a standard deviation, or quantiles on both sides)",
 }
 """What some questions need of an answer, in words."""
 
@@ -53,8 +55,6 @@ class Task(ABC):
     """What an answer is that is good enough to rely on, after "share of inputs whose answer"."""
     output: ClassVar[str]
     """The shape of the output for n inputs and what it is, for errors."""
-    gives: ClassVar[tuple[str, ...]] = ()
-    """What of GIVES its outputs hold."""
     noun: ClassVar[str] = "input"
     """What one answer is about."""
     classes: tuple[str, ...] = ()
@@ -70,6 +70,11 @@ class Task(ABC):
     @classmethod
     def name(cls) -> str:
         return cls.__name__
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """What of GIVES its outputs hold; a class variable where that is always the same."""
+        return ()
 
     def lacks(self, needs: Sequence[str]) -> str | None:
         """What of these needs its answers do not hold, in words, or None."""
