@@ -25,6 +25,7 @@ from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
+from assay.inputs import Bounded, Change, Image, Pair
 from assay.nn.read_as import OneScore, Rescaled
 from assay.tasks import Classification, Comparison, Labels, Ranking, Regression, Similarity, Task
 
@@ -218,6 +219,8 @@ class Subject:
     """What was done to get here, oldest first: names of remedies."""
     notes: tuple[str, ...] = ()
     """How it is read where that is not plain, in sentences; an audit shows them."""
+    kind: Bounded | None = None
+    """What an input is, where it is no image and somebody says so: a row with its columns, a series, an observation."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -244,6 +247,7 @@ class Subject:
         draws: int = 1,
         differentiable: bool = True,
         about: str = "",
+        kind: Bounded | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -256,15 +260,16 @@ class Subject:
         if not isinstance(model, nn.Module):
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
-            return replace(subject, name=name or subject.name, about=about or subject.about)
+            return replace(subject, name=name or subject.name, about=about or subject.about, kind=kind)
         given = data if isinstance(data, Mapping) else {"test": data}
         if task is None:
             task = _task_of(model, given)
         if task is None:
-            return cls.classifier(
+            chosen = cls.classifier(
                 model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
                 differentiable=differentiable, about=about, **told,
             )  # fmt: skip
+            return replace(chosen, kind=kind)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
@@ -286,6 +291,7 @@ class Subject:
             differentiable=differentiable,
             about=about,
             notes=notes,
+            kind=kind,
         )
         check(subject)
         return subject
@@ -443,6 +449,16 @@ class Subject:
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
+    def everyday(self) -> Mapping[str, Change[Tensor]]:
+        """What happens to such inputs without anyone attacking them, by name; nothing is known where it is empty."""
+        if self.kind is not None:
+            return self.kind.everyday()
+        if not self.inputs.is_picture or self.inputs.ranges is not None:
+            return {}
+        channels, height, width = self.inputs.shape[-3:]
+        image = Image((channels, height, width), self.inputs.low, self.inputs.high)
+        return (image if self.inputs.is_image else Pair(image)).everyday()
+
     def predict(self, x: Tensor) -> Tensor:  # n *d -> n *o
         """The task's output: of a classifier the logits, of a model of pairs the log-odds of both classes.
 
@@ -488,6 +504,8 @@ class Subject:
         strangers = {type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")}
         digest = hashlib.sha256(fingerprint.of_model(self.model, strangers).lasting.encode())
         digest.update(repr((self.task, self.inputs, self.draws, self.differentiable)).encode())
+        if self.kind is not None:
+            digest.update(repr(self.kind).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
         return digest.hexdigest()

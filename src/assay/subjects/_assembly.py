@@ -19,10 +19,12 @@ from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.errors import AssayError, SubjectError
+from assay.inputs import Row
 from assay.subject import (
     PAIRS,
     SURE,
     Data,
+    InputSpace,
     Subject,
     answer_once,
     as_data,
@@ -68,10 +70,21 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     )
     return dataclasses.replace(
         subject,
+        kind=_row(given, subject.inputs),
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
     )
+
+
+def _row(given: Any, space: InputSpace) -> Row | None:
+    """The columns of a table, each between what all splits have."""
+    table = given.get("test") if isinstance(given, Mapping) else given
+    if not isinstance(table, Table):
+        return None
+    low, span = (edge.expand(space.shape).tolist() for edge in space.edges())
+    ends = zip(table.columns, low, span, strict=True)
+    return Row(tuple(dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + w)) for c, a, w in ends))
 
 
 def _task_of(opened: Opened, given: Any) -> Task | None:

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from assay.data.cart_pole import ACTIONS, BOUNDS, observations, reference
 from assay.data.digits import weights
+from assay.inputs import Channel, Observation
 from assay.subject import Recipe, Subject
 from assay.tasks import Control
 
 TRAIN, TEST = 4000, 1000
+OBSERVED = ("place", "speed", "angle", "turn")
 
 
 class Policy(nn.Module):
@@ -54,6 +56,7 @@ def build() -> Subject:
         observed(),
         task(),
         name="cart-pole",
+        kind=Observation(tuple(Channel(name, *ends) for name, ends in zip(OBSERVED, BOUNDS, strict=True))),
         bounds=([low for low, _ in BOUNDS], [high for _, high in BOUNDS]),
         about="A policy of 32 tanh units that learnt from a linear controller on 4,000 observations; it acts like it "
         "on 1.0000 of the 1,000 test observations, and balances for 500 of 500 steps where a random one does 22.",

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from assay.data.arrays import Arrays
+from assay.data.column import ColumnType
 from assay.data.credit import CATEGORIES, CLASSES, COLUMNS, load_loans
 from assay.data.digits import weights
+from assay.inputs import Column, Row
 from assay.subject import Recipe, Subject
 
 
@@ -39,14 +41,21 @@ class CreditLogit(nn.Module):
         return logit
 
 
+def _column(name: str) -> Column:
+    (low, high), words = COLUMNS[name], CATEGORIES.get(name, ())
+    kind: ColumnType = "category" if words else "number" if name in ("income", "amount") else "integer"
+    return Column(name, kind, low, high, 0.0 if words else (low + high) // 2, categories=words)
+
+
 def build() -> Subject:
     """The network with its weights and the loans that it was trained and is tested on."""
     model = CreditLogit()
     model.load_state_dict(weights("credit_logit"))
-    return Subject.classifier(
+    return Subject.of(
         model.eval(),
         {part: Arrays(loans.x, loans.failed, CLASSES) for part, loans in load_loans().items()},
         name="credit-logit",
+        kind=Row(tuple(_column(name) for name in COLUMNS)),
         classes=CLASSES,
         bounds=([low for low, _ in COLUMNS.values()], [high for _, high in COLUMNS.values()]),
         about="One logit on a table with two categories, trained on 4,000 loans made by code; right on 0.8250 of the "

@@ -8,6 +8,7 @@ from torch.nn.functional import softplus
 
 from assay.data.diabetes import COLUMNS, load_diabetes
 from assay.data.digits import weights
+from assay.inputs import Column, Row
 from assay.subject import Recipe, Subject
 from assay.tasks import Regression
 
@@ -48,6 +49,7 @@ def build() -> Subject:
         {part: tuple(rows) for part, rows in load_diabetes().items()},
         task(),
         name="diabetes-mlp",
+        kind=Row(tuple(Column(name, "number", 0.0, 1.0, 0.5) for name in COLUMNS)),
         about="A dense network with 32 ReLUs that says a mean and a spread, trained on 300 patients; closeness "
         "0.3915 on the 142 test patients, where 60 points of progression off is worth nothing. A column's values are "
         "shares of its range.",

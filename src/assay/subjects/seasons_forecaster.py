@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 from assay.data.digits import weights
 from assay.data.seasons import CHANNELS, HIGH, HORIZON, LOW, PAST, load_series
+from assay.inputs import Channel, Series
 from assay.subject import Recipe, Subject
 from assay.tasks import Forecast
 
@@ -51,6 +52,7 @@ def build() -> Subject:
         task(),
         name="seasons-forecaster",
         bounds=(LOW, HIGH),
+        kind=Series(PAST, tuple(Channel(name, LOW, HIGH) for name in CHANNELS)),
         about="Three quantiles of the next 12 steps of two channels out of 36, trained on 4,000 series made by code; "
         "closeness 0.4841 on the 500 test series, where a naive step's error is worth nothing.",
     )

@@ -1,9 +1,9 @@
-"""What happens to a picture without anyone attacking it."""
+"""What happens to an input without anyone attacking it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.corruptions import CORRUPTIONS, corrupt
 from assay.errors import AssayError
 from assay.finding import (
     Beside,
@@ -28,7 +27,7 @@ from assay.finding import (
 )
 from assay.methods.attack.aim import truth_of
 from assay.methods.attack.chance import answers, chance
-from assay.probe import Need, Probe
+from assay.probe import Probe
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -40,25 +39,38 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class EverydayChange(Probe):
-    """Does it stay right when pictures get noisy, blurred, foggy, shifted or badly compressed?
+    """Does it stay right when inputs go bad as they do every day: noisy, blurred, mistyped, with gaps, adrift?
+
+    What happens to an input is what its kind says (`assay.inputs`): pictures get noisy, foggy, shifted or badly
+    compressed, cells of a row are swapped, missing or mistyped, sensors drift and drop out.
 
     A random model gives one fresh answer to each picture, the mean of which has no bias; what is shown as broken is
     wrong in most answers. Nobody here chooses the change or asks until an answer is wrong, so there is no number for an
     attacker who may try again: that is worst-case-accuracy's.
     """
 
-    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    corruptions: tuple[str, ...] = ()
+    """By name; all that the kind of input has, unless given."""
 
     source: ClassVar[str] = "Hendrycks & Dietterich, ICLR 2019, arXiv:1903.12261"
-    needs: ClassVar[tuple[Need, ...]] = ("images",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)
 
-    def __post_init__(self) -> None:
-        strange = [name for name in self.corruptions if name not in CORRUPTIONS]
-        if strange or not self.corruptions:
-            raise AssayError(f"corruptions={','.join(strange)!r} are not known; choose from {', '.join(CORRUPTIONS)}.")
+    def why_not(self, subject: Subject) -> str | None:
+        known = subject.everyday()
+        if not known:
+            return (
+                "nobody says what happens to such inputs every day: it knows images, and rows, series, clouds and "
+                f"observations where the subject names its kind, and an input here has shape {subject.inputs.shape}"
+            )
+        return super().why_not(subject)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
+        known = subject.everyday()
+        strange = [name for name in self.corruptions if name not in known]
+        if strange:
+            raise AssayError(f"corruptions={','.join(strange)!r} are not known; choose from {', '.join(known)}.")
+        if not self.corruptions:
+            return replace(self, corruptions=tuple(known)).ask(subject, run)
         index = run.pick(subject.data["test"], run.budget.dear)
         rows = run.map(
             lambda shard: self._break(subject, shard),
@@ -168,8 +180,7 @@ class EverydayChange(Probe):
 
     def _break(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
         """Every corruption at every severity; keep the mildest change that turned a right answer into a wrong one."""
-        low, high = subject.inputs.low, subject.inputs.high
-        images = shard.x.flatten(0, -4)  # of a pair each by itself
+        known = subject.everyday()
         clean = subject.task.right(subject.predict(shard.x), shard.y)
         kept = torch.zeros(
             len(shard.x), len(self.corruptions), len(SEVERITIES), dtype=torch.bool, device=shard.x.device
@@ -178,7 +189,7 @@ class EverydayChange(Probe):
         classes, changed, said = "classes" in subject.task.gives, shard.x.clone(), shard.y.clone()
         for s, severity in enumerate(SEVERITIES):
             for c, name in enumerate(self.corruptions):
-                spoilt = corrupt(images, name, severity, rng=shard.rng, low=low, high=high).view_as(shard.x)
+                spoilt = known[name](shard.x, severity, shard.rng)
                 answer = subject.predict(spoilt)
                 kept[:, c, s] = subject.task.right(answer, shard.y)
                 first = clean & ~kept[:, c, s] & (how < 0)
@@ -230,7 +241,9 @@ def _against_severity(by_severity: NDArray[np.float64], clean: NDArray[np.bool_]
 
 
 def _pictures(subject: Subject, w: Witnesses, how: list[tuple[str, int]], shown: int) -> tuple[Gallery, ...]:
-    """One exhibit per corruption that broke something, mildest first."""
+    """One exhibit per corruption that broke something, mildest first; of pictures alone."""
+    if not subject.inputs.is_picture:
+        return ()
     firsts: dict[str, int] = {}
     for i in sorted(range(len(w)), key=lambda i: how[i][1]):
         firsts.setdefault(how[i][0], i)
