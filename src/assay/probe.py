@@ -90,6 +90,8 @@ class Probe(ABC):
         lacks = subject.task.lacks(self.needs)
         if lacks is not None:
             return lacks
+        if self.in_shares and subject.tokens:
+            return "it changes values by a little, and an input here is a row of words by number: none lies between two"
         if "gradients" in self.needs and not subject.differentiable:
             return "it needs gradients, and this model gives answers only"
         if "images" in self.needs and not subject.inputs.is_picture:

@@ -221,6 +221,8 @@ class Subject:
     """How it is read where that is not plain, in sentences; an audit shows them."""
     kind: Bounded | None = None
     """What an input is, where it is no image and somebody says so: a row with its columns, a series, an observation."""
+    tokens: bool = False
+    """Whether an input is a row of numbers of words, between which nothing lies."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:

@@ -71,6 +71,7 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     return dataclasses.replace(
         subject,
         kind=_row(given, subject.inputs),
+        tokens=opened.encode is not None,
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
