@@ -181,6 +181,14 @@ def test_a_forecast_scores_against_the_naive_step():
     assert seasonal.scale[0] < 0.01
 
 
+def test_a_forecast_by_hand():
+    task = Forecast(("a", "b"), 2, (2.0, 4.0))
+    out, target = torch.zeros(1, 2, 2), torch.tensor([[[1.0, 8.0], [-2.0, 4.0]]])  # off by 0.75 and 1.5 naive steps
+    assert task.score(out, target).tolist() == [0.125]
+    assert task.margin(out, target).tolist() == [-0.5]
+    assert task.loss(out, target).tolist() == [(0.25 + 1 + 4 + 1) / 4]
+
+
 # --- places ---
 
 
