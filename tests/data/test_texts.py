@@ -99,6 +99,12 @@ def test_a_folder_of_folders(tmp_path):
     (tmp_path / "t" / "bad" / "x.txt").symlink_to("../../secret.txt")
     with pytest.raises(AssayError, match="is a link that leads out"):
         Texts(tmp_path / "t")
+    (tmp_path / "t" / "bad" / "x.txt").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x.txt").write_text("secret")
+    (tmp_path / "t" / "worse").symlink_to("../elsewhere")
+    with pytest.raises(AssayError, match="worse' is a link that leads out"):
+        Texts(tmp_path / "t")
     (tmp_path / "u" / "one").mkdir(parents=True)
     with pytest.raises(AssayError, match="has 1 sub-folders"):
         Texts(tmp_path / "u")
