@@ -241,6 +241,20 @@ def test_a_split_for_calibration_is_fitted_on_and_all_of_test_is_asked():
     assert "6 held-out inputs of 'test' are too few to promise 90 %; hold out at least 9" in few.why
 
 
+def test_nothing_is_fitted_on_what_is_asked_about():
+    of = subject(Stated("numbers"), Regression(("y",), (0.1,)), n=200)
+    before = found(HowWideMustItBe(), of)
+    assert before.samples is not None
+    asked = before.samples.columns["index"]
+    x, y = (part.numpy() for part in of.data["test"].take(np.arange(200)))
+    y[asked] += 100
+    after = found(HowWideMustItBe(), Subject.of(Stated("numbers"), (x, y), of.task))
+    assert after.samples is not None
+    assert after.samples.columns["index"].tolist() == asked.tolist()
+    assert value(after, "width") == pytest.approx(value(before, "width"), rel=1e-5)
+    assert value(after, "coverage kept") == 0
+
+
 def test_one_input_no_spread_and_no_numbers():
     x, y = np.array([[0.5, 0.1]], np.float32), np.array([0.5], np.float32)
     spread = Regression(("y",), (0.1,), spread=True)

@@ -159,6 +159,8 @@ class DoesItKnowHowFarOff(Probe):
         ]
         hit = float(inside[level].double().mean())
         leaning = "too narrow" if hit < level else "wider than they need be"
+        if d > 1:
+            leaning = f"off by {100 * (error.value or 0):.1f} points of each number, on average"
         return Finding(
             says=f"Its {100 * level:g} % intervals hold {100 * hit:.1f} % of the targets"
             + (f", {leaning}" if error.low else ", which chance alone may show of honest ones")
