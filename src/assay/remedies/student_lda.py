@@ -38,7 +38,7 @@ class StudentLda(Remedy):
 
     def why_not(self, subject: Subject) -> str | None:
         head = subject.layers.get("head")
-        last = subject.model.get_submodule(head) if head else None
+        last = dict(subject.model.named_modules()).get(head) if head else None
         if not isinstance(last, nn.Linear) or last.out_features != len(subject.task.classes):
             return "it replaces a last linear layer with an output for each class, and the model has none"
         return super().why_not(subject)

@@ -221,21 +221,21 @@ def _by_score(subject: Subject, run: Run) -> Finding:
                 edges=tuple(np.linspace(0, 1, 21).tolist()),
                 counts=((f"{task.noun}s", tuple(np.histogram(score, 20, (0, 1))[0].astype(float).tolist())),),
             ),
-            *_worst(subject, index[worst[: run.budget.shown]]),
+            *_worst(subject, index[worst[: run.budget.shown]], run.device),
         ),
         alarms=(*_few(len(index)), *_leaks(subject, run, index)),
-        witnesses=_not_good_enough(subject, index[~right]),
+        witnesses=_not_good_enough(subject, index[~right], run.device),
     )
 
 
-def _worst(subject: Subject, shown: NDArray[np.int64]) -> tuple[Gallery, ...]:
+def _worst(subject: Subject, shown: NDArray[np.int64], device: str) -> tuple[Gallery, ...]:
     """The inputs with the worst answers, where they are pictures."""
     if not subject.inputs.is_picture or not len(shown):
         return ()
     x, target = subject.data["test"].take(shown)
     low, high, task = subject.inputs.low, subject.inputs.high, subject.task
     exhibits = []
-    for i, out in enumerate(subject.predict(x)):
+    for i, out in enumerate(subject.predict(x.to(device)).cpu()):
         exhibit = Exhibit.of(
             int(shown[i]), f"{task.told(target[i])}, said {task.words(out)}", x[i].numpy(), low=low, high=high
         )
@@ -247,7 +247,7 @@ def _worst(subject: Subject, shown: NDArray[np.int64]) -> tuple[Gallery, ...]:
     return (Gallery(name="mistakes", title="Its worst answers", exhibits=tuple(exhibits)),)
 
 
-def _not_good_enough(subject: Subject, index: NDArray[np.int64]) -> Witnesses | None:
+def _not_good_enough(subject: Subject, index: NDArray[np.int64], device: str) -> Witnesses | None:
     """The inputs whose answers are not good enough, as they are."""
     if not len(index):
         return None
@@ -260,7 +260,7 @@ def _not_good_enough(subject: Subject, index: NDArray[np.int64]) -> Witnesses | 
         clean=x.numpy(),
         changed=x.numpy(),
         label=target.numpy(),
-        said=subject.predict(x).float().numpy(),
+        said=subject.said(x.numpy(), device),
         norm=("none",) * len(some),
         radius=np.zeros(len(some)),
         how=("as it is",) * len(some),
