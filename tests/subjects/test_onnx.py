@@ -168,16 +168,20 @@ def test_whole_numbers_are_taken_as_such(tmp_path):
     np.savez(tmp_path / "ids.npz", x=ids.astype(np.float32), y=np.arange(6) % 3)
     subject = open_subject(Source(str(path), str(tmp_path / "ids.npz")))
     assert_close(subject.predict(torch.from_numpy(ids).float()), torch.from_numpy(TABLE[ids].mean(1)))
-    assert_close(subject.predict(torch.from_numpy(ids) + 0.3), torch.from_numpy(TABLE[ids].mean(1)))
+    for off in (0.3, -0.3):
+        assert_close(subject.predict(torch.from_numpy(ids) + off), torch.from_numpy(TABLE[ids].mean(1)))
     assert not subject.differentiable
     assert "takes whole numbers (int32): values are rounded" in subject.notes[0]
 
 
+WEIGHTS = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
+
+
 def channels_last(path: Path) -> Path:
-    """Sums over height and width, each channel by itself: n h w c -> n c."""
-    nodes = [node("ReduceSum", ["image", "axes"], ["out"], keepdims=0)]
+    """A linear layer on images of n h w c, which tells every place from every other."""
+    nodes = [node("Flatten", ["image"], ["flat"]), node("MatMul", ["flat", "weights"], ["out"])]
     inputs, outputs = [value("image", "FLOAT", "n", 4, 5, 3)], [value("out", "FLOAT", "n", 3)]
-    return made(path, nodes, inputs, outputs, axes=np.array([1, 2]))
+    return made(path, nodes, inputs, outputs, weights=WEIGHTS)
 
 
 def test_channels_last_are_put_there(tmp_path):
@@ -185,7 +189,9 @@ def test_channels_last_are_put_there(tmp_path):
     x = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)
     np.savez(tmp_path / "first.npz", x=x, y=np.arange(6) % 3)
     subject = open_subject(Source(str(path), str(tmp_path / "first.npz"), layout="nhwc"))
-    assert_close(subject.predict(torch.from_numpy(x)), torch.from_numpy(x.sum((2, 3))))
+    assert_close(
+        subject.predict(torch.from_numpy(x)), torch.from_numpy(x.transpose(0, 2, 3, 1).reshape(6, 60) @ WEIGHTS)
+    )
     assert subject.inputs.shape == (3, 4, 5)
     with pytest.raises(AssayError, match="takes inputs of shape 4 x 5 x 3, .* 3 x 4 x 5; give --layout nhwc if"):
         open_subject(Source(str(path), str(tmp_path / "first.npz")))
