@@ -210,6 +210,19 @@ def test_conformal_intervals_keep_what_they_promise_however_wrong_the_spread():
     assert value(cqr) < value(cqr, "relative width, absolute residuals")
 
 
+def test_a_width_that_is_the_same_for_all_is_still_not_known_exactly():
+    m = found(HowWideMustItBe(), subject(Stated("numbers"), Regression(("y",), (0.1,)))).measure("width")
+    assert m.low is not None
+    assert m.high is not None
+    assert m.value is not None
+    assert m.low < 0.98 * m.value
+    assert m.high > 1.02 * m.value
+    few = found(HowWideMustItBe(), subject(Stated("numbers"), Regression(("y",), (0.1,)), n=40))
+    assert few.measure().high is None
+    assert judge(HowWideMustItBe.standards[0], few).verdict == "cannot tell"
+    assert "nothing tells how wide" in few.alarms[0].says
+
+
 def test_one_that_is_worth_nothing_needs_more_than_knowing_nothing():
     (standard,) = HowWideMustItBe.standards
     finding = found(HowWideMustItBe(), subject(Backwards(), Regression(("y",), (0.1,))))
@@ -268,7 +281,7 @@ def test_one_input_no_spread_and_no_numbers():
     assert "a spread of 0 for 1500 of 1500" in still.alarms[0].says
     endless = found(HowWideMustItBe(), subject(Stated(sure=float("inf"))))
     assert endless.measure().value is None
-    assert "are endless" in endless.alarms[0].says
+    assert "are endless" in endless.alarms[-1].says
     assert value(endless, "coverage kept") == 1
     assert value(endless, "coverage kept, absolute residuals") == pytest.approx(0.9, abs=0.04)
     sick = subject(Stated())

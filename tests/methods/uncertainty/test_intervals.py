@@ -20,6 +20,7 @@ from assay.methods.uncertainty.intervals import (
     kept_by_luck,
     knows_nothing,
     widen,
+    widening_limits,
     width,
 )
 
@@ -73,6 +74,17 @@ def test_the_widening_is_the_rank_that_the_promise_asks_for():
     assert_close((low[0], high[0]), (column(-18.0)[0], column(18.0)[0]))
     with pytest.raises(AssayError, match="8 held-out inputs are too few"):
         fit_widening((zero[:8], zero[:8]), y[:8], alpha=0.1)
+
+
+def test_the_limits_of_a_width_hold_the_true_one():
+    rng, inside, zero = np.random.default_rng(5), [], torch.zeros(100, 1, dtype=torch.float64)
+    for _ in range(400):
+        low, high = widening_limits((zero, zero), torch.from_numpy(rng.normal(size=(100, 1))), alpha=0.1)
+        inside.append(bool((low <= 1.6449) & (high >= 1.6449)))
+    assert 0.93 <= np.mean(inside) <= 0.995
+    low, high = widening_limits((zero[:20], zero[:20]), torch.from_numpy(rng.normal(size=(20, 1))), alpha=0.1)
+    assert low.isfinite().all()
+    assert high.isinf().all()
 
 
 def test_each_number_has_a_width_of_its_own():

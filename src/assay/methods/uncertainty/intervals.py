@@ -23,7 +23,8 @@ Of d numbers each has its own q and its own promise; nothing is promised of all 
 
 Source: Winkler, JASA 1972 (interval score); Gneiting & Raftery, JASA 2007, sec. 6.2; Lei et al., JASA 2018,
     arXiv:1604.04173, sec. 2.2 (split) and 5.2 (normalised); Romano, Patterson & Candes, NeurIPS 2019, arXiv:1905.03222
-    (CQR); Vovk, ACML 2012, arXiv:1209.2673 (what is kept, given the held-out inputs).
+    (CQR); Vovk, ACML 2012, arXiv:1209.2673 (what is kept, given the held-out inputs); Thompson, Ann. Math. Stat. 1936
+    (limits of a quantile by ranks).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import math
 import numpy as np
 import torch
 from scipy.special import gammaln
-from scipy.stats import betabinom
+from scipy.stats import betabinom, binom
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
@@ -87,6 +88,24 @@ def by_chance(n: int, level: float) -> float:
 
 def fit_widening(between: Between, y: Tensor, *, alpha: float, unit: Tensor | None = None) -> Tensor:  # n d -> d
     """q of each number, on held-out inputs; infinite where the k-th score is that of a miss with no unit."""
+    beyond = _beyond(between, y, unit)
+    return torch.tensor([conformal_quantile(column, alpha) for column in beyond.T], dtype=torch.float64).to(y.device)
+
+
+def widening_limits(between: Between, y: Tensor, *, alpha: float, unit: Tensor | None = None) -> Between:  # n d -> d, d
+    """What q might be with endless held-out inputs, at 95 %: two scores whose ranks are binomial quantiles.
+
+    The higher one is infinite where n is too small for any score to be it.
+    """
+    ranked = _beyond(between, y, unit).sort(0).values
+    n = len(ranked)
+    first, last = (int(binom.ppf(tail, n, 1 - alpha)) for tail in (0.025, 0.975))
+    endless = torch.full_like(ranked[0], torch.inf)
+    return ranked[max(first, 1) - 1], ranked[last] if last < n else endless
+
+
+def _beyond(between: Between, y: Tensor, unit: Tensor | None) -> Tensor:  # n d -> n d
+    """The scores: how far beyond the interval each target is, in units, and negative inside."""
     if y.ndim != 2 or any(part.shape != y.shape for part in between):
         shapes = [tuple(part.shape) for part in between]
         raise ShapeError(f"Intervals of shape {shapes} for targets of shape {tuple(y.shape)}; give (n, d) of each.")
@@ -97,7 +116,7 @@ def fit_widening(between: Between, y: Tensor, *, alpha: float, unit: Tensor | No
     sick = torch.nonzero(beyond.isnan())
     if len(sick):
         raise AssayError(f"The interval or target of held-out input {int(sick[0, 0])} is not a number; mend the model.")
-    return torch.tensor([conformal_quantile(column, alpha) for column in beyond.T], dtype=torch.float64).to(y.device)
+    return beyond
 
 
 def widen(between: Between, q: Tensor, unit: Tensor | None = None) -> Between:  # n d, d -> n d, n d

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +15,15 @@ from assay.data.held_out import HeldOut, Part, held_out
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Finding, Histogram, Measure, Table, View, wilson
 from assay.methods.uncertainty.conformal import inputs_needed
-from assay.methods.uncertainty.intervals import covered, fit_widening, kept_by_luck, knows_nothing, widen, width
+from assay.methods.uncertainty.intervals import (
+    covered,
+    fit_widening,
+    kept_by_luck,
+    knows_nothing,
+    widen,
+    widening_limits,
+    width,
+)
 from assay.probe import Need, Probe
 from assay.standard import Standard
 from assay.tasks import Forecast, Regression
@@ -42,6 +51,8 @@ class Kept(NamedTuple):
     name: str
     held: Tensor  # n d of bool
     wide: Tensor  # n d
+    low: Tensor  # n d: as wide as they may be with endless held-out inputs, at the least
+    high: Tensor  # n d: and at the most
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,9 @@ class HowWideMustItBe(Probe):
         for old, new in zip(before, now, strict=True):
             q = fit_widening(old.between, known, alpha=self.alpha, unit=old.unit)
             between = widen(new.between, q, new.unit)
-            rules.append(Kept(new.name, covered(between, y), width(between)))
+            ends = widening_limits(old.between, known, alpha=self.alpha, unit=old.unit)
+            low, high = (width(widen(new.between, end, new.unit)) for end in ends)
+            rules.append(Kept(new.name, covered(between, y), width(between), low, high))
         own, one = rules[0], len(task.names) == 1
         nothing = width(knows_nothing(y, 1 - self.alpha))  # d
         scale = y.new_ones(1) if one else y.new_tensor(task.tolerance)
@@ -107,13 +120,13 @@ class HowWideMustItBe(Probe):
                 beside=(Beside("promised", 1 - self.alpha),),
             )
             share_of = _size(
-                f"relative width{of}", None if flat else rule.wide / nothing, columns, run.seed,
+                f"relative width{of}", rule, None if flat else nothing, columns, run.seed,
                 "%", f"{about}; of the targets' own central interval", Beside("knows nothing", 1.0),
             )  # fmt: skip
             measures += [share_of, kept]
         measures.append(
             _size(
-                "width", own.wide / scale, columns, run.seed, (*task.units, "")[0] if one else "",
+                "width", own, scale, columns, run.seed, (*task.units, "")[0] if one else "",
                 f"by {own.name}{'' if one else '; each number in units of its tolerance'}",
                 Beside("knows nothing", float((nothing / scale).mean())),
             )
@@ -128,7 +141,7 @@ class HowWideMustItBe(Probe):
             measures=tuple(measures),
             samples=Table("test", columns),
             views=self._figures(rules, scale, one),
-            alarms=_alarms(len(fit), len(ask), flat, [r.name for r in rules if not r.wide.isfinite().all()]),
+            alarms=_alarms(len(fit), len(ask), flat, rules),
         )
 
     def _rules(self, task: Regression, out: NDArray[Any], targets: NDArray[Any]) -> tuple[list[Rule], Tensor]:
@@ -209,19 +222,43 @@ def _cut(subject: Subject) -> HeldOut:
 
 
 def _size(
-    name: str, wide: Tensor | None, columns: dict[str, NDArray[Any]], seed: int, unit: str, about: str, beside: Beside
-) -> Measure:  # n d
-    """The mean width, and its column; not measured where it is endless or has nothing to be a share of."""
-    if wide is None or not bool(wide.isfinite().all()):
+    name: str,
+    rule: Kept,
+    by: Tensor | None,
+    columns: dict[str, NDArray[Any]],
+    seed: int,
+    unit: str,
+    about: str,
+    beside: Beside,
+) -> Measure:  # by: d or 1
+    """The mean width, and its column; not measured where it is endless or has nothing to be a share of.
+
+    Its interval holds what the inputs asked about vary by, and what the draw of the held-out ones does: the same width
+    for all is not known exactly because of that.
+    """
+    if by is None or not bool(rule.wide.isfinite().all()):
         return Measure(name=name, value=None, better="lower", unit=unit, about=about)
-    columns[name] = wide.mean(1).numpy()
-    return Measure.mean(
+    columns[name] = (rule.wide / by).mean(1).numpy()
+    mean = Measure.mean(
         name, columns[name], better="lower", seed=seed, unit=unit, column=name, about=about, beside=(beside,)
     )
+    assert mean.value is not None  # these two say what Measure.mean always gives
+    assert mean.low is not None
+    least, most = (float((end / by).mean()) for end in (rule.low, rule.high))
+    high = None if not np.isfinite(most) else max(most, mean.high or 0.0, mean.value)
+    return dataclasses.replace(mean, low=min(least, mean.low, mean.value), high=high)
 
 
-def _alarms(fitted: int, asked: int, flat: list[str], endless: list[str]) -> tuple[Alarm, ...]:
+def _alarms(fitted: int, asked: int, flat: list[str], rules: list[Kept]) -> tuple[Alarm, ...]:
     alarms = []
+    if not rules[0].high.isfinite().all():
+        alarms.append(
+            Alarm(
+                f"With {fitted} held-out inputs nothing tells how wide the intervals may have to be at the most; hold "
+                "out more.",
+                ("relative width", "width"),
+            )
+        )
     for count, what in ((fitted, "to fit widths on"), (asked, "to ask about")):
         if count < FEW:
             alarms.append(
@@ -233,7 +270,7 @@ def _alarms(fitted: int, asked: int, flat: list[str], endless: list[str]) -> tup
         )
     alarms += [
         Alarm(f"Intervals by {name} are endless: it states a spread of 0 where it is wrong, and too often.")
-        for name in endless
+        for name in (rule.name for rule in rules if not rule.wide.isfinite().all())
     ]
     return tuple(alarms)
 
