@@ -319,7 +319,7 @@ LATER = {
     ),
     "a model that returns NaN": (
         "def later(inner, x):\n    return inner(x) * (float('nan') if asked and len(x) > 4 else 1)",
-        "The model returned NaN or infinity for input 0; check its weights",
+        "The model returned NaN or infinity for input 0 of 'test'; check its weights",
     ),
     "a model that returns the wrong shape": (
         "def later(inner, x):\n    return inner(x)[:-1] if asked and len(x) > 4 else inner(x)",

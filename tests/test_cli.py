@@ -92,6 +92,7 @@ COMMANDS = (
     ["explain"],
     ["rank"],
     ["claims"],
+    ["check"],
     ["claims", "test"],
     ["claims", "page"],
 )

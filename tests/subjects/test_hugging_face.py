@@ -112,7 +112,7 @@ def test_tags_have_a_class_for_each_place(tmp_path):
     assert model.answers == "tags"
     assert model.model(model.encode(TEXTS)).shape == (3, 4, 2)
     np.savez(tmp_path / "ids.npz", x=model.encode(TEXTS).numpy(), y=np.zeros(3, int))
-    with pytest.raises(AssayError, match="names answers with tags, and what is asked here"):
+    with pytest.raises(AssayError, match="give a class index for each place"):
         open_subject(Source(str(tmp_path / "names"), str(tmp_path / "ids.npz")))
 
 

@@ -110,7 +110,7 @@ def test_an_audit_asks_or_says_why_not(name: str, tmp_path: Path) -> None:
         open_subject(Source(name)), probes=["accuracy", "confidence", "everyday-change"], out=tmp_path, budget="quick"
     )
     assert [row.answer.status for row in done.rows] == ["asked", "asked", "does not apply"]
-    assert "it is for images" in done.row("everyday-change").answer.why
+    assert "it knows images" in done.row("everyday-change").answer.why
 
 
 def test_a_text_that_is_too_long_is_refused_in_one_line() -> None:

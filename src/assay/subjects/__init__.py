@@ -74,15 +74,10 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        tabular = (("--target", self.target), ("--text", self.text), ("--train", self.train), ("--task", self.task))
-        for option, text in (
-            *tabular,
-            ("--output", self.output),
-            ("--layout", self.layout),
-            ("--builder", self.builder),
-        ):
+        for name in ("target", "text", "train", "task", "output", "layout", "builder"):
+            text = getattr(self, name)
             if text is not None:
-                words += [f"--{option}", text]
+                words += [f"--{name}", text]
         for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
