@@ -26,6 +26,7 @@ from assay.data.shares import Shares
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.inputs import Bounded, Change, Image, Pair
+from assay.inputs.kind import Told
 from assay.nn.read_as import OneScore, Rescaled
 from assay.tasks import Classification, Comparison, Labels, Ranking, Regression, Similarity, Task
 
@@ -101,7 +102,7 @@ Bound = float | Sequence[float]
 
 
 @dataclass(frozen=True)
-class InputSpace:
+class InputSpace(Told):
     """The shape of one input and the bounds of its values, in natural units.
 
     A radius is a share of the range: where the bounds are not 0 and 1, questions about changes are put in shares of it
@@ -149,25 +150,6 @@ class InputSpace:
             return low, high - low
         low, high = torch.tensor(self.ranges, dtype=torch.float64).T
         return low.reshape(self.shape), (high - low).reshape(self.shape)
-
-    def size(self, radius: float, digits: int = 3) -> str:
-        """A radius in words: as it is where values run from 0 to 1, else as a share and in natural units."""
-        told = f"{radius:.{digits}g}"
-        if self.natural is None:
-            return told
-        span = self.natural.edges()[1]
-        small, large = (radius * float(s) for s in (span.min(), span.max()))
-        if self.natural.ranges is None:
-            return f"{told} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
-        return f"{told} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
-
-    def aside(self, radius: float | None) -> str:
-        """What to add where a radius stands as a bare number: what it is in natural units, nothing from 0 to 1."""
-        return "" if self.natural is None or radius is None else f"; this is {self.size(radius)}"
-
-    def axis(self, label: str) -> str:
-        """The label of an axis of radii."""
-        return label if self.natural is None else f"{label}, share of the range"
 
     @property
     def is_image(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.data.arrays import Arrays
+from assay.data.arrays import Arrays, Targets
 from assay.data.held_out import Part, held_out
 from assay.errors import AssayError
 
@@ -34,6 +34,15 @@ def test_halves_are_drawn_at_random() -> None:
     part = held_out({"test": labelled([0] * 1000)})
     assert abs(float(part.fit.mean()) - 499.5) < 30
     assert abs(int((np.diff(part.fit) == 1).sum()) - 250) < 60  # neighbours are in the same half half of the time
+
+
+@pytest.mark.parametrize("shape", [(400,), (400, 2)])
+def test_numbers_are_halved_without_regard_to_their_size(shape: tuple[int, ...]) -> None:
+    y = np.random.default_rng(0).normal(size=shape)
+    part = held_out({"test": Targets(np.zeros((400, 1), dtype=np.float32), y)})
+    assert sorted([*part.fit, *part.ask]) == list(range(400))
+    fits = np.isin(np.argsort(y.reshape(400, -1)[:, 0]), part.fit)  # by their size
+    assert 0.35 < (fits[::2] != fits[1::2]).mean() < 0.65  # cut by size, every two neighbours would be apart
 
 
 def test_a_split_of_its_own_comes_first_and_then_all_of_test_is_asked_about() -> None:

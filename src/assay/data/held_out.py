@@ -88,5 +88,6 @@ def held_out(splits: Mapping[str, Labelled]) -> HeldOut:
             f"inputs, or a split 'calibration'."
         )
     order = np.random.default_rng(CUT).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]  # class by class, at random in each
+    if labels.ndim == 1 and labels.dtype.kind in "iub":
+        order = order[np.argsort(labels[order], kind="stable")]  # class by class, at random in each
     return HeldOut("test", np.sort(order[1::2]), np.sort(order[::2]))

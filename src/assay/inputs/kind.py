@@ -75,7 +75,35 @@ class Space(Protocol):
     def edges(self) -> tuple[Tensor, Tensor]: ...
 
 
-class Bounded(Kind[Tensor, Tensor]):
+class Told:
+    """How radii are told of what has a space: as they are where values run from 0 to 1, else in both units."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def natural(self) -> Space | None: ...
+
+    def size(self, radius: float, digits: int = 3) -> str:
+        """A radius in words: as it is where values run from 0 to 1, else as a share and in natural units."""
+        told = f"{radius:.{digits}g}"
+        if self.natural is None:
+            return told
+        span = self.natural.edges()[1]
+        small, large = (radius * float(s) for s in (span.min(), span.max()))
+        if self.natural.ranges is None:
+            return f"{told} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
+        return f"{told} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
+
+    def aside(self, radius: float | None) -> str:
+        """What to add where a radius stands as a bare number: what it is in natural units, nothing from 0 to 1."""
+        return "" if self.natural is None or radius is None else f"; this is {self.size(radius)}"
+
+    def axis(self, label: str) -> str:
+        """The label of an axis of radii."""
+        return label if self.natural is None else f"{label}, share of the range"
+
+
+class Bounded(Told, Kind[Tensor, Tensor]):
     """A kind whose inputs are tensors of one shape with bounds: what is shared by all but texts.
 
     `ranges` is what each feature lies between, in the order of the flattened input, where features have ranges of their
@@ -112,25 +140,6 @@ class Bounded(Kind[Tensor, Tensor]):
         """The lower bound and the width of the range, for each feature where they differ."""
         low, high = self.bounds()
         return low, high - low
-
-    def size(self, radius: float, digits: int = 3) -> str:
-        """A radius in words: as it is where values run from 0 to 1, else as a share and in natural units."""
-        told = f"{radius:.{digits}g}"
-        if self.natural is None:
-            return told
-        span = self.natural.edges()[1]
-        small, large = (radius * float(s) for s in (span.min(), span.max()))
-        if self.natural.ranges is None:
-            return f"{told} of the range ({large:.3g} between {self.natural.low:g} and {self.natural.high:g})"
-        return f"{told} of each feature's range (from {small:.3g} to {large:.3g} in its own units)"
-
-    def aside(self, radius: float | None) -> str:
-        """What to add where a radius stands as a bare number: what it is in natural units, nothing from 0 to 1."""
-        return "" if self.natural is None or radius is None else f"; this is {self.size(radius)}"
-
-    def axis(self, label: str) -> str:
-        """The label of an axis of radii."""
-        return label if self.natural is None else f"{label}, share of the range"
 
     @property
     def reach(self) -> Reach:

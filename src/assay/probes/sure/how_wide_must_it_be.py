@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.data.held_out import HeldOut, Part, held_out
+from assay.data.held_out import Part, held_out
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Finding, Histogram, Measure, Table, View, wilson
 from assay.methods.uncertainty.conformal import inputs_needed
@@ -82,7 +82,7 @@ class HowWideMustItBe(Probe):
     def ask(self, subject: Subject, run: Run) -> Finding:
         if not isinstance(subject.task, Regression | Forecast):
             raise AssayError(f"{subject.task.name()} tells of no numbers; it is asked of Regression and Forecast.")
-        task, part = subject.task.numbers(), _cut(subject)
+        task, part = subject.task.numbers(), held_out(subject.data)
         fit = part.fit[run.pick(Part(subject.data[part.split], part.fit))]
         ask = part.ask[run.pick(Part(subject.data["test"], part.ask))]
         if len(fit) < (needed := inputs_needed(self.alpha)):
@@ -210,15 +210,6 @@ class HowWideMustItBe(Probe):
                 )
             )
         return tuple(views)
-
-
-def _cut(subject: Subject) -> HeldOut:
-    """Rows to fit on and rows to ask about. Numbers are no classes that a half should hold in proportion."""
-    parts = {}
-    for name, data in subject.data.items():
-        parts[name] = Part(data, np.arange(len(data)))
-        parts[name].labels = np.zeros(len(data), dtype=np.int64)
-    return held_out(parts)
 
 
 def _size(
