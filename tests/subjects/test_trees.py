@@ -14,6 +14,7 @@ from assay.errors import AssayError, SubjectError
 from assay.fingerprint import of_model
 from assay.subjects import Source, doors, open_subject
 from assay.subjects.doors import lightgbm_file, xgboost_file
+from assay.tasks import Regression
 
 lightgbm = pytest.importorskip("lightgbm")
 xgboost = pytest.importorskip("xgboost")
@@ -123,11 +124,12 @@ def test_columns_keep_their_names(tmp_path):
     assert_allclose(opened.model(T).softmax(1)[:, 1], booster.predict(named), rtol=0, atol=1e-6)
 
 
-def test_numbers_of_trees_are_refused_where_classes_are_asked_for(tmp_path):
+def test_trees_that_say_numbers_are_a_regression(tmp_path):
     grown("regression", X[:, 0].copy()).save_model(str(tmp_path / "trees.txt"))
     np.savez(tmp_path / "rows.npz", x=X, y=TWO)
-    with pytest.raises(AssayError, match=r"trees.txt answers with numbers, and what is asked here"):
-        open_subject(Source(str(tmp_path / "trees.txt"), str(tmp_path / "rows.npz")))
+    subject = open_subject(Source(str(tmp_path / "trees.txt"), str(tmp_path / "rows.npz")))
+    assert isinstance(subject.task, Regression)
+    assert subject.task.tolerance == (pytest.approx(TWO.std() / 2),)
 
 
 @pytest.mark.parametrize("suffix", ["txt", "json", "ubj"])
