@@ -17,6 +17,7 @@ from assay.data.cart_pole import CartPole
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Curve, Finding, finding_from_json, finding_to_json
+from assay.inputs import Channel, Observation
 from assay.probe import put
 from assay.probes.steady.does_it_last import ATTACKED, EARNED, NOISY, REACHED, WELL, DoesItLast
 from assay.run import BUDGETS, Run
@@ -135,16 +136,30 @@ def test_the_same_seed_asks_the_same_and_another_one_does_not():
 
 
 class ShortPole(CartPole):
-    """Its time is up after 60 steps."""
+    """Its time is up after 80 steps."""
 
-    most = 60.0
+    most = 80.0
 
     def step(self, action: int) -> Any:
         seen, reward, fell, over, info = super().step(action)
-        return seen, reward, fell, over or self.steps >= 60, info
+        return seen, reward, fell, over or self.steps >= 80, info
 
 
-def test_noise_costs_the_pole_and_more_of_it_costs_more():
+def test_noise_costs_what_it_misreads():
+    """At severity 5, with s the deviation: normal noise misreads E|s z| / 4 of the lights that lie evenly over a range
+    of 4, an offset half of those within it, a dead sensor half of those that are dropped, and four levels none."""
+    finding = found(DoesItLast(episodes=150), policy(kind=Observation((Channel("light", 2.0, 6.0),))))
+    line = curve(finding, "noise").lines[0]
+    misread = np.mean([2 * 0.6 * (2 / np.pi) ** 0.5 / 2 / 4, 2 * 0.6 / 4 / 2, 0.5 / 2, 0.0])
+    floor = finding.measure(EARNED).beside[0].value
+    expected = (LENGTH * (1 - misread) - floor) / (LENGTH - floor)
+    assert line.y[5] == pytest.approx(expected, abs=0.05)
+    assert line.y[0] == 1.0
+    assert line.y[1] > line.y[3] > line.y[5]
+    assert finding.measure(NOISY).value == pytest.approx(np.mean(line.y[1:]))
+
+
+def test_the_pole_falls_in_noise_and_at_once_under_attack():
     balances = shelf.load("subjects", "cart-pole").build()
     assert balances.environment is CartPole
     finding = found(DoesItLast(episodes=8), dataclasses.replace(balances, environment=ShortPole))
@@ -152,8 +167,7 @@ def test_noise_costs_the_pole_and_more_of_it_costs_more():
     assert finding.measure().value == 1.0
     assert noise.x == (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert noise.y[0] == 1.0
-    assert np.mean(noise.y[1:3]) > noise.y[5] + 0.1
-    assert finding.measure(NOISY).value == pytest.approx(np.mean(noise.y[1:]))
+    assert noise.y[5] < noise.y[1]
     assert attack.y[1] > attack.y[3] + 0.5
     assert attack.y[3] < 0.1
     assert not finding.alarms

@@ -268,3 +268,6 @@ def _says(plain: Episodes, well: NDArray[np.bool_], floor: float, best: Best, me
     told = [f"{by} leave{'s' if by.startswith('an') else ''} {left[name]}" for name, by in hard if name in left]
     rest = " and ".join(told)
     return f"{said} Of the way from random to best, {rest}." if rest else said
+
+
+SHELVED = DoesItLast
