@@ -205,6 +205,8 @@ class Subject:
     """What an input is, where it is no image and somebody says so: a row with its columns, a series, an observation."""
     tokens: bool = False
     """Whether an input is a row of numbers of words, between which nothing lies."""
+    environment: Callable[[], Any] | None = None
+    """Makes a fresh environment, with gymnasium's interface and in natural units, that its policy acts in."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -232,6 +234,7 @@ class Subject:
         differentiable: bool = True,
         about: str = "",
         kind: Bounded | None = None,
+        environment: Callable[[], Any] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -239,12 +242,18 @@ class Subject:
         A model is a torch.nn.Module, a fitted estimator or pipeline of scikit-learn, LightGBM or XGBoost, a Keras model
         on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
         where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
-        zeros and ones (several labels at once), other numbers (a regression).
+        zeros and ones (several labels at once), other numbers (a regression). `environment` makes a fresh one, with
+        gymnasium's interface, where the model is a policy: questions about whole episodes need it.
         """
+        if environment is not None and not callable(environment):
+            raise AssayError(
+                f"The environment is a {type(environment).__name__}; give what makes a fresh one, such as its class."
+            )
         if not isinstance(model, nn.Module):
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
-            return replace(subject, name=name or subject.name, about=about or subject.about, kind=kind)
+            named = replace(subject, name=name or subject.name, about=about or subject.about)
+            return replace(named, kind=kind, environment=environment)
         given = data if isinstance(data, Mapping) else {"test": data}
         if task is None:
             task = _task_of(model, given)
@@ -253,7 +262,7 @@ class Subject:
                 model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
                 differentiable=differentiable, about=about, **told,
             )  # fmt: skip
-            return replace(chosen, kind=kind)
+            return replace(chosen, kind=kind, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
@@ -276,6 +285,7 @@ class Subject:
             about=about,
             notes=notes,
             kind=kind,
+            environment=environment,
         )
         check(subject)
         return subject
@@ -485,7 +495,10 @@ class Subject:
 
         Where the model holds something that cannot be hashed, each call gives another one: nothing is known of it.
         """
-        strangers = {type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")}
+        strangers: list[Any] = [
+            *{type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")},
+            *([] if self.environment is None else [self.environment]),
+        ]
         digest = hashlib.sha256(fingerprint.of_model(self.model, strangers).lasting.encode())
         digest.update(repr((self.task, self.inputs, self.draws, self.differentiable)).encode())
         if self.kind is not None:

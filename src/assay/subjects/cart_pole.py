@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from assay.data.cart_pole import ACTIONS, BOUNDS, observations, reference
+from assay.data.cart_pole import ACTIONS, BOUNDS, CartPole, observations, reference
 from assay.data.digits import weights
 from assay.inputs import Channel, Observation
 from assay.subject import Recipe, Subject
@@ -58,6 +58,7 @@ def build() -> Subject:
         name="cart-pole",
         kind=Observation(tuple(Channel(name, *ends) for name, ends in zip(OBSERVED, BOUNDS, strict=True))),
         bounds=([low for low, _ in BOUNDS], [high for _, high in BOUNDS]),
+        environment=CartPole,
         about="A policy of 32 tanh units that learnt from a linear controller on 4,000 observations; it acts like it "
         "on 1.0000 of the 1,000 test observations, and balances for 500 of 500 steps where a random one does 22.",
     )
