@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from assay import fingerprint
 from assay.data.arrays import UNIT, Arrays, Targets
 from assay.data.held_out import Part
-from assay.data.items import Items
+from assay.data.loader import Loaded
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
@@ -245,12 +246,12 @@ class Subject:
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
             return replace(subject, name=name or subject.name, about=about or subject.about, kind=kind)
-        given = data if isinstance(data, Mapping) else {"test": data}
+        given = in_splits(data, bounds)
         if task is None:
-            task = _task_of(model, given)
+            task = _task_of(given)
         if task is None:
             chosen = cls.classifier(
-                model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
+                model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
                 differentiable=differentiable, about=about, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind)
@@ -675,7 +676,7 @@ def settled(subject: Subject) -> Subject:
     if subject.draws > 1 or isinstance(subject.task, Comparison):
         return subject
     x = first_inputs(subject.data["test"], subject.model)[:8]
-    first, second = (answer_once(subject.model, x).flatten(1) for _ in range(2))
+    first, second = (answer_once(subject.model, x).reshape(len(x), -1) for _ in range(2))
     spread = first.std(1) if "classes" in subject.task.gives else first.std()
     moved = (first - second).abs().amax(1) > STILL * spread
     return replace(subject, draws=DRAWS) if bool(moved.any()) else subject
@@ -755,13 +756,23 @@ def pixel_bounds(bounds: tuple[Bound, Bound] | None) -> tuple[float, float]:
     return UNIT
 
 
-def _task_of(model: nn.Module, given: Mapping[str, Any]) -> Task | None:
-    """The task that the targets tell of, or None for class indices and for whatever says itself what it holds."""
-    targets = {split: each[1] for split, each in given.items() if isinstance(each, tuple | list) and len(each) == 2}
-    if "test" not in targets:
+def in_splits(data: Any, bounds: tuple[Bound, Bound] | None = None) -> dict[str, Any]:
+    """The data by split, each opened once: `Data`, or a pair (x, targets) as it was given."""
+    given = data if isinstance(data, Mapping) else {"test": data}
+    return {split: each if _is_pair(each) else as_data(each, split, bounds) for split, each in given.items()}
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
+def _task_of(given: Mapping[str, Any]) -> Task | None:
+    """The task that the targets tell of, or None for class indices."""
+    like = given.get("train", given.get("test"))
+    if like is None:
         return None
-    y = {split: np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for split, t in targets.items()}
-    like = y.get("train", y["test"])
+    told = like[1] if _is_pair(like) else like.labels
+    like = np.asarray(told.detach().cpu() if isinstance(told, Tensor) else told)
     if like.dtype.kind == "f":
         return Regression.of(like)
     if like.ndim == 2 and like.shape[1] > 1 and like.dtype.kind in "iub" and np.isin(like, (0, 1)).all():
@@ -771,7 +782,7 @@ def _task_of(model: nn.Module, given: Mapping[str, Any]) -> Task | None:
 
 def as_targets(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
     """Whatever the user brought for a split of a model that is no classifier, as `Data`."""
-    if isinstance(given, tuple | list) and len(given) == 2:
+    if _is_pair(given):
         try:
             return Targets(*given, pixels=pixel_bounds(bounds))
         except AssayError as e:
@@ -787,12 +798,13 @@ def as_data(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -
             return given
         if isinstance(given, str | Path):
             return open_data(given, pixels=pixels)
-        if isinstance(given, tuple | list) and len(given) == 2:
+        if _is_pair(given):
             return Arrays(*given, pixels=pixels)
-        if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-            return Items(given, pixels=pixels)
+        if isinstance(given, DataLoader) or (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
+            return Loaded(given, pixels=pixels)
     except AssayError as e:
         raise SubjectError(f"The split {split!r}: {e}") from e
     raise AssayError(
-        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset, a path, or `Data`."
+        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset or DataLoader, "
+        "a path, or `Data`."
     )
