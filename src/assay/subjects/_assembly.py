@@ -18,7 +18,7 @@ from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
-from assay.errors import AssayError, SubjectError
+from assay.errors import AssayError
 from assay.inputs import Row
 from assay.subject import (
     PAIRS,
@@ -33,6 +33,8 @@ from assay.subject import (
     first_inputs,
     in_splits,
     pixel_bounds,
+    refuse_places,
+    task_of,
 )
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS
@@ -118,11 +120,14 @@ def _task_of(opened: Opened, given: Any) -> Task | None:
         return None if opened.classes is None else Labels(opened.classes)
     if opened.answers == "tags":
         return None if opened.classes is None else Tagging(opened.classes)
-    data = given.get("train", given.get("test"))
-    targets = np.asarray(data[1] if isinstance(data, tuple | list) else getattr(data, "labels", []))
-    if opened.answers == "numbers" or targets.dtype.kind == "f":
-        return Regression.of(targets) if len(targets) else None
-    return None
+    if opened.answers == "numbers":
+        data = given.get("train", given.get("test"))
+        return (
+            None
+            if data is None
+            else Regression.of(np.asarray(data[1] if isinstance(data, tuple | list) else data.labels))
+        )
+    return task_of(given)
 
 
 def adjusted(subject: Subject, source: Source) -> Subject:
@@ -252,12 +257,8 @@ def _one_output(opened: Opened, source: Source, given: Any, task: Task | None) -
     answer_once(opened.model, x[:1], look)
     name = only_output(caught[0], source.output, opened.name) if opened.reads is None else None
     out = caught[0] if name is None else outputs(caught[0])[name]
-    what = {3: "a class for each place of a sequence", 4: "a map over the image"}.get(out.ndim)
-    if what is not None and task is None:
-        raise SubjectError(
-            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, which is no "
-            "choice of one class; name its task, as in Subject.of(model, data, Segmentation(...))."
-        )
+    if task is None:
+        refuse_places(out, opened.name)
     return opened.model if name is None else OneOutput(opened.model, name)
 
 

@@ -60,7 +60,7 @@ class TextModel(nn.Module):
 
 
 class Encoder:
-    """The folder's tokenizer as the model needs it: rows of token ids, cut to its `places` and padded to the longest."""
+    """The folder's tokenizer as the model needs it: rows of token ids, cut to `places` and padded to the longest."""
 
     def __init__(self, tokenizer: Any, places: int) -> None:
         self.tokenizer, self.places = tokenizer, places
