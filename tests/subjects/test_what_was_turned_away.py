@@ -216,7 +216,10 @@ class Told:
 
 
 @pytest.mark.parametrize("padding", [0, 5])
-def test_8_a_hugging_face_folder_reads_the_reviews_of_a_table(tmp_path: Path, padding: int) -> None:
+def test_8_a_hugging_face_folder_reads_the_reviews_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: int
+) -> None:
+    monkeypatch.setattr("assay.data.texts.BATCH", 2)  # so that some batches are shorter than others
     told = Told(tmp_path, padding=padding)
     subject = told.opened()
     x, y = subject.data["test"].take(np.arange(len(REVIEWS)))
