@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from assay import fingerprint
 from assay.data.arrays import UNIT, Arrays, Targets
 from assay.data.held_out import Part
-from assay.data.items import Items
+from assay.data.loader import Loaded
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
@@ -54,6 +55,14 @@ LOOKS = 256  # inputs that a model is shown to find out how it is to be read, an
 AT_ONCE = 128  # witnesses that are answered together
 PAIRS = 2000  # drawn from each split where nobody says how many
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
+SERIAL = ("Tagging", "Forecast", "Detection")
+PLACED: Mapping[tuple[bool, int], tuple[str, tuple[str, ...]]] = {
+    (True, 2): ("classes along a sequence", SERIAL[:1]),
+    (True, 3): ("a class for each pixel", ("Segmentation",)),
+    (False, 3): ("the steps of a series, or boxes", SERIAL[1:]),
+    (False, 4): ("images", ("ImageToImage",)),
+}
+"""What targets are by whether they are whole numbers and how many axes they have, and the tasks that have such."""
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 
 
@@ -254,12 +263,12 @@ class Subject:
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
             return replace(named, kind=kind, environment=environment)
-        given = data if isinstance(data, Mapping) else {"test": data}
+        given = in_splits(data, bounds)
         if task is None:
-            task = _task_of(model, given)
+            task = task_of(given)
         if task is None:
             chosen = cls.classifier(
-                model, data, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
+                model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
                 differentiable=differentiable, about=about, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
@@ -627,6 +636,7 @@ def _as_two(model: nn.Module, x: Tensor, classes: int | None) -> tuple[nn.Module
 
 def _count_classes(model: nn.Module, example: Tensor) -> tuple[str, ...]:
     out = answer_once(model, example)
+    refuse_places(out, "The model")
     if out.ndim != 2:
         raise SubjectError(f"The model returned shape {tuple(out.shape)} for 1 input; it should return (1, k) logits.")
     return tuple(str(i) for i in range(out.shape[1]))
@@ -660,7 +670,12 @@ def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | 
             f"{what[0] if what else 'no message'}; check that it takes a batch of inputs like the data's."
         ) from e
     if not isinstance(out, Tensor):
-        raise SubjectError(f"The model returned {type(out).__name__}, not a tensor; return the logits alone.")
+        parts = out.items() if isinstance(out, Mapping) else enumerate(out) if isinstance(out, tuple | list) else ()
+        held = ", ".join(f"{k} ({' x '.join(map(str, v.shape))})" for k, v in parts if isinstance(v, Tensor))
+        raise SubjectError(
+            f"The model returned {type(out).__name__}, not a tensor; return the logits alone."
+            + (f" It holds {held}: subject.py:build with --output NAME reads one of them." if held else "")
+        )
     return out.cpu()
 
 
@@ -688,7 +703,7 @@ def settled(subject: Subject) -> Subject:
     if subject.draws > 1 or isinstance(subject.task, Comparison):
         return subject
     x = first_inputs(subject.data["test"], subject.model)[:8]
-    first, second = (answer_once(subject.model, x).flatten(1) for _ in range(2))
+    first, second = (answer_once(subject.model, x).reshape(len(x), -1) for _ in range(2))
     spread = first.std(1) if "classes" in subject.task.gives else first.std()
     moved = (first - second).abs().amax(1) > STILL * spread
     return replace(subject, draws=DRAWS) if bool(moved.any()) else subject
@@ -768,23 +783,58 @@ def pixel_bounds(bounds: tuple[Bound, Bound] | None) -> tuple[float, float]:
     return UNIT
 
 
-def _task_of(model: nn.Module, given: Mapping[str, Any]) -> Task | None:
-    """The task that the targets tell of, or None for class indices and for whatever says itself what it holds."""
-    targets = {split: each[1] for split, each in given.items() if isinstance(each, tuple | list) and len(each) == 2}
-    if "test" not in targets:
+def in_splits(data: Any, bounds: tuple[Bound, Bound] | None = None) -> dict[str, Any]:
+    """The data by split, each opened once: `Data`, or a pair (x, targets) as it was given."""
+    given = data if isinstance(data, Mapping) else {"test": data}
+    return {split: each if _is_pair(each) else as_data(each, split, bounds) for split, each in given.items()}
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
+def task_of(given: Mapping[str, Any]) -> Task | None:
+    """The task that the targets tell of, or None for class indices; what more than one task has is refused."""
+    like = given.get("train", given.get("test"))
+    if like is None:
         return None
-    y = {split: np.asarray(t.detach().cpu() if isinstance(t, Tensor) else t) for split, t in targets.items()}
-    like = y.get("train", y["test"])
-    if like.dtype.kind == "f":
-        return Regression.of(like)
-    if like.ndim == 2 and like.shape[1] > 1 and like.dtype.kind in "iub" and np.isin(like, (0, 1)).all():
-        return None if (like.sum(1) == 1).all() else Labels(tuple(str(i) for i in range(like.shape[1])))
+    told = like[1] if _is_pair(like) else like.labels
+    y = np.asarray(told.detach().cpu() if isinstance(told, Tensor) else told)
+    whole = y.dtype.kind in "iub"
+    flags = whole and y.ndim == 2 and bool(np.isin(y, (0, 1)).all())
+    found = PLACED.get((whole, y.ndim))
+    if found is not None and y.dtype.kind in "fiub" and not flags and y.shape[1:] != (1,):
+        raise SubjectError(
+            f"Targets of shape {y.shape} and dtype {y.dtype} are {found[0]}, no class or numbers for each input "
+            f"(Classification, Regression); {_named(found[1])}."
+        )
+    if y.dtype.kind == "f":
+        return Regression.of(y)
+    if flags and y.shape[1] > 1 and not (y.sum(1) == 1).all():
+        return Labels(tuple(str(i) for i in range(y.shape[1])))
     return None
+
+
+def refuse_places(out: Tensor, who: str) -> None:  # 1 *o
+    """Refuse an answer to one input that is no choice of one class, with the tasks whose answer it may be."""
+    found = {
+        3: ("rows: a class for each place of a sequence, the steps of a series, or boxes", SERIAL),
+        4: ("a map over the image", ("Segmentation", "ImageToImage")),
+    }.get(out.ndim)
+    if found is not None:
+        raise SubjectError(
+            f"{who} returned {' x '.join(map(str, out.shape))} for one input: it gives {found[0]}, which is no choice "
+            f"of one class (Classification); {_named(found[1])}."
+        )
+
+
+def _named(tasks: tuple[str, ...]) -> str:
+    return f"name its task, {' or '.join(tasks)}, as in Subject.of(model, data, {tasks[0]}(...))"
 
 
 def as_targets(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
     """Whatever the user brought for a split of a model that is no classifier, as `Data`."""
-    if isinstance(given, tuple | list) and len(given) == 2:
+    if _is_pair(given):
         try:
             return Targets(*given, pixels=pixel_bounds(bounds))
         except AssayError as e:
@@ -800,12 +850,18 @@ def as_data(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -
             return given
         if isinstance(given, str | Path):
             return open_data(given, pixels=pixels)
-        if isinstance(given, tuple | list) and len(given) == 2:
+        if _is_pair(given):
             return Arrays(*given, pixels=pixels)
-        if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-            return Items(given, pixels=pixels)
+        if isinstance(given, DataLoader) or (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
+            return Loaded(given, pixels=pixels)
     except AssayError as e:
         raise SubjectError(f"The split {split!r}: {e}") from e
+    if hasattr(given, "reset") and hasattr(given, "step"):
+        raise AssayError(
+            f"The data of {split!r} is an environment ({type(given).__name__}), whose task is Control; give what it "
+            "observes and what a reference does there: Subject.of(policy, (observations, actions), Control(names))."
+        )
     raise AssayError(
-        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset, a path, or `Data`."
+        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset or DataLoader, "
+        "a path, or `Data`."
     )

@@ -95,7 +95,7 @@ def test_texts_go_through_the_tokenizer(text_folder):
 
 
 def test_ids_make_a_subject(text_folder, tmp_path):
-    ids = opened(text_folder).encode(TEXTS)
+    ids = opened(text_folder).encode(TEXTS).float()
     np.savez(tmp_path / "ids.npz", x=ids.numpy(), y=np.arange(3))
     subject = open_subject(Source(str(text_folder), str(tmp_path / "ids.npz")))
     assert not subject.differentiable
@@ -111,7 +111,7 @@ def test_tags_have_a_class_for_each_place(tmp_path):
     model = opened(tmp_path / "names")
     assert model.answers == "tags"
     assert model.model(model.encode(TEXTS)).shape == (3, 4, 2)
-    np.savez(tmp_path / "ids.npz", x=model.encode(TEXTS).numpy(), y=np.zeros(3, int))
+    np.savez(tmp_path / "ids.npz", x=model.encode(TEXTS).float().numpy(), y=np.zeros(3, int))
     with pytest.raises(AssayError, match="give a class index for each place"):
         open_subject(Source(str(tmp_path / "names"), str(tmp_path / "ids.npz")))
 

@@ -18,7 +18,7 @@ from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
-from assay.errors import AssayError, SubjectError
+from assay.errors import AssayError
 from assay.inputs import Row
 from assay.subject import (
     PAIRS,
@@ -31,13 +31,16 @@ from assay.subject import (
     as_targets,
     check,
     first_inputs,
+    in_splits,
     pixel_bounds,
+    refuse_places,
+    task_of,
 )
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Classification, Labels, Ranking, Regression, Tagging, Task
+from assay.tasks import Comparison, Labels, Ranking, Regression, Tagging, Task
 
 
 def assembled(opened: Opened, source: Source) -> Subject:
@@ -51,6 +54,7 @@ def assembled(opened: Opened, source: Source) -> Subject:
 
 def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
     """A model that came through its door, and data in any form that `Subject.of` takes."""
+    given = in_splits(_encoded(given, opened), source.bounds)
     if task is None:
         given = _in_its_order(given, opened, source)
         task = _task_of(opened, given)
@@ -62,7 +66,7 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
         given,
         task,
         name=opened.name,
-        bounds=source.bounds,
+        bounds=source.bounds if opened.tokens is None else _numbers_of_tokens(opened.tokens, given),
         mean=source.mean,
         std=source.std,
         about=opened.about,
@@ -71,11 +75,33 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     return dataclasses.replace(
         subject,
         kind=_row(given, subject.inputs),
-        tokens=opened.encode is not None,
+        tokens=opened.tokens is not None,
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
     )
+
+
+def _encoded(given: Any, opened: Opened) -> Any:
+    """Pairs (texts, targets) as the tokens that the model reads, all splits padded to one length."""
+    if opened.encode is None:
+        return given
+    splits = given if isinstance(given, Mapping) else {"test": given}
+    texts = {
+        split: list(each[0])
+        for split, each in splits.items()
+        if isinstance(each, tuple | list) and len(each) == 2 and len(each[0]) and isinstance(each[0][0], str)
+    }
+    if not texts:
+        return given
+    tokens = torch.split(opened.encode([text for each in texts.values() for text in each]), [*map(len, texts.values())])
+    return {**splits, **{split: (ids.float(), splits[split][1]) for split, ids in zip(texts, tokens, strict=True)}}
+
+
+def _numbers_of_tokens(count: int, given: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """What the places of a text lie between: each may hold any token."""
+    places = first_inputs(_test(given)).shape[1:].numel()
+    return [0.0] * places, [count - 1.0] * places
 
 
 def _row(given: Any, space: InputSpace) -> Row | None:
@@ -94,11 +120,14 @@ def _task_of(opened: Opened, given: Any) -> Task | None:
         return None if opened.classes is None else Labels(opened.classes)
     if opened.answers == "tags":
         return None if opened.classes is None else Tagging(opened.classes)
-    data = given.get("train", given.get("test")) if isinstance(given, Mapping) else given
-    targets = np.asarray(data[1] if isinstance(data, tuple | list) and len(data) == 2 else getattr(data, "labels", []))
-    if opened.answers == "numbers" or targets.dtype.kind == "f":
-        return Regression.of(targets) if len(targets) else None
-    return None
+    if opened.answers == "numbers":
+        data = given.get("train", given.get("test"))
+        return (
+            None
+            if data is None
+            else Regression.of(np.asarray(data[1] if isinstance(data, tuple | list) else data.labels))
+        )
+    return task_of(given)
 
 
 def adjusted(subject: Subject, source: Source) -> Subject:
@@ -121,15 +150,25 @@ def data_of(source: Source, channels: int | None, opened: Opened | None = None) 
             f"{source.subject} is a model without data; give --data: a folder of images, .npz, .parquet, or a table "
             "with --target COLUMN."
         )
+    reads = None if opened is None else opened.encode
     if source.target is not None and source.text is None and not Path(source.data).is_dir():
+        if reads is not None:
+            raise AssayError(
+                f"{source.subject} reads texts, and {source.data} is a table; name the column that holds them: "
+                "--text COLUMN."
+            )
         return _tables(source, opened)
     size = None if source.size is None else (source.size, source.size)
     pixels = pixel_bounds(source.bounds)
-    reads = None if opened is None else opened.encode
     classes = None if opened is None else opened.classes
     if source.text is not None or (reads is not None and not source.data.endswith(".npz")):
         if reads is None:
-            raise AssayError(f"{source.subject} brings no tokenizer, so that it cannot read texts; give its folder.")
+            raise AssayError(
+                f"{source.subject} brings no tokenizer, so that it cannot read texts; give a Hugging Face folder that "
+                "has one, or the tokens as .npz."
+            )
+        if source.train is not None:
+            raise AssayError(f"--train {source.train} is for columns, which texts have none of; leave it out.")
         asked = cast(Asked | None, source.task)
         return open_data(
             source.data, size, pixels=pixels, target=source.target, text=source.text, tokenizer=reads, task=asked,
@@ -172,7 +211,7 @@ def _other_data(subject: Subject, source: Source, path: str) -> Any:
     """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
     from assay.subjects.doors.ranker_file import open_pairs
 
-    if isinstance(subject.task, Classification):
+    if not isinstance(subject.task, Comparison):
         return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
     shape = subject.inputs.shape[1:]  # of one input
     if isinstance(subject.task, Ranking):
@@ -218,12 +257,8 @@ def _one_output(opened: Opened, source: Source, given: Any, task: Task | None) -
     answer_once(opened.model, x[:1], look)
     name = only_output(caught[0], source.output, opened.name) if opened.reads is None else None
     out = caught[0] if name is None else outputs(caught[0])[name]
-    what = {3: "a class for each place of a sequence", 4: "a map over the image"}.get(out.ndim)
-    if what is not None and task is None:
-        raise SubjectError(
-            f"{opened.name} returned {' x '.join(map(str, out.shape))} for one input: it gives {what}, which is no "
-            "choice of one class; name its task, as in Subject.of(model, data, Segmentation(...))."
-        )
+    if task is None:
+        refuse_places(out, opened.name)
     return opened.model if name is None else OneOutput(opened.model, name)
 
 

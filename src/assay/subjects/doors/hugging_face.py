@@ -5,7 +5,7 @@ alone). What the model is for is told by the architecture in its config:
 
     ...ForImageClassification     pixels from 0 to 1, channels first; what preprocessor_config.json says of size, mean
                                   and spread is done inside the model, so that a radius is one of pixels
-    ...ForSequenceClassification  token ids (n l), as floats; `encode` makes them of strings
+    ...ForSequenceClassification  token ids (n l), which come as floats; `encode` makes them of strings
     ...ForTokenClassification     the same, with a class for each place
 
 Ids are names, not amounts: a gradient with respect to them does not exist, and one with respect to embeddings is no
@@ -57,6 +57,23 @@ class TextModel(nn.Module):
             )
         out: Tensor = self.model(input_ids=ids, attention_mask=(ids != self.pad).long()).logits
         return out.detach()
+
+
+class Encoder:
+    """The folder's tokenizer as the model needs it: rows of token ids, cut to `places` and padded to the longest."""
+
+    def __init__(self, tokenizer: Any, places: int) -> None:
+        self.tokenizer, self.places = tokenizer, places
+        self.pad_token_id = int(tokenizer.pad_token_id)
+
+    def __len__(self) -> int:
+        return len(self.tokenizer)
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:  # -> n l
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise AssayError("Texts are to be a list of strings; give one string for each input.")
+        made = self.tokenizer(list(texts), padding=True, truncation=True, max_length=self.places, return_tensors="pt")
+        return torch.as_tensor(made["input_ids"])
 
 
 class PictureModel(nn.Module):
@@ -111,6 +128,8 @@ def open(path: Path, source: Source) -> Opened:
         )
     model = model.eval()
     classes = tuple(str(model.config.id2label[i]) for i in range(model.config.num_labels))
+    if classes == tuple(f"LABEL_{i}" for i in range(len(classes))):  # nobody named them: data count them from 0
+        classes = tuple(map(str, range(len(classes))))
     if kind == "ForImageClassification":
         return _pictures(path, model, classes, str(told[0]))
     return _texts(path, model, classes, str(told[0]), transformers)
@@ -177,12 +196,6 @@ def _texts(path: Path, model: Any, classes: tuple[str, ...], what: str, transfor
         int(getattr(model.config, "max_position_embeddings", LONGEST)), int(tokenizer.model_max_length), LONGEST
     )
 
-    def encode(texts: Sequence[str]) -> Tensor:  # -> n l
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise AssayError("Texts are to be a list of strings; give one string for each input.")
-        made = tokenizer(list(texts), padding=True, truncation=True, max_length=places, return_tensors="pt")
-        return torch.as_tensor(made["input_ids"]).float()
-
     tags = what.endswith("ForTokenClassification")
     return Opened(
         model=TextModel(model, int(pad), size),
@@ -195,7 +208,8 @@ def _texts(path: Path, model: Any, classes: tuple[str, ...], what: str, transfor
         shape=(None,),
         gradients=False,
         notes=(f"Texts are cut to {places} tokens, and padding (token {pad}) is not looked at.",),
-        encode=encode,
+        encode=Encoder(tokenizer, places),
+        tokens=size,
     )
 
 

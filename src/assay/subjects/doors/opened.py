@@ -43,7 +43,9 @@ class Opened:
     notes: tuple[str, ...] = ()
     """How it is read where that is not plain, in sentences."""
     encode: Callable[[Sequence[str]], Tensor] | None = None
-    """Texts into what the model takes, where it reads text: n strings -> n l token ids, as floats."""
+    """Texts into what the model takes, where it reads text: n strings -> n l token ids."""
+    tokens: int | None = None
+    """How many tokens it knows, where an input is a row of them."""
     data: Any = None
     """What came with the model, where its door brought some."""
     look: Callable[[Opened, Tensor], Opened] | None = None
