@@ -19,11 +19,13 @@ from torch.utils.data import DataLoader
 
 from assay import fingerprint
 from assay.data.arrays import UNIT, Arrays, Targets
+from assay.data.column import WHOLE
 from assay.data.held_out import Part
 from assay.data.loader import Loaded
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
+from assay.data.texts import Texts
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.inputs import Bounded, Change, Image, Pair
@@ -295,6 +297,7 @@ class Subject:
             notes=notes,
             kind=kind,
             environment=environment,
+            tokens=isinstance(splits["test"], Texts),
         )
         check(subject)
         return subject
@@ -348,6 +351,7 @@ class Subject:
             differentiable=differentiable,
             about=about,
             notes=(*notes, *read),
+            tokens=isinstance(test, Texts),
         )
         check(subject)
         return subject
@@ -593,6 +597,9 @@ def _space(
     splits: Mapping[str, Data], shape: tuple[int, ...], bounds: tuple[Bound, Bound] | None
 ) -> tuple[InputSpace, tuple[str, ...]]:
     """The input space, and what to say of it where nobody said what the columns of a table lie between."""
+    if bounds is None and isinstance(splits["test"], Texts):  # whichever words the data have, others are words too
+        size = splits["test"].vocabulary
+        return InputSpace(shape, 0.0, float(WHOLE if size is None else max(size, 2)) - 1), ()
     numbers = bounds is None or all(isinstance(b, int | float) for b in bounds)
     if len(shape) != 1 or not numbers:
         return InputSpace.between(shape, *(bounds or (0.0, 1.0))), ()

@@ -16,6 +16,8 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 from assay.errors import AssayError, SubjectError  # noqa: E402
+from assay.probe import put  # noqa: E402
+from assay.probes.attacked.can_a_few_words_break_it import CanAFewWordsBreakIt  # noqa: E402
 from assay.subjects import Source, doors, open_subject  # noqa: E402
 
 WORDS = ("[PAD]", "[UNK]", "good", "bad", "film", "a")
@@ -207,3 +209,18 @@ def test_a_tokenizer_that_does_not_belong(text_folder, tmp_path):
 def test_a_folder_without_a_config_is_no_model(tmp_path):
     with pytest.raises(AssayError, match="is a folder; give a name"):
         open_subject(Source(str(tmp_path)))
+
+
+def test_a_file_of_texts_opens_beside_its_model_and_its_words_can_be_attacked(text_folder, tmp_path, run):
+    table = "text,label\na good film,pos\nbad,neg\na film a film,none\n"
+    (tmp_path / "films.csv").write_text(table)
+    source = Source(str(text_folder), data=str(tmp_path / "films.csv"), text="text", target="label")
+    subject = open_subject(source)
+    data = subject.data["test"]
+    assert data.take(np.arange(3))[0].tolist() == [[5, 2, 4, 0], [3, 0, 0, 0], [5, 4, 5, 4]]
+    assert (subject.tokens, subject.inputs.low, subject.inputs.high) == (True, 0.0, len(WORDS) - 1.0)
+    answer = put(CanAFewWordsBreakIt(), subject, run)
+    assert answer.status == "asked", answer.why
+    x, fits = data.encode(["a good film", "a a a a a"])
+    assert fits.tolist() == [True, False]
+    assert x[0].tolist() == [5, 2, 4, 0]

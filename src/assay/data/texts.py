@@ -71,11 +71,13 @@ class Texts:
             self.all = _strings(text, column)
         self.notes: list[str] = []
         self.tokens: NDArray[np.int32] | None = None  # n length
+        self.tokenizer = tokenizer
+        self.pad = (getattr(tokenizer, "pad_token_id", None) if pad is None else pad) or 0
+        self.vocabulary = vocabulary
         if tokenizer is not None:
-            known = len(tokenizer) if vocabulary is None and isinstance(tokenizer, Sized) else vocabulary
-            if pad is None:
-                pad = getattr(tokenizer, "pad_token_id", None)
-            self.tokens, told = _padded(_tokenised(self.all, tokenizer, known), length, pad or 0)
+            if vocabulary is None and isinstance(tokenizer, Sized):
+                self.vocabulary = len(tokenizer)
+            self.tokens, told = _padded(_tokenised(self.all, tokenizer, self.vocabulary), length, self.pad)
             self.notes += told
 
     @property
@@ -92,6 +94,20 @@ class Texts:
     def strings(self, indices: NDArray[np.integer]) -> list[str]:
         """These texts, as they were written."""
         return [self.all[i] for i in np.arange(len(self))[indices].tolist()]
+
+    def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:  # k -> k length, k bool
+        """Other texts as `take` gives these, and which of them fit: some tokens, and no more than there are places."""
+        if self.tokenizer is None or self.tokens is None:
+            raise AssayError("These texts have no tokenizer, so that no other can be read; give the model's own.")
+        wide = self.tokens.shape[1]
+        # a tokenizer may have padded all of them to the longest
+        found = _rows(texts, self.tokenizer, self.vocabulary)
+        rows = [row if len(row) <= wide else _bare(row, self.pad) for row in found]
+        x = torch.full((len(rows), wide), float(self.pad))
+        fits = torch.tensor([0 < len(row) <= wide for row in rows], dtype=torch.bool)
+        for k in torch.nonzero(fits)[:, 0].tolist():
+            x[k, : len(rows[k])] = torch.from_numpy(rows[k]).float()
+        return x, fits
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k length, k
         """Token numbers as float32, and the targets."""
@@ -184,6 +200,22 @@ def _refuse_large(column: Any) -> None:  # pyarrow.ChunkedArray
 
 def _tokenised(texts: list[str], tokenizer: Tokenizer, vocabulary: int | None) -> Iterator[NDArray[np.int64]]:
     """The tokens of each text; one that the model does not know, or none, is refused."""
+    for k, row in enumerate(_rows(texts, tokenizer, vocabulary)):
+        if not row.size:
+            raise AssayError(
+                f"Text {k} ({short(texts[k])}) gives no token; take it out, or give the model's own tokenizer."
+            )
+        yield row
+
+
+def _bare(row: NDArray[np.int64], pad: int) -> NDArray[np.int64]:
+    """A row without the padding after its end."""
+    kept = np.flatnonzero(row != pad)
+    return row[: kept[-1] + 1] if len(kept) else row[:0]
+
+
+def _rows(texts: list[str], tokenizer: Tokenizer, vocabulary: int | None) -> Iterator[NDArray[np.int64]]:
+    """The tokens of each text; one that the model does not know is refused."""
     most = WHOLE if vocabulary is None else min(vocabulary, WHOLE)  # single precision holds no more
     for start in range(0, len(texts), BATCH):
         batch = texts[start : start + BATCH]
@@ -201,13 +233,11 @@ def _tokenised(texts: list[str], tokenizer: Tokenizer, vocabulary: int | None) -
         if len(arrays) != len(batch):
             raise AssayError(f"The tokenizer gives {len(arrays)} rows for {len(batch)} texts; it should give one each.")
         for k, row in enumerate(arrays, start):
+            if row.dtype.kind == "f" and np.array_equal(row, np.trunc(row)):  # as a model takes them: whole, as floats
+                row = row.astype(np.int64)
             if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
                 raise AssayError(
                     f"The tokenizer gives {row.dtype} of shape {row.shape} for text {k}; give a row of whole numbers."
-                )
-            if not row.size:
-                raise AssayError(
-                    f"Text {k} ({short(texts[k])}) gives no token; take it out, or give the model's own tokenizer."
                 )
             strange = row[(row < 0) | (row >= most)]
             if strange.size:

@@ -22,7 +22,7 @@ from assay.errors import AssayError
 from assay.inputs.change import Change
 from assay.inputs.features import NEVER, Features
 from assay.inputs.kind import Kind
-from assay.inputs.reach import WordReach
+from assay.inputs.reach import Norm, WordReach
 from assay.inputs.show import Words
 from assay.inputs.synonyms import SYNONYMS
 
@@ -117,13 +117,19 @@ class Text(Kind[Texts, str]):
     def reach(self) -> WordReach:
         return WordReach()
 
-    def neighbours(self, text: str, word: int) -> tuple[str, ...]:
-        """All texts that differ in this word by one synonym, slip or homoglyph: what an attacker tries."""
+    def neighbours(self, text: str, word: int, norm: Norm | None = None) -> tuple[str, ...]:
+        """All texts that differ in this word: what an attacker tries.
+
+        By one synonym ("words"), by one slip, its case or one homoglyph ("characters"), or by any of them.
+        """
         parts = _parts(text)
         if not 0 <= word < len(_words(parts)):
             raise AssayError(f"There is no word {word} in {_short(text)}; it has {len(_words(parts))}, counted from 0.")
         at = _words(parts)[word]
-        others = dict.fromkeys((*fitting(parts, at), *slips(parts[at]), *lookalikes(parts[at])))
+        found = () if norm == "characters" else fitting(parts, at)
+        if norm != "words":
+            found = (*found, *recased(parts[at]), *slips(parts[at]), *lookalikes(parts[at]))
+        others = dict.fromkeys(found)
         return tuple("".join([*parts[:at], other, *parts[at + 1 :]]) for other in others)
 
     def features(self, x: str) -> Features:
@@ -176,8 +182,7 @@ def homoglyph(parts: list[str], at: int, pick: Pick) -> bool:
 
 
 def casing(parts: list[str], at: int, pick: Pick) -> bool:
-    word = parts[at]
-    return _put(parts, at, tuple(w for w in (word.lower() if word.isupper() else word.upper(),) if w != word), pick)
+    return _put(parts, at, recased(parts[at]), pick)
 
 
 def punctuation(parts: list[str], at: int, pick: Pick) -> bool:
@@ -223,6 +228,11 @@ class Moved(str):
     """A word that stands elsewhere than it did."""
 
     __slots__ = ()
+
+
+def recased(word: str) -> tuple[str, ...]:
+    """The word in capitals, or in small letters where it was; none where it has no letters."""
+    return tuple(w for w in (word.lower() if word.isupper() else word.upper(),) if w != word)
 
 
 def slips(word: str) -> tuple[str, ...]:

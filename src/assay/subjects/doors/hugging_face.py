@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,20 +60,25 @@ class TextModel(nn.Module):
         return out.detach()
 
 
-class Encoder:
-    """The folder's tokenizer as the model needs it: rows of token ids, cut to `places` and padded to the longest."""
+@dataclass(frozen=True, eq=False)
+class Encode:
+    """Token ids of texts, cut to `places` and padded at the end; its length is the size of the model's vocabulary."""
 
-    def __init__(self, tokenizer: Any, places: int) -> None:
-        self.tokenizer, self.places = tokenizer, places
-        self.pad_token_id = int(tokenizer.pad_token_id)
+    tokenizer: Any
+    places: int
+    pad_token_id: int
+    size: int
 
     def __len__(self) -> int:
-        return len(self.tokenizer)
+        return self.size
 
     def __call__(self, texts: Sequence[str]) -> Tensor:  # -> n l
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise AssayError("Texts are to be a list of strings; give one string for each input.")
-        made = self.tokenizer(list(texts), padding=True, truncation=True, max_length=self.places, return_tensors="pt")
+        made = self.tokenizer(
+            list(texts), padding=True, padding_side="right", truncation=True, max_length=self.places,
+            return_tensors="pt",
+        )  # fmt: skip
         return torch.as_tensor(made["input_ids"])
 
 
@@ -195,7 +201,6 @@ def _texts(path: Path, model: Any, classes: tuple[str, ...], what: str, transfor
     places = min(
         int(getattr(model.config, "max_position_embeddings", LONGEST)), int(tokenizer.model_max_length), LONGEST
     )
-
     tags = what.endswith("ForTokenClassification")
     return Opened(
         model=TextModel(model, int(pad), size),
@@ -208,7 +213,7 @@ def _texts(path: Path, model: Any, classes: tuple[str, ...], what: str, transfor
         shape=(None,),
         gradients=False,
         notes=(f"Texts are cut to {places} tokens, and padding (token {pad}) is not looked at.",),
-        encode=Encoder(tokenizer, places),
+        encode=Encode(tokenizer, places, int(pad), size),
         tokens=size,
     )
 
