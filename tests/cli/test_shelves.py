@@ -75,7 +75,10 @@ def test_of_each_on_the_shelf_the_examples_can_be_run(which: str, name: str, ass
         assert re.search(rf"^ *{setting.name} ", ended.out, re.MULTILINE)
     plain, more = (shlex.split(line.removeprefix("example: ")) for line in ended.out.splitlines()[-2:])
     assert plain[:3] == more[:3] == ["assay", "ask" if which == "probes" else "cure", name]
-    assert kind().why_not(shelf.load("subjects", plain[3]).build()) is None
+    if plain[3] == "SUBJECT":  # none of ours fits: it reads texts, and ours are embedded
+        assert all(kind().why_not(shelf.load("subjects", ours).build()) for ours in shelf.ours("subjects"))
+    else:
+        assert kind().why_not(shelf.load("subjects", plain[3]).build()) is None
     assert more[3:5] in ([plain[3], "--set"], [plain[3], "--budget"])
     if more[4] == "--set":
         setting, _, value = more[5].partition("=")
