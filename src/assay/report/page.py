@@ -232,7 +232,7 @@ def facts(subject: Described) -> list[Fact]:
     named = ", ".join(classes)
     told_apart = f"{len(classes)} classes" if subject.task == "Classification" else " or ".join(classes)
     told = [
-        Fact("Task", f"{subject.task.lower()}, {told_apart}", named),
+        Fact("Task", ", ".join(filter(None, (subject.task.lower(), told_apart))), named),
         Fact("Input", f"{' × '.join(map(str, subject.shape))}, {subject.low:g} to {subject.high:g}"),
         Fact("Parameters", f"{subject.parameters:,}"),
         Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),

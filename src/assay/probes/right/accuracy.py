@@ -192,7 +192,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
     worst = np.argsort(score, kind="stable")
     return Finding(
         says=f"{share(int(right.sum()), len(right))} of its answers are good enough to rely on; the mean "
-        f"{task.headline} is {score.mean():.2f}.",
+        f"{task.headline.removeprefix('mean ')} is {score.mean():.2f}.",
         measures=(
             Measure.proportion(
                 "accuracy",
