@@ -326,6 +326,11 @@ def test_rows_that_are_none(wine: Subject, run: Run, tmp_path: Path, row: str, w
         explain_input(wine, row, run=run, out=tmp_path)
 
 
+def test_numbers_are_refused_in_one_line(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"'diabetes-mlp' cannot be explained: it needs a score for each class, and"):
+        explain_input(open_subject(Source("diabetes-mlp")), 3, run=run, out=tmp_path)
+
+
 def test_a_random_model_is_refused(digits: Subject, run: Run, tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"answers at random \(draws=4\)"):
         explain_input(dataclasses.replace(digits, draws=4), 7, run=run, out=tmp_path)

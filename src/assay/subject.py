@@ -261,6 +261,12 @@ class Subject:
                 f"The environment is a {type(environment).__name__}; give what makes a fresh one, such as its class."
             )
         if not isinstance(model, nn.Module):
+            given_too = [k for k, v in {"mean": mean, "std": std, "layers": layers, **told}.items() if v is not None]
+            if given_too:
+                raise AssayError(
+                    f"{', '.join(given_too)} are about torch modules, and the model is {type(model).__name__}; leave "
+                    "them out."
+                )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
             named = replace(subject, name=name or subject.name, about=about or subject.about)

@@ -62,6 +62,11 @@ def test_several_labels_at_once():
     )
 
 
+def test_what_is_about_torch_modules_is_not_dropped_in_silence():
+    with pytest.raises(AssayError, match="mean, classes are about torch modules, and the model is Ridge; leave them"):
+        Subject.of(Ridge().fit(BODY, WORSE), (BODY, WORSE), mean=(0.5,), classes=("a", "b"))
+
+
 def test_a_function_of_arrays():
     def by_alcohol(x: np.ndarray) -> np.ndarray:
         return np.stack([x[:, 0], np.full(len(x), 13.0)], 1)

@@ -103,6 +103,9 @@ def explain_input(
     from assay.probe import undisturbed
     from assay.report.explanation import render
 
+    lacks = subject.task.lacks(("classes",))
+    if lacks is not None:
+        raise AssayError(f"{subject.name!r} cannot be explained: {lacks}; give a classifier.")
     subject = admit(subject).subject
     if subject.draws > 1:
         raise AssayError(

@@ -119,7 +119,7 @@ class Accuracy(Probe):
             samples=Table("test", {"index": index, "label": label, "said": said, "confidence": sure, "right": right}),
             views=(*views, *self._mistakes(subject, index, label, said, sure, shown)),
             alarms=(*_few(len(index)), *_at_chance(subject, run, label, right), *_leaks(subject, run, index)),
-            witnesses=self._witnesses(subject, index[wrong], label[wrong], said[wrong]),
+            witnesses=_as_they_are(subject, index[wrong], said[wrong]),
         )
 
     def _mistakes(
@@ -146,29 +146,6 @@ class Accuracy(Probe):
             for i, image in zip(shown, x.numpy(), strict=True)
         )
         return (Gallery(name="mistakes", title="The mistakes it is surest of", exhibits=exhibits),)
-
-    def _witnesses(
-        self, subject: Subject, index: NDArray[np.int64], label: NDArray[np.int64], said: NDArray[np.int64]
-    ) -> Witnesses | None:
-        if not len(index):
-            return None
-        each = math.prod(subject.inputs.shape) * np.dtype(np.float32).itemsize
-        found = len(index)
-        some = np.linspace(0, found - 1, num=min(found, max(1, KEPT_BYTES // each)), dtype=np.int64)
-        index, label, said = index[some], label[some], said[some]
-        x = subject.data["test"].take(index)[0].numpy()
-        return Witnesses(
-            split="test",
-            index=index,
-            clean=x,
-            changed=x,
-            label=label,
-            said=said,
-            norm=("none",) * len(index),
-            radius=np.zeros(len(index)),
-            how=("as it is",) * len(index),
-            left_out=found - len(index),
-        )
 
 
 def _by_score(subject: Subject, run: Run) -> Finding:
@@ -224,7 +201,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
             *_worst(subject, index[worst[: run.budget.shown]], run.device),
         ),
         alarms=(*_few(len(index)), *_leaks(subject, run, index)),
-        witnesses=_not_good_enough(subject, index[~right], run.device),
+        witnesses=_as_they_are(subject, index[~right], run.device),
     )
 
 
@@ -247,20 +224,20 @@ def _worst(subject: Subject, shown: NDArray[np.int64], device: str) -> tuple[Gal
     return (Gallery(name="mistakes", title="Its worst answers", exhibits=tuple(exhibits)),)
 
 
-def _not_good_enough(subject: Subject, index: NDArray[np.int64], device: str) -> Witnesses | None:
-    """The inputs whose answers are not good enough, as they are."""
+def _as_they_are(subject: Subject, index: NDArray[np.int64], said: NDArray[np.int64] | str) -> Witnesses | None:  # k, k
+    """The inputs whose answers are not good enough; `said`, or the device on which they are asked for it."""
     if not len(index):
         return None
     each = math.prod(subject.inputs.shape) * np.dtype(np.float32).itemsize
-    some = index[np.linspace(0, len(index) - 1, num=min(len(index), max(1, KEPT_BYTES // each)), dtype=np.int64)]
-    x, target = subject.data["test"].take(some)
+    some = np.linspace(0, len(index) - 1, num=min(len(index), max(1, KEPT_BYTES // each)), dtype=np.int64)
+    x, target = (part.numpy() for part in subject.data["test"].take(index[some]))
     return Witnesses(
         split="test",
-        index=some,
-        clean=x.numpy(),
-        changed=x.numpy(),
-        label=target.numpy(),
-        said=subject.said(x.numpy(), device),
+        index=index[some],
+        clean=x,
+        changed=x,
+        label=target,
+        said=subject.said(x, said) if isinstance(said, str) else said[some],
         norm=("none",) * len(some),
         radius=np.zeros(len(some)),
         how=("as it is",) * len(some),
