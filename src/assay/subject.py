@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from assay import fingerprint
 from assay.data.arrays import UNIT, Arrays, Targets
 from assay.data.column import WHOLE
-from assay.data.held_out import Part
 from assay.data.loader import Loaded
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
@@ -94,18 +93,6 @@ class Valued(Protocol):
     def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d, k
 
     def fingerprint(self) -> str: ...
-
-
-class TwoClasses(nn.Module):
-    """A model of pairs read as a classifier: is the first higher, are the two the same?"""
-
-    def __init__(self, model: nn.Module, task: Comparison) -> None:
-        super().__init__()
-        self.model, self.task = model, task
-
-    def forward(self, pair: Tensor) -> Tensor:  # n 2 *d -> n 2
-        odds = self.task.odds(self.model(pair)) / 2
-        return torch.stack([-odds, odds], 1)
 
 
 Bound = float | Sequence[float]
@@ -436,17 +423,10 @@ class Subject:
         """The splits of a model of pairs, each as what it is."""
         return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
 
-    def two_classes(self) -> Subject:
-        """A model of pairs as a classifier of pairs, among those that have an order; any other subject as it is."""
-        if not isinstance(self.task, Comparison):
-            return self
-        return replace(
-            self,
-            model=TwoClasses(self.model, self.task),
-            task=Classification(self.task.classes),
-            data={k: Part(v, np.arange(v.untied)) for k, v in self.pairs.items()},
-            layers={},
-        )
+    def in_classes(self) -> Subject:
+        """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
+        read = self.task.choice(self.model, self.data)
+        return self if read is None else replace(self, model=read.model, task=read.task, data=read.data, layers={})
 
     def in_shares(self) -> Subject:
         """The same subject with each value as its share of its range, so that a radius of 0.03 is 3 % of it."""
@@ -473,14 +453,11 @@ class Subject:
         return (image if self.inputs.is_image else Pair(image)).everyday()
 
     def predict(self, x: Tensor) -> Tensor:  # n *d -> n *o
-        """The task's output: of a classifier the logits, of a model of pairs the log-odds of both classes.
+        """The task's output: of a classifier the logits.
 
         Of a random model one answer from `draws` passes: of a classifier the log of the probability averaged over them.
         """
         with torch.no_grad():
-            if isinstance(self.task, Comparison):
-                odds = self.task.odds(self.model(x)) / 2
-                return torch.stack([-odds, odds], 1)
             if self.draws == 1:
                 out: Tensor = self.model(x)
                 return out

@@ -87,7 +87,7 @@ def _inputs(space: InputSpace) -> str:
 
 def _tried(subject: Subject, device: str) -> tuple[str, float]:
     """How many of the first hundred are right beside what a blind model reaches, and the seconds that one takes."""
-    two = subject.two_classes()
+    two = subject.in_classes()
     data = two.data["test"]
     rng = np.random.default_rng(0)
     x, y = data.take(np.sort(rng.permutation(len(data))[:TRIED]))
