@@ -426,12 +426,16 @@ class Subject:
         words = task.told if "classes" in task.gives else task.words
         return task.told(torch.as_tensor(target)), words(torch.as_tensor(said))
 
-    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
-        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+    def blind(self, split: str, index: NDArray[np.int64]) -> tuple[str, Tensor, Tensor]:  # k -> k *o, k *t
+        """What a model says that saw no input, in words and as its output for each of these; and their targets."""
         target = torch.as_tensor(np.asarray(self.data[split].labels)[index])
         trivial = self.task.trivial(target.numpy())
-        right = self.task.right(trivial.out.expand(len(target), *trivial.out.shape), target)
-        return trivial.says, float(right.double().mean())
+        return trivial.says, trivial.out.expand(len(target), *trivial.out.shape), target
+
+    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
+        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+        says, out, target = self.blind(split, index)
+        return says, float(self.task.right(out, target).double().mean())
 
     def single(self, x: Tensor) -> Tensor:  # n *d -> n k
         """The logits of one pass, also of a random model."""
