@@ -50,8 +50,8 @@ class Probe(ABC):
 
     needs: ClassVar[tuple[Need, ...]] = ()
     """What it needs of a subject. One that needs nothing of the answers is asked of every task, by the task's own
-    score and margin, and of a model of pairs as a classifier of two classes (is the first higher, are the two the
-    same), see `Subject.two_classes`."""
+    score and margin; where the task calls an answer a choice (is the first higher, are the two the same), of the
+    classifier that it is then, see `Subject.in_classes`."""
     standards: ClassVar[tuple[Standard, ...]] = ()
     source: ClassVar[str]
     in_quick: ClassVar[bool] = True
@@ -245,8 +245,8 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "theme": probe.theme(),
     }
     reason = probe.why_not(subject) or left_out
-    if not {"comparison", "order"} & set(probe.needs):
-        subject = subject.two_classes()
+    if not set(probe.needs) & set(subject.task.gives):
+        subject = subject.in_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
     start = time.perf_counter()

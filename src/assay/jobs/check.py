@@ -87,30 +87,29 @@ def _inputs(space: InputSpace) -> str:
 
 def _tried(subject: Subject, device: str) -> tuple[str, float]:
     """How many of the first hundred are right beside what a blind model reaches, and the seconds that one takes."""
-    two = subject.two_classes()
-    data = two.data["test"]
-    rng = np.random.default_rng(0)
-    x, y = data.take(np.sort(rng.permutation(len(data))[:TRIED]))
-    place = next((t.device for t in two.model.state_dict().values()), torch.device("cpu"))
-    modes = [(m, m.training) for m in two.model.modules()]
+    asked = subject.in_classes()
+    data = asked.data["test"]
+    rows = np.sort(np.random.default_rng(0).permutation(len(data))[:TRIED])
+    x, y = data.take(rows)
+    place = next((t.device for t in asked.model.state_dict().values()), torch.device("cpu"))
+    modes = [(m, m.training) for m in asked.model.modules()]
     try:
-        two.model.eval().to(device)
+        asked.model.eval().to(device)
         x, y = x.to(device), y.to(device)
-        out, taken = two.predict(x), float("inf")
+        out, taken = asked.predict(x), float("inf")
         for _ in range(REPEATS):
             begun = time.perf_counter()
-            out = two.predict(x)
+            out = asked.predict(x)
             taken = min(taken, (time.perf_counter() - begun) / len(x))
     finally:
-        two.model.to(place)
+        asked.model.to(place)
         for m, mode in modes:
             m.training = mode
-    right = int(two.task.right(out, y).sum())
-    trivial = two.task.trivial(y.cpu().numpy())
-    blind = int(two.task.right(trivial.out.to(device).expand(len(x), *trivial.out.shape), y).sum())
-    mean = float(two.task.score(out, y).mean())
-    told = "" if "classes" in two.task.gives else f", mean {two.task.headline} {mean:.2f}"
-    return f"{right} of {len(x)} good enough{told}; one that {trivial.says}: {blind}", taken
+    right = int(asked.task.right(out, y).sum())
+    says, blind = asked.trivially_right("test", rows)
+    mean = float(asked.task.score(out, y).mean())
+    told = "" if "classes" in asked.task.gives else f", mean {asked.task.headline} {mean:.2f}"
+    return f"{right} of {len(x)} good enough{told}; one that {says}: {round(blind * len(x))}", taken
 
 
 def _planned(subject: Subject, budget_name: str) -> tuple[list[str], list[tuple[str, list[str]]]]:

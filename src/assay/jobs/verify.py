@@ -111,7 +111,7 @@ def verify(
     broken += wrong
     unchecked += untold
     lost: list[str] = []
-    asked = subject.two_classes()
+    asked = subject.in_classes()
     with undisturbed(asked.model, run):
         for i, (probe, samples, witnesses) in enumerate(kept):
             doing(f"comparing {probe} with the subject")

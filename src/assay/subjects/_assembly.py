@@ -19,23 +19,9 @@ from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.errors import AssayError
+from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Row
-from assay.subject import (
-    PAIRS,
-    SURE,
-    Data,
-    InputSpace,
-    Subject,
-    answer_once,
-    as_data,
-    as_targets,
-    check,
-    first_inputs,
-    in_splits,
-    pixel_bounds,
-    refuse_places,
-    task_of,
-)
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS
 from assay.subjects.doors.estimator import EstimatorModel
@@ -54,7 +40,8 @@ def assembled(opened: Opened, source: Source) -> Subject:
 
 def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
     """A model that came through its door, and data in any form that `Subject.of` takes."""
-    given = in_splits(_encoded(given, opened), source.bounds)
+    chosen = opened.answers in (None, "classes") if task is None else "classes" in task.gives
+    given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
     if task is None:
         given = _in_its_order(given, opened, source)
         task = _task_of(opened, given)

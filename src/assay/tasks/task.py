@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
 
@@ -44,6 +44,16 @@ class Trivial(NamedTuple):
 
     says: str
     out: Tensor  # *o: the same output for every input
+
+
+class Choice(NamedTuple):
+    """A model whose answers are choices, as the classifier that it is then: a logit for each class, a label for each
+    input."""
+
+    model: nn.Module  # n *d -> n k
+    task: Task
+    data: Mapping[str, Any]
+    """The splits with those inputs alone for which one of the classes is right."""
 
 
 class Task(ABC):
@@ -123,6 +133,11 @@ class Task(ABC):
 
     def picture(self, out: Tensor) -> NDArray[np.float32] | None:  # *o -> c h w in [0, 1]
         """One answer as an image, where it is one."""
+        return None
+
+    def choice(self, model: nn.Module, data: Mapping[str, Any]) -> Choice | None:
+        """The model and its splits as questions meet them that want to know which answer it chose, and nothing else of
+        it; None where they are met as they are."""
         return None
 
     def average(self, outs: Tensor) -> Tensor:  # draws n *o -> n *o

@@ -18,9 +18,7 @@ from assay.finding import (
     Beside,
     Better,
     Curve,
-    Exhibit,
     Finding,
-    Gallery,
     Histogram,
     Line,
     Matrix,
@@ -38,6 +36,7 @@ from assay.methods.uncertainty.estimator_bench import called, choose
 from assay.methods.uncertainty.maximum import maximum_error
 from assay.methods.uncertainty.selective import RiskCoverage, best_area, guaranteed, risk_coverage
 from assay.probe import Need, Probe
+from assay.probes._mistakes import mistakes
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ class Confidence(Probe):
             ),
             *_selective(sure, right, curve, run.seed),
         ]
+        told = {"index": index, "label": label, "said": said, "confidence": sure, "right": right, "gap": gap}
+        samples, wrong = Table("test", told | columns), columns["sure mistake"]
         return Finding(
             says=f"Its confidence is off by {100 * error.value:.1f} points on average ({100 * error.low:.1f} to "
             f"{100 * error.high:.1f}): {100 * error.estimate:.1f} are estimated, and chance alone would show "
@@ -170,18 +171,21 @@ class Confidence(Probe):
             f"the whole it is {leaning}. If it may be wrong in {100 * RISKS[-1]:g} % of its answers, it can answer "
             f"{100 * curve.answerable(RISKS[-1]):.0f} %.",
             measures=tuple(measures),
-            samples=Table(
-                "test",
-                {"index": index, "label": label, "said": said, "confidence": sure, "right": right, "gap": gap}
-                | columns,
-            ),
+            samples=samples,
             views=(
                 self._reliability(sure, right, k, run.seed),
                 _scores(sure, right),
                 _risk(sure, right, curve),
                 self._estimators(errors, len(index)),
                 _parts(chance, label),
-                *self._mistakes(subject, index, label, said, sure, columns["sure mistake"], run.budget.shown),
+                *mistakes(
+                    subject,
+                    samples,
+                    wrong,
+                    run.budget.shown,
+                    "Wrong, and sure of it",
+                    f"{share(int(wrong.sum()), len(wrong))} of the inputs are such mistakes; the surest come first.",
+                ),
             ),
             alarms=_alarms(error, label, [m.name for m in measures if "calibration error" in m.name]),
         )
@@ -275,40 +279,6 @@ class Confidence(Probe):
             values=tuple(tuple(100 * v for v in (e.value, e.low, e.high, e.floor)) for e in errors.values()),
             says=f"With {min(self.bins, n)} bins, or Silverman's bandwidth. What chance adds is in them, and what it "
             "shows of a calibrated model stands beside. Where they disagree, which-estimator tells whom to trust.",
-        )
-
-    def _mistakes(
-        self,
-        subject: Subject,
-        index: NDArray[np.int64],
-        label: NDArray[np.int64],
-        said: NDArray[np.int64],
-        sure: Floats,
-        wrong: NDArray[np.bool_],
-        most: int,
-    ) -> tuple[Gallery, ...]:
-        shown = np.flatnonzero(wrong)[np.argsort(-sure[wrong], kind="stable")][:most]
-        if not subject.inputs.is_image or not len(shown):
-            return ()
-        x, _ = subject.data["test"].take(index[shown])
-        names = subject.task.classes
-        exhibits = tuple(
-            Exhibit.of(
-                int(index[i]),
-                f"{names[label[i]]}, said {names[said[i]]} with {100 * sure[i]:.1f} %",
-                image,
-                low=subject.inputs.low,
-                high=subject.inputs.high,
-            )
-            for i, image in zip(shown, x.numpy(), strict=True)
-        )
-        return (
-            Gallery(
-                name="mistakes",
-                title="Wrong, and sure of it",
-                exhibits=exhibits,
-                says=f"{share(int(wrong.sum()), len(wrong))} of the inputs are such mistakes; the surest come first.",
-            ),
         )
 
 
