@@ -117,13 +117,13 @@ def test_categories_count_only_where_they_may(table: Subject) -> None:
     """More categories break no less, and none at all are moved where none may be."""
     held = []
     for cells in (0, 1, 2):
-        finding, found = asked(WorstCaseAccuracy(radius=0.03, steps=2, cells=cells), table)
+        finding, found = asked(WorstCaseAccuracy(radius=0.01, steps=2, cells=cells), table)
         codes = (found.changed != found.clean)[:, 2:4].sum(1)
         assert codes.max() <= cells
         assert (codes.max() > 0) == (cells > 0)
         assert set(found.norm) <= ({"linf", "l2"} if cells == 0 else {f"linf+{cells}", f"l2+{cells}"})
         held.append(finding.measure("worst-case accuracy").value)
-    assert held[0] > held[1] > held[2]
+    assert held[0] > held[1] >= held[2]
     with pytest.raises(AssayError, match="cells=-1 .* at least 0"):
         WorstCaseAccuracy(cells=-1)
 
