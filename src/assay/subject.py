@@ -25,6 +25,7 @@ from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, 
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
 from assay.inputs.kind import Told
+from assay.inputs.reach import Reach
 from assay.nn.read_as import OneScore, Rescaled
 from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
 
@@ -392,6 +393,25 @@ class Subject:
             data={split: Shares(data, low, span) for split, data in self.data.items()},
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
+
+    def reach(self, x: Tensor | None = None) -> Reach | None:  # n *d
+        """What an attacker may change, of these inputs where some hold padding, in the units of `inputs`.
+
+        None where nobody said what an input is: then everything may, by any amount. `kind` speaks of natural units.
+        """
+        if self.kind is None:
+            return None
+        if self.kind.shape != self.inputs.shape:
+            raise AssayError(
+                f"The kind of {self.name!r} has the shape {self.kind.shape}, its inputs {self.inputs.shape}; mend it."
+            )
+        reach, space = self.kind.reach, self.inputs.natural
+        low, span = self.inputs.edges() if space is None else space.edges()
+        reach = reach if space is None else reach.in_shares(low, span)
+        if x is None:
+            return reach
+        there = self.kind.present(x if space is None else (low.to(x.device) + x.double() * span.to(x.device)).to(x))
+        return replace(reach.to(x.device), free=reach.free.to(x.device) & there)
 
     def everyday(self) -> Mapping[str, Change[Tensor]]:
         """What happens to such inputs without anyone attacking them, by name; nothing is known where it is empty."""

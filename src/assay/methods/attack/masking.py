@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,10 +38,14 @@ from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.apgd import apgd
 from assay.methods.attack.attacked import Model, Slope, sparing
 from assay.methods.attack.average_sample import average_sample
+from assay.methods.attack.cells import masked
 from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import square
+
+if TYPE_CHECKING:
+    from assay.inputs.reach import Reach
 
 GAP = 0.02  # two accuracies closer than this are taken as equal
 MORE, RESTARTS, DRAWS = 5, 3, 16  # times the steps; starts; passes of a model that turns out to be random
@@ -178,6 +182,7 @@ def examine(
     draws: int = 1,
     ladder: Sequence[int] = (),
     eots: Sequence[int] = (),
+    reach: Reach | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator,
 ) -> Examined:
@@ -187,6 +192,8 @@ def examine(
     average-sample attack, `substitute` a network that was taught the model's answers; without them those two are left
     out. A model that is found to roll dice is one of DRAWS draws from there on. `ladder` are more numbers of steps, and
     `eots` numbers of draws in a gradient, for which the margin attack is run on all inputs: does it level off?
+    `reach` says what may change, where not everything may: points are what the attacks' come to there, and where some
+    values stay nothing need break at any size.
     """
     x = x.detach()
     vitals = vital_signs(model, x, y, random=draws > 1, bounds=bounds)
@@ -203,34 +210,46 @@ def examine(
         rows: Tensor,
         loss: LossName = "margin",
         steps: int = steps,
-        reach: float = radius,
+        size: float = radius,
         restarts: int = 1,
         eot: int = eot,
     ) -> Tensor:
         return pgd(
-            model, x[rows], y[rows], radius=reach, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
-            random_start=steps > 1, as_published=loss == "ce", rng=rng,
+            model, x[rows], y[rows], radius=size, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
+            random_start=steps > 1, as_published=loss == "ce", mask=masked(reach, rows), rng=rng,
         ).x  # fmt: skip
 
-    def blind(rows: Tensor, reach: float = radius) -> Tensor:
-        return square(model, x[rows], y[rows], radius=reach, queries=queries, eot=eot, bounds=bounds, rng=rng).x
+    def blind(rows: Tensor, size: float = radius) -> Tensor:
+        return square(
+            model, x[rows], y[rows], radius=size, queries=queries, mask=masked(reach, rows), eot=eot, bounds=bounds,
+            rng=rng,
+        ).x  # fmt: skip
 
     def longer(rows: Tensor) -> Tensor:
-        return apgd(model, x[rows], y[rows], radius=radius, steps=MORE * steps, eot=eot, bounds=bounds, rng=rng).x
+        return apgd(
+            model, x[rows], y[rows], radius=radius, steps=MORE * steps, mask=masked(reach, rows), eot=eot,
+            bounds=bounds, rng=rng,
+        ).x  # fmt: skip
 
     def between_means(rows: Tensor) -> Tensor:
         assert means is not None
-        return average_sample(model, x[rows], y[rows], means=means, radius=radius, eot=eot, bounds=bounds).x
+        return average_sample(
+            model, x[rows], y[rows], means=means, radius=radius, mask=masked(reach, rows), eot=eot, bounds=bounds
+        ).x
 
     def transferred(rows: Tensor) -> Tensor:
         assert substitute is not None
-        return pgd(substitute, x[rows], y[rows], radius=radius, steps=steps, bounds=bounds, leave=False, rng=rng).x
+        return pgd(
+            substitute, x[rows], y[rows], radius=radius, steps=steps, mask=masked(reach, rows), bounds=bounds,
+            leave=False, rng=rng,
+        ).x  # fmt: skip
 
     def judge(attack: Callable[[Tensor], Tensor], held: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """An attack on those that `held`: whom it met, its points, the wrong answers there: n -> k, k *d, k."""
         parts = list(sparing(attack, held.nonzero()[:, 0], sick))
         rows = torch.cat([part for part, _ in parts]) if parts else by[:0]
         found = torch.cat([at for _, at in parts]) if parts else x[:0]
+        found = found if reach is None else reach.take(rows).settled(found, x[rows])
         return rows, found, chance(model, found, y[rows], draws=eot).wrong if parts else rows
 
     def trial(name: str, attack: Callable[[Tensor], Tensor], *, all_inputs: bool = False) -> None:
@@ -259,8 +278,8 @@ def examine(
         trial("average-sample", between_means, all_inputs=True)
     if substitute is not None:
         trial("transfer", transferred, all_inputs=True)
-    any_size = by == -1
-    for attack in (partial(climb, steps=max(2, steps // 2), reach=span), partial(blind, reach=span)):
+    any_size = (by == -1) & (reach is None or not reach.told())
+    for attack in (partial(climb, steps=max(2, steps // 2), size=span), partial(blind, size=span)):
         rows, _, wrong = judge(attack, any_size)
         any_size = any_size.index_fill(0, rows[2 * wrong > count], False)
     last = chance(model, worst, y, draws=eot)

@@ -86,7 +86,7 @@ class IsTheNumberReal(Probe):
             how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
             left_out=found - len(fell),
         )
-        n = len(index)
+        n, only = len(index), "" if (reach := subject.reach()) is None else reach.told()
         return Finding(
             says=f"Of the inputs, {_part(usual, n)} hold against the attack that libraries run; "
             f"{_part(lost, n)} of all fall to another one of the same size"
@@ -99,7 +99,7 @@ class IsTheNumberReal(Probe):
                     seed=run.seed,
                     column="not real",
                     about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
-                    f"{subject.inputs.size(self.radius, 4)}, but broken by another attack of that size",
+                    f"{subject.inputs.size(self.radius, 4)}{only}, but broken by another attack of that size",
                     beside=(Beside("attacks that agree", 0.0),),
                 ),
                 Measure.chance(
@@ -198,6 +198,7 @@ class IsTheNumberReal(Probe):
             draws=subject.draws,
             ladder=self.ladder,
             eots=self.eot,
+            reach=subject.reach(shard.x),
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=shard.rng,
         )
