@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,10 @@ from assay.methods.attack.ball import wide
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.gradcam import gradcam, last_maps
 from assay.methods.explain.spoken import is_class, number, refuse_beyond, targets
+
+if TYPE_CHECKING:
+    from assay.inputs import Bounded
+    from assay.tasks import Task
 
 METHODS: dict[str, str] = {
     "gradient": "how steeply the score rises with each entry",
@@ -209,6 +213,21 @@ def usual_groups(shape: Sequence[int], cells: int = CELLS) -> Tensor:
     if len(shape) == 2:
         return grouping.words(torch.ones(shape[0]), shape[1])
     return grouping.checked(None, shape)
+
+
+def parts_of(
+    kind: Bounded | None, task: Task, x: Tensor, cells: int = CELLS
+) -> tuple[Tensor, tuple[str, ...]]:  # *d -> *d, k
+    """What one feature of such inputs is, and what each is called: by the kind of input where somebody said what it is.
+
+    Parts of an image are patches, and a classifier's inputs are cut as they always were: a word or a column each.
+    """
+    groups = usual_groups(x.shape, cells)
+    if kind is not None and x.ndim < 3:
+        found = kind.features(x.cpu())
+        if "classes" not in task.gives or torch.equal(found.groups, groups):
+            return found.groups, found.names
+    return groups, tuple(str(k) for k in range(grouping.count(groups)))
 
 
 @dataclass(frozen=True, eq=False)
