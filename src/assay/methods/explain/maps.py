@@ -20,7 +20,7 @@ features are shown (the others are set to x0):
 Where a feature has many entries its value is shared evenly among them, so that the sum over a feature is its value.
 
 Departs from print: all explain the logit but RISE, which averages what cannot be negative; of a number that is no logit
-of a class, RISE averages the number. The integral is Gauss and
+of a class, RISE averages the number, less its mean over all masks: it has a sign. The integral is Gauss and
 Legendre's; draws of a in expected gradients are stratified; LIME keeps all features and scales its weights to a mean
 of 1; KernelSHAP draws each set with its complement and takes all sets where they are few; RISE divides by how often an
 entry was shown, not by the expectation. All inputs of a call see the same masks and the same background.
@@ -511,9 +511,12 @@ def _rise(asked: _Asked) -> Attribution:
     flat = seen.flatten(1).double()
     mean = (value @ flat) / flat.sum(0).clamp_min(torch.finfo(torch.float64).tiny)
     values = mean.view(len(x), *seen.shape[1:]).expand_as(x).to(x.dtype)
+    signed = score.target is not None and not is_class(score.target)
+    if signed:
+        values = values - wide(value.mean(1), x).to(x.dtype)
     if asked.groups is not None:
         values = values * (asked.groups.to(x.device) != grouping.NEVER)
-    return Attribution(values.clone(), False, False, None)
+    return Attribution(values.clone(), signed, False, None)
 
 
 def soft_masks(count: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:
