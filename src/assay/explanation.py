@@ -67,7 +67,7 @@ class Explanation:
     """Why the model says what it says of one input, as far as its maps can be believed.
 
     Where the answer is no class there are no `classes`, `probabilities`, `answer` and `rival`: `says` is the answer in
-    words, and `number` the one number of it that maps explain.
+    words, and `number` the one number of it that maps explain. Of a class, `number` is what its score is.
     """
 
     subject: str
@@ -79,7 +79,7 @@ class Explanation:
     answer: int | None = None
     rival: int | None = None
     says: str = ""
-    number: str = ""
+    number: str = "its logit"
     of: str | None = None  # which part of the answer, where somebody said so
     picture: NDArray[np.float32] | None = None  # c h w in [0, 1]: the answer, where it is an image
     units: Units

@@ -349,8 +349,8 @@ class _Scene(NamedTuple):
 
     @property
     def weights(self) -> Tensor | None:
-        """Those of the number that is explained; None where it is a class."""
-        return None if isinstance(self.target, int) else self.target
+        """Those of the number that is tried in the place of a class; None where the answer is one."""
+        return None if isinstance(self.target, int) or self.answer is not None else self.target
 
     def labels(self) -> Tensor:
         """The features of what is shown, where a pixel's channels and a word's entries are one: -> h w, words, d, k."""
@@ -404,12 +404,13 @@ class _Scene(NamedTuple):
         criterion: Criterion,
         run: Run,
     ) -> _Scene:
-        from assay.methods.explain.spoken import number, weights
+        from assay.methods.explain.spoken import class_of, is_class, number, weights
         from assay.methods.explain.subset_robustness import Search
         from assay.methods.explain.words import unbounded
 
         out, task, space = subject.predict(x), subject.task, subject.inputs
         answer = rival = None
+        says = "its logit"
         which = None if of is None else _class(task.named, of, "part of the answer")
         target: int | Tensor
         if "classes" in task.gives:
@@ -421,9 +422,13 @@ class _Scene(NamedTuple):
                     f"The model says {task.classes[answer]!r} itself, so there is no why not; give another class."
                 )
             target, score, chances = answer, float(logits[answer]), tuple(logits.softmax(0).tolist())
+            apart = class_of(out)
+            if not is_class(apart):  # a model with one score
+                target, score = apart, float(number(out.double(), apart.double())[0])
+                says = f"its logit less that of {task.classes[1 - answer]}"
         else:
             target, chances = weights(task, out, which), ()
-            score = float(number(out.double(), target.double())[0])
+            score, says = float(number(out.double(), target.double())[0]), task.focus(out, which).says[0]
         split = "train" if "train" in subject.data else "test"
         some, _ = subject.data[split].take(run.pick(subject.data[split], BACKGROUND))
         some = some[:, : x.shape[1]] if told.kind == "text" else some
@@ -447,7 +452,7 @@ class _Scene(NamedTuple):
             out=out[0].cpu(),
             target=target,
             says=task.words(out[0].cpu()),
-            number=task.focus(out, which).says[0],
+            number=says,
             score=score,
             probabilities=chances,
             answer=answer,

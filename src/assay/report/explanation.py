@@ -143,7 +143,9 @@ def render(told: Explanation) -> str:
             picture=_original(told),
             answer=told.says if told.answer is None else told.classes[told.answer],
             rival="" if told.rival is None else told.classes[told.rival],
-            explained=told.number if told.answer is None else f"the score of {told.classes[told.answer]}, its logit",
+            explained=told.number
+            if told.answer is None
+            else f"the score of {told.classes[told.answer]}, {told.number}",
             chosen=chosen,
             said=None if told.picture is None else _pixels(told.picture, "The answer"),
             traces=[_trace(name, line) for name, line in told.input.lines],

@@ -145,14 +145,14 @@ def _slope(y: Tensor, at: Tensor, target: Tensor) -> Tensor:
 
 
 class Numbers(NamedTuple):
-    """What is explained and what must stay, where the answer is no class: one row per input."""
+    """What is explained and what must stay, where that is not the logit of a class: one row per input."""
 
     own: Tensor  # n *o: the weights of the number, of the inputs
     wished: Tensor  # n *o: of those whose maps are wished for
-    aim: Aim  # n: what the answer must stay good enough for
+    aim: Aim | None  # n: what the answer must stay good enough for; None where it is a class all the same
 
     def take(self, rows: Tensor) -> Numbers:
-        return Numbers(self.own[rows], self.wished[rows], self.aim[rows])
+        return Numbers(self.own[rows], self.wished[rows], None if self.aim is None else self.aim[rows])
 
 
 class Chosen(NamedTuple):
@@ -275,7 +275,7 @@ class _Search:
 
     def read(self, y: Tensor) -> Tensor:  # n *o -> n c
         """The logits whose largest must stay the same."""
-        return y if self.numbers is None else self.numbers.aim.read(y)
+        return y if self.numbers is None or self.numbers.aim is None else self.numbers.aim.read(y)
 
     def seen(self, at: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Heat map and logits with the kinks in place: n *d -> n f, n c."""

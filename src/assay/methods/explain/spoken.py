@@ -4,6 +4,9 @@ r"""What a map speaks of: one number of each answer, whatever the task.
     anything else  f(x) = <w, out(x)>         weights of the answer's entries: the target of a map is w, a tensor of
                                               floating point in the shape of the answers (`Task.focus`)
 
+Of two classes, one logit of which is 0 whatever the input (a model with one score), the logit of that class has nothing
+to say: there it is its difference from the other, f(x) = z_c(x) - z_d(x), also as weights.
+
 Both are fixed by the answer to the input as it is, and held while the input changes. So a map, its slope and what it
 adds up to are written once.
 """
@@ -30,13 +33,28 @@ def is_class(target: Tensor) -> bool:
 
 def spoken_of(task: Task, out: Tensor) -> Tensor:  # n *o -> n, or n *o
     """The target of the maps of these answers: the class that is said, or the weights of the task's number."""
-    return out.argmax(1) if "classes" in task.gives else weights(task, out)
+    return class_of(out) if "classes" in task.gives else weights(task, out)
+
+
+def class_of(out: Tensor) -> Tensor:  # n c -> n, or n 2
+    """The class that is said; of a model with one score the weights of what tells it from the other."""
+    said = out.argmax(1)
+    silent = out.gather(1, said[:, None]) == 0  # n 1
+    if out.shape[1] != 2 or not bool(silent.any()):
+        return said
+    own = torch.zeros_like(out).scatter(1, said[:, None], 1.0)
+    return own - silent * (1 - own)
 
 
 def weights(task: Task, out: Tensor, which: int | None = None) -> Tensor:  # n *o -> n *o, with two axes at least
     """The weights of the task's number, which no map takes for the numbers of classes."""
     found = task.focus(out, which).weight
     return found[:, None] if found.ndim == 1 else found
+
+
+def weighed(target: Tensor, out: Tensor) -> Tensor:  # n or n c, n c -> n c
+    """A target as weights, also where it is the number of a class."""
+    return torch.zeros_like(out).scatter(1, target[:, None], 1.0) if is_class(target) else target
 
 
 def number(out: Tensor, target: Tensor) -> Tensor:  # n *o, n or n *o -> n

@@ -30,7 +30,7 @@ from assay.methods.attack.aim import Aim
 from assay.methods.explain.chosen_by_input import Live, LiveMap, Numbers, choose_map, choose_map_at_once
 from assay.methods.explain.maps import explain
 from assay.methods.explain.softly import kinks_left
-from assay.methods.explain.spoken import spoken_of
+from assay.methods.explain.spoken import is_class, spoken_of, weighed
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -160,8 +160,14 @@ class CanTheMapBeChosen(Probe):
         wish = torch.as_tensor(wishes[np.searchsorted(index, shard.index)], device=x.device)
         radius = self.radius * x.new_tensor(PARTS).repeat(n)  # n * k
         bounds = (subject.inputs.low, subject.inputs.high)
-        says, wanted = (spoken_of(task, subject.predict(each)) for each in (x, wish))
-        numbers = None if "classes" in task.gives else Numbers(says, wanted, Aim(task.margin, shard.y, task.average))
+        out, other = subject.predict(x), subject.predict(wish)
+        says, wanted = spoken_of(task, out), spoken_of(task, other)
+        classes = "classes" in task.gives
+        numbers = None
+        if not (is_class(says) and is_class(wanted)):
+            aim = None if classes else Aim(task.margin, shard.y, task.average)
+            says, wanted = (weighed(each, like) for each, like in ((says, out), (wanted, other)))
+            numbers = Numbers(says, wanted, aim)
         many = torch.arange(n, device=x.device).repeat_interleave(k)
         found = choose_map(
             subject.model,
@@ -179,7 +185,7 @@ class CanTheMapBeChosen(Probe):
         ).x
         own, goal = _heat(subject, x, says, method), _heat(subject, wish, wanted, method)  # n f
         new = _heat(subject, found, says[many], method).view(n, k, -1)
-        stays = says if numbers is None else shard.y
+        stays = out.argmax(1) if classes else shard.y
         kept = _kept(subject, found, x[many], stays[many], radius)
         after, drift = _apart(new, goal[:, None]), _apart(new, own[:, None])  # n k
         taken = kept.view(n, k) & (after < drift)

@@ -209,8 +209,8 @@ def _try(
     task, space = subject.task, subject.inputs
     model = passes(subject.model, subject.draws, task)
     blank = emptied(task, space.shape, (space.low, space.high), start, tokens=subject.tokens)
-    said = None if "classes" in task.gives else subject.predict(shard.x)
-    target = None if said is None else spoken_of(task, said)
+    said = subject.predict(shard.x)
+    target = spoken_of(task, said)
     k = grouping.count(parts)
     counts = sorted({max(1, round(s * k)) for s in SHARES})
     scores, sets = {}, []
@@ -239,7 +239,7 @@ def _try(
         sets += [top(scores[name], count) for count in counts]
     n, r = len(shard.x), len(names)
     told = dict(behind)
-    if said is not None and target is not None:
+    if "classes" not in task.gives:
         told["explained number"] = number(said, target)
         for kind in NUMBERS:
             for name in names:
