@@ -12,6 +12,7 @@ from assay.methods.explain.faithfulness import importance, removal_curve
 from assay.methods.explain.gradcam import gradcam
 from assay.methods.explain.maps import explain
 from assay.methods.explain.sanity import curve, map_needs_the_model
+from assay.methods.explain.spoken import class_of
 from assay.methods.explain.trial import faithfulness
 
 EXACT = ("integrated-gradients", "gradient-input", "occlusion", "kernel-shap", "expected-gradients")
@@ -149,6 +150,20 @@ def test_a_map_that_ignores_the_model_is_found_out_and_one_that_does_not_is_not(
     )[-1][1]
     assert map_needs_the_model(blind).says == "does not need the model"
     assert map_needs_the_model(seeing).says == "needs the model"
+
+
+def test_of_one_score_it_is_what_tells_the_two_classes_apart() -> None:
+    """The first logit is 0 whatever the input, and a map of it would be empty."""
+    net = nn.Sequential(nn.Linear(3, 1, bias=False), nn.ZeroPad1d((1, 0))).eval()  # (0, w x)
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, -2.0, 0.5]]))
+        x = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+        target = class_of(net(x))
+    assert target.tolist() == [[1.0, -1.0], [0.0, 1.0]]
+    found = explain(net, x, target, "gradient-input").values
+    assert_close(found, torch.tensor([[-1.0, 2.0, -0.5], [1.0, 0.0, 0.5]]))
+    assert class_of(torch.tensor([[0.0, -1.0, -2.0]])).tolist() == [0]  # of more classes it is the logit
+    assert class_of(torch.tensor([[2.0, 1.0]])).tolist() == [0]
 
 
 def test_answers_of_another_shape_are_told(straight: nn.Module, x: Tensor) -> None:

@@ -129,7 +129,7 @@ class CanTheMapBeChosen(Probe):
             measures.append(self._share(subject, f"{AT_ONCE}, {m}", m, rows[m], "at once"))
         told = [f"the {m} map of {share(int(chosen[m][:, ASKED].sum()), len(index))} inputs" for m in order]
         left = [m for m in self.methods if m not in methods]
-        alarms = [_missed(m, rows[m]) for m in methods if not rows[m]["kept"].all()]
+        alarms = [_missed(m, rows[m], classes) for m in methods if not rows[m]["kept"].all()]
         alarms += [_stuck(m, rows[m]) for m in methods if rows[m]["stuck"].mean() > STUCK]
         alarms += _kinked(kinks_left(subject.model, torch.as_tensor(given["x"][:1], device=run.device)), methods)
         return Finding(
@@ -337,10 +337,10 @@ def _left(after: NDArray[np.float32], before: NDArray[np.float32]) -> NDArray[np
     return np.where(before > 0, after / np.where(before > 0, before, 1), 1)
 
 
-def _missed(method: str, rows: Mapping[str, NDArray[Any]]) -> Alarm:
-    bad = int((~rows["kept"]).any(1).sum())
+def _missed(method: str, rows: Mapping[str, NDArray[Any]], classes: bool) -> Alarm:
+    bad, what = int((~rows["kept"]).any(1).sum()), "class" if classes else "good answer"
     return Alarm(
-        f"For {share(bad, len(rows['kept']))} inputs the attack on {method} left the ball or the answer when judged "
+        f"For {share(bad, len(rows['kept']))} inputs the attack on {method} left the ball or the {what} when judged "
         "afresh; these points do not count.",
         doubts=(HEADLINE, f"{HEADLINE}, {method}"),
     )
