@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Norm = TypeVar("Norm", bound=str)
 JUDGED = 32  # fresh answers of a random model at each witness
-Need = Literal["classes", "comparison", "order", "numbers", "spread", "gradients", "images", "train"]
+Need = Literal["classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train"]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
     ("right", "Is it right?"),

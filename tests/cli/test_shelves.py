@@ -57,7 +57,7 @@ def test_a_question_is_told_with_all_that_one_must_know_to_ask_it(assay: Command
 
 def test_what_a_question_needs_and_when_it_is_asked_are_told(assay: Command) -> None:
     told = assay("probes", "can-the-map-be-chosen").out.splitlines()
-    assert "needs: a score for each class, gradients" in told
+    assert "needs: a number of one input's answer that can be explained, gradients" in told
     assert "asked: from --budget standard on, or by its name: it takes long" in told
     told = assay("probes", "accuracy").out.splitlines()
     assert not [line for line in told if line.startswith(("needs:", "asked:")) or "setting" in line]
