@@ -51,7 +51,7 @@ class DeepDistances:
         rest, back = (_inner(model, x[rows], layers) for rows in (order[:kept], order[kept:]))
         middles = {name: f.mean(0) for name, f in rest.items()}
         near = {name: Neighbours.fit(_seen(f - middles[name]), torch.zeros(0), k=k) for name, f in rest.items()}
-        usual = {name: float(-near[name].score(_seen(f - middles[name])).median()) for name, f in back.items()}
+        usual = {name: float((-near[name].score(_seen(f - middles[name]))).median()) for name, f in back.items()}
         told = {name: m for name, m in usual.items() if m > 0}  # where every input is the same, nothing is far
         if not told:
             raise AssayError("No layer tells training inputs apart; deep distances have no scale: name other layers.")

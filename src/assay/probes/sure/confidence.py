@@ -264,7 +264,7 @@ class Confidence(Probe):
         ]
         bars: tuple[Bars, ...] = ()
         if "each sure" in rows:
-            worst, each = self._each_label(task.classes, rows["each sure"], rows["each true"], estimator, run.seed)
+            worst, each = self._each_label(task.classes, rows["each sure"], rows["each right"], estimator, run.seed)
             measures.insert(3, worst)
             bars = (each,)
         return Finding(
@@ -284,12 +284,12 @@ class Confidence(Probe):
         )
 
     def _each_label(
-        self, names: tuple[str, ...], said: Floats, true: NDArray[np.bool_], estimator: Estimator, seed: int
+        self, names: tuple[str, ...], sure: Floats, right: NDArray[np.bool_], estimator: Estimator, seed: int
     ) -> tuple[Measure, Bars]:  # n k, n k
-        """Each label's own probability that it holds."""
-        bins = min(self.bins, len(said))
+        """Each label by itself."""
+        bins = min(self.bins, len(sure))
         found = [
-            above_floor(said[:, k].astype(np.float64), true[:, k], estimator=estimator, bins=bins, seed=seed)
+            above_floor(sure[:, k].astype(np.float64), right[:, k], estimator=estimator, bins=bins, seed=seed)
             for k in range(len(names))
         ]
         worst = max(range(len(names)), key=lambda k: found[k].value)
@@ -298,10 +298,11 @@ class Confidence(Probe):
             value=found[worst].value,
             low=found[worst].low,
             high=found[worst].high,
-            n=len(said),
+            n=len(sure),
             unit="%",
             better="lower",
-            about=f"of the probability that {names[worst]!r} holds, less what chance adds: the largest of {len(names)}",
+            about=f"of the probability that {names[worst]!r} is right, said or not, less what chance adds: the largest "
+            f"of {len(names)}",
             beside=(Beside("mean over the labels", float(np.mean([f.value for f in found]))),),
         )
         bars = Bars(
@@ -312,7 +313,7 @@ class Confidence(Probe):
             values=tuple(f.value for f in found),
             low=tuple(f.low for f in found),
             high=tuple(f.high for f in found),
-            says="Of the probability that it holds, less what chance adds.",
+            says="Of the probability that it is right, said or not, less what chance adds.",
         )
         return measure, bars
 
@@ -479,7 +480,12 @@ def _events(subject: Subject, shard: Shard) -> dict[str, Tensor]:
     stated = task.confidence(out)
     assert stated is not None  # what `_no_probability` says
     told = {"sure": stated, "right": task.right(out, shard.y)}
-    return told | ({"each sure": out.sigmoid(), "each true": shard.y.bool()} if isinstance(task, Labels) else {})
+    return told | (_each(out, shard.y) if isinstance(task, Labels) else {})
+
+
+def _each(out: Tensor, true: Tensor) -> dict[str, Tensor]:  # n k, n k
+    """Of each label the probability that what is said of it, that it holds or that it does not, is right."""
+    return {"each sure": out.abs().sigmoid(), "each right": (out > 0) == true.bool()}
 
 
 def _measure(name: str, error: CalibrationError, n: int, about: str) -> Measure:
