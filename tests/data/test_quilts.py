@@ -16,6 +16,7 @@ def test_every_tile_is_one_images_and_every_image_gives_it_once() -> None:
     tiles = of.reshape(6, 3, TILES, 2, TILES, 2)
     assert_close(tiles, tiles[:, :1, :, :1, :, :1].expand_as(tiles))
     assert_close(tiles[:, 0, :, 0, :, 0].sort(0).values, torch.arange(6.0)[:, None, None].expand(6, TILES, TILES))
+    assert len(tiles[:, 0, :, 0, :, 0].flatten(1).unique(dim=1).T) > 2 * TILES  # each tile is shuffled by itself
     assert all(len(image.unique()) > 1 for image in of)
     assert_close(made - of, (made - of)[:1].expand_as(made))  # what depends on the place stays there
 
