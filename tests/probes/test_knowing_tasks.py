@@ -85,7 +85,7 @@ def test_of_places_only_those_that_count_are_held_to_what_is_said(run: Run) -> N
     chance = np.exp(logit) / np.exp(logit).sum(-1, keepdims=True)
     true = (rng.random((300, 4)) < chance[..., 1]).astype(np.int64)
     true[:, :2] = -1
-    logit[:, :2] = [4, -4]  # very sure, and not counted
+    logit[:, :2] = [-4, 4]  # very sure of a class that is not there, and not counted
     x = logit.reshape(300, 8).astype(np.float32)
     subject = Subject.of(Says((4, 2), 8), {"test": (x, true)}, Tagging(("O", "X")), bounds=(-4.0, 4.0))
     found = measures(put(Confidence(), subject, run).finding)
