@@ -191,7 +191,7 @@ class EverydayChange(Probe):
                     values=tuple(tuple(row) for row in each.tolist()),
                 ),
                 *_pictures(subject, witnesses, how, run.budget.shown),
-                *self._rewritten(subject, witnesses, rows["how"][broke], run),
+                *self._written(subject, witnesses, rows["how"][broke], run),
             ),
             alarms=() if data is None else _unchanged(rows["same"], rows["unread"], spelled),
             witnesses=witnesses if len(witnesses) else None,
@@ -236,7 +236,7 @@ class EverydayChange(Probe):
             told |= {"same": same, "unread": unread}
         return {**told, "clean": clean, "kept": kept, "changed": changed, "broke": how >= 0, "how": how}
 
-    def _rewritten(self, subject: Subject, w: Witnesses, how: NDArray[np.generic], run: Run) -> tuple[Gallery, ...]:
+    def _written(self, subject: Subject, w: Witnesses, how: NDArray[np.generic], run: Run) -> tuple[Gallery, ...]:
         """Texts as they were written when they broke it, the mildest of each change first."""
         data = _texts(subject)
         firsts: dict[int, int] = {}
