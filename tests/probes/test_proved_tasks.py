@@ -63,7 +63,7 @@ def test_a_linear_regression_is_certified_to_its_room_over_the_dual_norm(regress
 def test_the_slope_of_a_linear_regression_is_the_norm_of_its_weights(regression: Subject, run: Run) -> None:
     found = asked(HowSteep(reach=0.1), regression, run)
     by = {m.name: m for m in found.measures}
-    norm = float(network()[0].weight.norm())
+    norm = float(network()[0].weight.detach().norm())
     assert by["median local constant"].value == pytest.approx(norm, rel=1e-5)
     assert by["median local constant of the margin"].value == pytest.approx(norm, rel=1e-5)
     assert by["solved exactly"].value == 1
