@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from assay.errors import ShapeError, SubjectError
 from assay.methods.certify import relax
+from assay.methods.certify.demands import demanded
 from assay.methods.certify.layers import layers
 from assay.methods.certify.lipschitz import certified_radius as by_slope
 from assay.methods.certify.relax import Demand
 from assay.nn.read_as import OneScore
-from assay.probes.proved._demands import demanded
 from assay.tasks import Labels, Regression
 
 DUAL = {"linf": 1.0, "l2": 2.0}

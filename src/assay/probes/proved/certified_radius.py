@@ -19,11 +19,11 @@ from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Ta
 from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
+from assay.methods.certify.demands import demanded, unproved
 from assay.methods.certify.layers import layers
 from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
 from assay.probe import Probe
-from assay.probes.proved._demands import demanded, unproved
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
@@ -117,7 +117,8 @@ class CertifiedRadius(Probe):
         self.refuse_below(1, "inputs")
 
     def why_not(self, subject: Subject) -> str | None:
-        return super().why_not(subject) or unproved(subject)
+        reason = super().why_not(subject)
+        return reason or unproved(subject.task, subject.model, subject.inputs.shape, draws=subject.draws)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         way = self._way(subject, run.budget.steps)

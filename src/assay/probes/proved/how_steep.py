@@ -19,12 +19,12 @@ from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measur
 from assay.methods.attack.aim import truth_of
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.certify.demands import demanded, readable, unproved
 from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layers
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
 from assay.methods.certify.relax import Demand
 from assay.methods.certify.steepest import steepest_secant
 from assay.probe import Need, Probe
-from assay.probes.proved._demands import demanded, readable, unproved
 from assay.run import batch_of
 
 if TYPE_CHECKING:
@@ -73,10 +73,12 @@ class HowSteep(Probe):
         self.refuse_below(1, "inputs", "nodes")
 
     def why_not(self, subject: Subject) -> str | None:
-        if (reason := super().why_not(subject) or unproved(subject)) is not None:
+        reason = super().why_not(subject)
+        reason = reason or unproved(subject.task, subject.model, subject.inputs.shape, draws=subject.draws)
+        if reason is not None:
             return reason
         try:
-            readable(subject.two_classes())
+            readable(subject.two_classes().model, subject.inputs.shape)
         except AssayError as e:
             return f"it reads the network layer by layer: {e}"
         return None

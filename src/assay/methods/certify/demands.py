@@ -7,18 +7,13 @@ classes; numbers have none, and a bound on their median under noise would be abo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.certify.layers import layers
 from assay.methods.certify.relax import Demand
 from assay.tasks import Labels, Regression, Task
-
-if TYPE_CHECKING:
-    from assay.subject import Subject
 
 
 def demanded(task: Task, y: Tensor) -> Tensor | Demand:  # n *t
@@ -35,9 +30,11 @@ def demanded(task: Task, y: Tensor) -> Tensor | Demand:  # n *t
     return Demand(rows, torch.cat([width - target, width + target], 1))
 
 
-def unproved(subject: Subject) -> str | None:
-    """Why nothing can be proved of answers that are no classes, or None; of classes it is None."""
-    task = subject.task
+def unproved(task: Task, model: nn.Module, shape: tuple[int, ...], *, draws: int = 1) -> str | None:
+    """Why nothing can be proved of answers that are no classes, or None; of classes it is None.
+
+    `shape` is that of one input, `draws` above 1 says that the model is random.
+    """
     if {"classes", "comparison"} & set(task.gives):
         return None
     if not isinstance(task, Labels | Regression) or (isinstance(task, Regression) and task.wide is not None):
@@ -46,22 +43,22 @@ def unproved(subject: Subject) -> str | None:
             f"certificates bound classes, labels that each keep their sign, and plain numbers within a tolerance; the "
             f"task is {task.name()}{also}"
         )
-    if subject.draws > 1:
+    if draws > 1:
         return "its answers are random, so that they have no fixed bounds, and smoothing is of a vote among classes"
     try:
-        readable(subject)
+        readable(model, shape)
     except AssayError as e:
         return f"it reads the network layer by layer, and smoothing, which does not, is of a vote among classes: {e}"
     return None
 
 
-def readable(subject: Subject) -> None:
+def readable(model: nn.Module, shape: tuple[int, ...]) -> None:
     """Raise where the network cannot be read as a chain of layers, in eval mode as it will be when asked."""
-    modes = [(m, m.training) for m in subject.model.modules()]
+    modes = [(m, m.training) for m in model.modules()]
     try:
         for m, _ in modes:
             m.training = False
-        layers(subject.model, subject.inputs.shape)
+        layers(model, shape)
     finally:
         for m, mode in modes:
             m.training = mode
