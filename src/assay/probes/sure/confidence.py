@@ -448,7 +448,10 @@ def _no_probability(task: Task) -> str | None:
     if "classes" in task.gives or isinstance(task, Labels | Places) or (isinstance(task, Regression) and task.spread):
         return None
     if "comparison" in task.gives:
-        return "a comparison is held to its own scale by is-the-comparison-calibrated, and a distance is no probability"
+        return (
+            f"the task is {task.name()}: a comparison is held to its own scale by is-the-comparison-calibrated, and a "
+            "distance is no probability"
+        )
     if "numbers" in task.gives:
         return (
             "its numbers come without a standard deviation, so that no probability of being near enough is said; "
