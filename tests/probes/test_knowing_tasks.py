@@ -13,6 +13,7 @@ from assay.finding import Finding, Measure
 from assay.probe import put
 from assay.probes.sure.confidence import Confidence
 from assay.probes.sure.does_it_know import DoesItKnow
+from assay.probes.sure.is_it_sure_far_away import IsItSureFarAway
 from assay.run import Run
 from assay.subject import Subject
 from assay.tasks import Detection, Labels, Regression, Retrieval, Segmentation, Tagging
@@ -167,3 +168,24 @@ def test_a_segmenter_that_is_flat_on_strangers_tells_them(run: Run) -> None:
     assert found is not None
     assert any("All 60 answers are good enough" in a.says for a in found.alarms)
     assert "label" not in found.samples.columns  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("grows", "far"), [(1.0, 0.0), (0.0, 0.9545)])
+def test_far_away_a_spread_that_grows_ends_at_nothing_and_one_that_does_not_stays(
+    run: Run, grows: float, far: float
+) -> None:
+    class Widens(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x.mean(1), 0.1 + grows * (x - 0.5).abs().sum(1) / 1e3], 1)[..., None]
+
+    x = np.random.default_rng(0).random((12, 3)).astype(np.float32)
+    task = Regression(("y",), (0.2,), spread=True)
+    subject = Subject.of(Widens(), (x, x.mean(1, keepdims=True)), task, bounds=(0.0, 1.0))
+    found = put(IsItSureFarAway(inputs=8), subject, replace(run, debug=True)).finding
+    told = measures(found)
+    assert told["confidence far away"].value == pytest.approx(far, abs=0.15)
+    assert told["confidence far away"].beside[0].value == 0  # chance
+    assert told["confidence far away"].beside[1].value == pytest.approx(0.9545, abs=0.01)  # erf(sqrt 2)
+    reason = IsItSureFarAway().why_not(replace(subject, task=Regression(("y",), (0.2,))))
+    assert reason is not None
+    assert "which does not say so" in reason
