@@ -8,7 +8,8 @@ model that rolls dice. Each of these leaves a sign, a pair of numbers in the wro
     one start > restarts    the surface is rough
     seeing > blind          Square asks for no gradient, a substitute's gradients are another's, the step between class
                             means is fixed in advance: none of them may break what the attacks that see leave standing
-    any size > 0            with the whole box to move in, everything must break
+    any size > 0            with the whole box to move in, everything must break; of an Aim, whatever some other input
+                            of the batch breaks, for the change may lead there
 
 `examine` runs the attacks, `read` finds the signs, `vital_signs` are those that a few passes show.
 
@@ -51,6 +52,7 @@ GAP = 0.02  # two accuracies closer than this are taken as equal
 MORE, RESTARTS, DRAWS = 5, 3, 16  # times the steps; starts; passes of a model that turns out to be random
 NOISE = 3.0  # standard errors of fresh draws that two numbers of a random model may differ by
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
+NEXT = 16  # inputs of the batch that each could be changed into
 TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
 
 ATTACKS = (
@@ -282,8 +284,19 @@ def examine(
     for attack in (partial(climb, steps=max(2, steps // 2), size=span), partial(blind, size=span)):
         rows, _, wrong = judge(attack, any_size)
         any_size = any_size.index_fill(0, rows[2 * wrong > count], False)
+    if isinstance(y, Aim):
+        any_size &= _elsewhere(model, x, y)
     last = chance(model, worst, y, draws=eot)
     return Examined(right, by, worst, any_size & ~sick, columns, _held(last.wrong, count), via, sick, last.said)
+
+
+@torch.no_grad()
+def _elsewhere(model: Model, x: Tensor, y: Aim) -> Tensor:
+    """Whether the answer to one of the next inputs of the batch would not do for each: n *d -> n bool."""
+    out, found = model(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for k in range(1, min(len(x), NEXT + 1)):
+        found |= y.read(out.roll(k, 0)).argmax(1) == 0
+    return found
 
 
 def _held(wrong: Tensor, count: int) -> Tensor:
@@ -298,8 +311,12 @@ def read(
     *,
     steps: int,
     draws: int = 1,
+    classes: bool = True,
 ) -> tuple[Sign, ...]:
-    """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees."""
+    """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees.
+
+    `classes` says whether the truth was labels, which is a matter of words.
+    """
 
     def held(name: str) -> float:
         return float(columns[f"held {name}"].mean())
@@ -331,6 +348,9 @@ def read(
         says = (
             f"PGD on the model's own cross-entropy, as libraries run it, leaves {percent(usual)} right; on the margin "
             f"of the logits {percent(margin)}. The lower one is kept."
+            if classes
+            else f"PGD on the cross-entropy of good against bad leaves {percent(usual)} right; on the margin itself "
+            f"{percent(margin)}. The lower one is kept."
         )
         sign("loss", says, expected=margin, seen=usual, open_=False)
     ladder = [("1 step", 1), ("few steps", max(2, steps // 4)), ("margin", steps)]
@@ -365,8 +385,9 @@ def read(
     if any_size.any():
         free = float(any_size.mean())
         says = (
-            f"{percent(free)} stay right although the attack may change every value at will, where nothing can; the "
-            "attacks are blind to something."
+            f"{percent(free)} stay right although the attack may change every value at will, where nothing can"
+            + ("" if classes else " whose answer another input would spoil")
+            + "; the attacks are blind to something."
         )
         sign("any size", says, expected=0.0, seen=free, open_=True)
     return tuple(signs)
