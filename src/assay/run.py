@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Budget:
     """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery.
 
-    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other.
+    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other. `inputs`
+    is the most that any question takes of a set of data, whatever it would take by itself; None: no such bound.
     """
 
     name: str
@@ -38,6 +39,17 @@ class Budget:
     restarts: int
     shown: int = 8
     dear: int | None = None
+    inputs: int | None = None
+
+    def bounded(self, inputs: int | None) -> Budget:
+        """The same with at most so many inputs to a question; None leaves it as it is."""
+        if inputs is None:
+            return self
+        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
+            raise AssayError(f"--inputs {inputs} is no number of inputs; give a whole number of at least 1.")
+        samples = inputs if self.samples is None else min(self.samples, inputs)
+        dear = self.dear if self.dear is not None and self.dear < inputs else None
+        return replace(self, samples=samples, dear=dear, inputs=inputs)
 
 
 BUDGETS = {
@@ -47,10 +59,11 @@ BUDGETS = {
 }
 
 
-def budget(name: str) -> Budget:
+def budget(name: str, inputs: int | None = None) -> Budget:
+    """The budget of this name, with at most so many inputs to a question where that is given."""
     if name not in BUDGETS:
         raise AssayError(f"There is no budget {name!r}; choose one of {', '.join(BUDGETS)}.")
-    return BUDGETS[name]
+    return BUDGETS[name].bounded(inputs)
 
 
 @dataclass(frozen=True)
@@ -172,12 +185,15 @@ class Run:
     def pick(self, data: Data, count: int | None = None) -> NDArray[np.int64]:
         """The inputs to ask about: `count` or as many as the budget has, drawn by seed, stratified by class, ascending.
 
+        Never more than the budget's bound. By one seed a larger draw holds a smaller one, but for the rounding.
         Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost. Targets
         that are no classes are one stratum.
         """
         import numpy as np
 
         labels, wanted = np.asarray(data.labels), count or self.budget.samples
+        if self.budget.inputs is not None:
+            wanted = min(wanted or self.budget.inputs, self.budget.inputs)
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         if labels.ndim > 1 or labels.dtype.kind not in "iub":

@@ -14,12 +14,14 @@ from assay.cli.options import (
     RUNS,
     Debug,
     Guard,
+    Inputs,
     Opening,
     Out,
     ProbeNames,
     StandardsFile,
     SubjectName,
     Work,
+    bound,
     opened,
 )
 from assay.cli.place import PLACE, Parent
@@ -39,6 +41,7 @@ def audit(
     standards: StandardsFile = None,
     probe: ProbeNames = None,
     work: Work,
+    inputs: Inputs = None,
     out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
@@ -55,11 +58,13 @@ def audit(
     from assay.standard import Standards, read_standards
 
     limits = guard.limits(work.budget)
+    held_to = read_standards(standards) if standards is not None else Standards()
     job = Job(
         source=opening.source(subject),
         probes=tuple(dict.fromkeys(probe)) if probe else None,
-        standards=read_standards(standards) if standards is not None else Standards(),
+        standards=held_to,
         budget=work.budget,
+        inputs=bound(inputs, held_to),
         seed=work.seed,
         device=work.device,
         debug=debug,
@@ -86,6 +91,7 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             subject,
             probes=job.asked(),
             budget=job.budget,
+            inputs=job.inputs,
             standards=job.standards,
             seed=job.seed,
             device=device,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from assay.cli.meter import Meter
     from assay.engine.guarded import Limits
     from assay.run import Run
+    from assay.standard import Standards
     from assay.subject import Subject
     from assay.subjects import Source
 
@@ -29,6 +30,10 @@ SubjectName = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
 Budget = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
+Inputs = Annotated[
+    str | None,
+    typer.Option("--inputs", metavar="N", help="The most inputs that any question looks at, whatever the budget has."),
+]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
 ]
@@ -226,6 +231,15 @@ def opened(source: Source, meter: Meter) -> Subject:
 
     meter.doing(f"opening {source.subject}")
     return opened(source)
+
+
+def bound(inputs: str | None, standards: Standards | None = None) -> int | None:
+    """What was given with --inputs, else what the standards say; whatever is no number of inputs is refused."""
+    if inputs is None:
+        return None if standards is None else standards.inputs
+    if not inputs.isascii() or not inputs.isdigit() or len(inputs) > 18 or int(inputs) < 1:
+        raise AssayError(f"--inputs {inputs!r} is no number of inputs; give a whole number of at least 1.")
+    return int(inputs)
 
 
 def pairs(settings: Sequence[str] | None) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Understood(NamedTuple):
     """What to look at before an audit is believed."""
 
 
-def check(source: Source, budget_name: str = "quick", device: str = "cpu") -> Understood:
+def check(source: Source, budget_name: str = "quick", device: str = "cpu", inputs: int | None = None) -> Understood:
     """Open model and data as an audit would, look at a hundred answers, and say what an audit would ask."""
     place = device_named(device)
     budget(budget_name)  # an unknown one is an error that says which there are

@@ -21,7 +21,7 @@ from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.probe import Answer, Probe, configure, put
 from assay.report import write
-from assay.run import Engine, Progress, Run, environment, silent
+from assay.run import Budget, Engine, Progress, Run, environment, silent
 from assay.run import budget as budget_named
 from assay.standard import Judgement, Standards, read_standards
 from assay.store.typed import check_types
@@ -154,7 +154,7 @@ class Record:
         begun: Begun,
         *,
         standards: Standards,
-        budget: str,
+        budget: Budget,
         seed: int,
         device: str,
         out: Path | None,
@@ -162,7 +162,7 @@ class Record:
         source: tuple[str, ...] = (),
     ) -> None:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
-        self.budget, self.seed, self.device, self.source = budget_named(budget), seed, device, source
+        self.budget, self.seed, self.device, self.source = budget, seed, device, source
         self.rows: dict[int, Judged] = {}
         self.folder: Path | None = None
         if out is not None:
@@ -171,7 +171,8 @@ class Record:
             manifest = {
                 "subject": begun.subject.name,
                 "source": list(source),
-                "budget": budget,
+                "budget": budget.name,
+                **({} if budget.inputs is None else {"inputs": budget.inputs}),
                 "seed": seed,
                 "probes": [probe for probe, _ in named],
             }
@@ -233,6 +234,7 @@ def audit(
     *,
     probes: Sequence[str | Probe] | None = None,
     budget: str = "quick",
+    inputs: int | None = None,
     standards: str | Path | Standards | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -250,6 +252,8 @@ def audit(
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
     each answer, and whether it was asked now.
 
+    `inputs` is the most that any question looks at, fewer than the budget's own where it is less.
+
     A limit of the user's that was not put to the test cannot be told: where its question was left out, by `probes` or
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
@@ -260,10 +264,11 @@ def audit(
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
+    chosen = budget_named(budget, standards.inputs if inputs is None else inputs)
     planned = plan(probes, standards, budget)
     run = Run(
         engine=engine or ThisProcess(),
-        budget=budget_named(budget),
+        budget=chosen,
         seed=seed,
         device=device,
         progress=progress,
@@ -275,7 +280,7 @@ def audit(
         [question for _, question in planned],
         asker.begun,
         standards=standards,
-        budget=budget,
+        budget=chosen,
         seed=seed,
         device=device,
         out=None if out is None else Path(out),

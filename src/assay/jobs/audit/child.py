@@ -49,7 +49,7 @@ def _ask_all(job: Any, line: Line) -> None:
 
     run = Run(
         engine=ThisProcess(),
-        budget=budget(job.budget),
+        budget=budget(job.budget, job.inputs),
         seed=job.seed,
         device=device,
         progress=line.progress,

@@ -22,7 +22,7 @@ from assay.errors import AssayError
 from assay.jobs.audit import Begun, Record
 from assay.jobs.audit.job import Job
 from assay.probe import Answer
-from assay.run import Progress, Tick
+from assay.run import Progress, Tick, budget
 from assay.subjects import located
 
 ASK = "assay.jobs.audit.child:ask"
@@ -137,7 +137,7 @@ class _Asking:
                 self.asked,
                 begun,
                 standards=self.job.standards,
-                budget=self.job.budget,
+                budget=budget(self.job.budget, self.job.inputs),
                 seed=self.job.seed,
                 device=self.device,
                 out=self.out,

@@ -32,6 +32,8 @@ class Job:
     """Of the one probe, as they were typed; the subjects that they name may then run their code."""
     standards: Standards = field(default_factory=Standards)
     budget: str = "quick"
+    inputs: int | None = None
+    """The most that a question looks at; None: what the budget has."""
     seed: int = 0
     device: str = "cpu"
     debug: bool = False
@@ -47,7 +49,7 @@ class Job:
                 **told,
                 "source": Source(**{name: _tuples(value) for name, value in told["source"].items()}),
                 "probes": _tuples(told["probes"]),
-                "standards": Standards(limits=limits, settings=told["standards"]["settings"]),
+                "standards": Standards(**{**told["standards"], "limits": limits}),
             }
         )
 
