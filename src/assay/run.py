@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from assay.errors import AssayError, SubjectError, in_words
 
@@ -31,6 +32,7 @@ class Budget:
 
     `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other. `inputs`
     is the most that any question takes of a set of data, whatever it would take by itself; None: no such bound.
+    `seconds` is the time limit of a whole audit, which asks in rounds; None: there is none.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Budget:
     shown: int = 8
     dear: int | None = None
     inputs: int | None = None
+    seconds: float | None = None
 
     def bounded(self, inputs: int | None) -> Budget:
         """The same with at most so many inputs to a question; None leaves it as it is."""
@@ -62,7 +65,10 @@ BUDGETS = {
 def budget(name: str, inputs: int | None = None) -> Budget:
     """The budget of this name, with at most so many inputs to a question where that is given."""
     if name not in BUDGETS:
-        raise AssayError(f"There is no budget {name!r}; choose one of {', '.join(BUDGETS)}.")
+        known = f"choose one of {', '.join(BUDGETS)}"
+        if name[:1].isdigit():
+            raise AssayError(f"A time such as {name!r} is for `assay audit`; {known}.")
+        raise AssayError(f"There is no budget {name!r}; {known}.")
     return BUDGETS[name].bounded(inputs)
 
 
@@ -101,6 +107,30 @@ Progress = Callable[[str, int], AbstractContextManager[Tick]]
 def silent(about: str, total: int) -> Iterator[Tick]:
     """No progress shown."""
     yield lambda done: None
+
+
+class OutOfTime(Exception):
+    """The time that a question may take is over."""
+
+
+def until(most: float, progress: Progress) -> Progress:
+    """Progress that ends a question `most` seconds from now, at its next sign of it."""
+    end = time.monotonic() + most
+
+    @contextmanager
+    def limited(about: str, total: int) -> Iterator[Tick]:
+        if time.monotonic() > end:
+            raise OutOfTime
+        with progress(about, total) as tick:
+
+            def ticked(done: int) -> None:
+                if time.monotonic() > end:
+                    raise OutOfTime
+                tick(done)
+
+            yield ticked
+
+    return limited
 
 
 class Engine(Protocol):
@@ -150,6 +180,21 @@ class Few:
         return at, np.stack([row for _, row in self.held]) if self.held else like[:0]
 
 
+class Drawn(NamedTuple):
+    """A draw of inputs under a bound: how many were wanted, None for all, of how many that there are."""
+
+    bound: int
+    wanted: int | None
+    there: int
+
+    @property
+    def grows(self) -> str:
+        """What would give more of them: a larger bound, more steps, or nothing, because these are all."""
+        if self.wanted is None or self.wanted >= self.bound:
+            return "inputs" if self.bound < self.there else ""
+        return "steps" if self.wanted < self.there else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Handed to every probe, remedy and claim."""
@@ -166,6 +211,8 @@ class Run:
     nothing that is read from a file or a stored run may."""
     in_words: Callable[[BaseException], str] = in_words
     """How what broke a question is told, in one line."""
+    drawn: list[Drawn] = field(default_factory=list, repr=False, compare=False)
+    """What was picked so far, for whoever asks whether more could have been."""
 
     def further(self, name: str) -> Subject:
         """The subject of this name, among those that may be opened."""
@@ -192,8 +239,10 @@ class Run:
         import numpy as np
 
         labels, wanted = np.asarray(data.labels), count or self.budget.samples
-        if self.budget.inputs is not None:
-            wanted = min(wanted or self.budget.inputs, self.budget.inputs)
+        bound = self.budget.inputs
+        if bound is not None:
+            self.drawn.append(Drawn(bound, wanted, len(labels)))
+            wanted = bound if wanted is None else min(wanted, bound)
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         if labels.ndim > 1 or labels.dtype.kind not in "iub":

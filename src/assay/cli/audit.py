@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,6 +42,12 @@ def audit(
     probe: ProbeNames = None,
     work: Work,
     inputs: Inputs = None,
+    more: Annotated[
+        str | None,
+        typer.Option(
+            "--more", metavar="TIME", help="Go on for 30m, or any time, with a run that had one: SUBJECT is its folder."
+        ),
+    ] = None,
     out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
@@ -52,11 +58,19 @@ def audit(
     question broke. A limit of yours on a question that was not asked cannot be told; one that can never apply to the
     subject is bad input. A run that was stopped goes on where it was.
 
+    With a time for --budget it asks round by round, with more inputs and steps each time, until every verdict is
+    settled or the time is over; what did not fit says how long it would take.
+
     Example: assay audit model.pt2 --data images/ --standards assay.toml
     """
-    from assay.jobs.audit.job import Job
+    from assay.jobs.audit.job import Job, continued
     from assay.standard import Standards, read_standards
 
+    if more is not None:
+        job, out = continued(Path(subject), more, debug)
+        done = conduct(job, guard.limits(job.budget), out)
+        show(done)
+        raise typer.Exit(done.status)
     limits = guard.limits(work.budget)
     held_to = read_standards(standards) if standards is not None else Standards()
     job = Job(

@@ -29,7 +29,14 @@ SubjectName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
-Budget = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
+Budget = Annotated[
+    str,
+    typer.Option(
+        "--budget",
+        metavar="quick|standard|full|TIME",
+        help="How hard to look; of audit, ask and check also for how long: 90s, 10m, 2h.",
+    ),
+]
 Inputs = Annotated[
     str | None,
     typer.Option("--inputs", metavar="N", help="The most inputs that any question looks at, whatever the budget has."),
@@ -221,8 +228,12 @@ class Guard:
 
     def limits(self, budget: str) -> Limits:
         from assay.engine.guarded import Limits
+        from assay.jobs.audit.rounds import seconds_named
         from assay.run import budget as budget_named
 
+        seconds = seconds_named(budget)
+        if seconds is not None:
+            return Limits.of("full", self.timeout or seconds, self.memory, self.sandbox)
         return Limits.of(budget_named(budget).name, self.timeout, self.memory, self.sandbox)
 
 

@@ -158,6 +158,10 @@ def budget(told: Mapping[str, Any]) -> str:
     def counted(n: int, thing: str) -> str:
         return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
+    if told.get("seconds"):
+        most = f"at most {counted(told['inputs'], 'input')} per question; " if told.get("inputs") else ""
+        goes_on = "more inputs and steps, round by round, until verdicts are settled or time is over"
+        return f"{told.get('name')}: {most}{goes_on}"
     samples = told.get("samples")
     inputs = "every input" if samples is None else f"at most {counted(samples, 'input')}"
     dear = f", {told['dear']:,} where each is asked about dozens of times" if told.get("dear") else ""
