@@ -12,12 +12,20 @@ import pytest
 from assay.audit import Judged, Question, judgements
 from assay.errors import AssayError
 from assay.finding import Finding, Measure, wilson
+from assay.jobs.audit import rounds
 from assay.jobs.audit.effort import seconds_of
-from assay.jobs.audit.rounds import FIRST, Rounds, budget_of, keyed, looked, seconds_named, timed
+from assay.jobs.audit.rounds import FIRST, WRITING, Rounds, budget_of, keyed, looked, seconds_named, timed
 from assay.methods.uncertainty.sequences import proportion_sequence
 from assay.probe import Answer
 from assay.run import Budget, Drawn
 from assay.standard import Standard, Standards
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else this machine does."""
+    monkeypatch.setattr(rounds, "contention", lambda: 1.0)
+
 
 TRUTH = {"accuracy": 0.95, "confidence": 0.8, "everyday-change": 0.55, "worst-case-accuracy": 0.2, "how-steep": 0.9}
 LIMIT = Standard(at_least=0.5)
@@ -35,6 +43,7 @@ class Simulated:
     there: int = 3000
     slower: float = 1.0
     now: float = 0.0
+    seed: int = 7
     asked: list[tuple[str, int, int]] = field(default_factory=list)
 
     def audit(self, names, text, inputs=None, rows=None, standards=None, own=None):
@@ -59,7 +68,7 @@ class Simulated:
         return rows
 
     def answer(self, name: str, budget: Budget, seconds: float) -> Answer:
-        hits = np.random.default_rng(7).random(self.there)[: budget.inputs] < TRUTH[name]
+        hits = np.random.default_rng(self.seed).random(self.there)[: budget.inputs] < TRUTH[name]
         finding = Finding(says="so", measures=(Measure.proportion("share", hits, better="higher"),))
         return Answer(
             probe=name, question="?", source="", settings={}, key="k", status="asked", finding=finding, seconds=seconds
@@ -119,7 +128,17 @@ def test_the_first_round_asks_the_cheapest_first_and_what_has_no_limit_last():
 def test_it_never_takes_longer_than_it_was_given(text, slower):
     model = Simulated(pace=2e-3, slower=slower)
     model.audit(list(TRUTH), text)
-    assert model.now <= seconds_named(text) - model.rounds.ending + 1e-6
+    report = model.rounds.slow * (WRITING[0] + WRITING[1] * model.rounds.answered)
+    assert model.now + report <= seconds_named(text) + 1e-6
+    assert model.rounds.answered or text == "20s"
+
+
+def test_what_a_report_took_tells_what_the_last_one_takes():
+    model = Simulated()
+    model.audit(["accuracy"], "60s")
+    before = model.rounds.ending
+    model.rounds.wrote(10 * (WRITING[0] + WRITING[1]))
+    assert model.rounds.ending == pytest.approx(12.5 * before)
 
 
 def test_what_does_not_fit_says_how_long_it_would_take_and_more_time_asks_it():
@@ -163,6 +182,18 @@ def test_a_bound_on_the_inputs_holds_in_every_round():
     rows = model.audit(["everyday-change"], "2h", inputs=120)
     assert max(inputs for _, inputs, _ in model.asked) == 120
     assert rows[0].verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_verdict_that_may_be_taken_early_is_wrong_no_more_often_than_claimed(honest, monkeypatch):
+    """The truth is the limit itself: whatever is settled is settled by chance. With intervals for one look it is."""
+    monkeypatch.setitem(TRUTH, "accuracy", 0.5)
+    if not honest:
+        monkeypatch.setattr(rounds, "over_looks", lambda finding, number, search: finding)
+    settled = sum(
+        Simulated(seed=seed).audit(["accuracy"], "1h")[0].verdict != "cannot tell" for seed in range(200)
+    )  # fmt: skip
+    assert settled <= 0.05 * 200 if honest else settled > 0.1 * 200
 
 
 def answered(value: Measure) -> Answer:

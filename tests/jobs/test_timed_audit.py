@@ -19,6 +19,7 @@ import pytest
 from assay.audit import open_audit
 from assay.cli.meter import metered
 from assay.engine.guarded import Limits
+from assay.errors import AssayError
 from assay.jobs.audit import guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
@@ -107,6 +108,9 @@ def test_it_asks_until_verdicts_are_settled_and_keeps_each_look(child: None) -> 
     widths = [look.high - look.low for look in looks if look.high is not None and look.low is not None]
     assert widths == sorted(widths, reverse=True)
     assert [look.at for look in looks] == sorted(look.at for look in looks)
+    (curve,) = stored.row("everyday-change").answer.finding.views  # type: ignore[union-attr]
+    assert curve.lines[0].x == tuple(look.at for look in looks)  # type: ignore[union-attr]
+    assert curve.lines[0].high == tuple(look.high for look in looks)  # type: ignore[union-attr]
     told = json.loads((done.folder / "audit.json").read_text())
     assert told["budget"]["seconds"] == 60
     assert len(told["rows"][1]["looks"]) == len(looks)
@@ -115,6 +119,17 @@ def test_it_asks_until_verdicts_are_settled_and_keeps_each_look(child: None) -> 
     again = audited("50s")  # another time is the same question: nothing is left to ask
     assert again.folder == done.folder
     assert Path("asked").read_text().count("\n") == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("applies=[True]", "tells of 1 questions of 2"), ("pace=-1.0", "takes -1.0 s an input")],
+)
+def test_what_a_child_says_of_its_model_is_not_believed_blindly(child: None, how: str, says: str) -> None:
+    given = "applies=[True, True]" if "applies" in how else "pace=1e-6"
+    Path("timekeeper.py").write_text(CHILD.replace(given, how))
+    with pytest.raises(AssayError, match=says):
+        audited("60s")
 
 
 def test_it_ends_in_time_though_a_question_hangs_and_keeps_what_was_known(

@@ -7,6 +7,7 @@ An audit has two sides. `Asker` needs the model; `Record` needs neither it nor t
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,6 +94,9 @@ class Begun:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
         alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
+        applies, pace = told.get("applies", ()), told.get("pace", 0.0)
+        if not isinstance(applies, list | tuple) or not isinstance(pace, int | float) or not 0 <= pace < math.inf:
+            raise AssayError(f"The model's process says that it takes {str(pace)[:40]} s an input; audit again.")
         try:
             offers = tuple(map(Offer.from_json, told.get("offers", ())))
             for offer in offers:
@@ -104,8 +108,8 @@ class Begun:
             alarms=alarms,
             keys=tuple(told["keys"]),
             offers=offers,
-            applies=tuple(map(bool, told.get("applies", ()))),
-            pace=max(0.0, float(told.get("pace", 0.0))),
+            applies=tuple(map(bool, applies)),
+            pace=float(pace),
         )
 
 
@@ -197,6 +201,7 @@ class Record:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
         self.budget, self.seed, self.device, self.source = budget, seed, device, source
         self.rows: dict[int, Judged] = {}
+        self.spent = 0.0
         self.folder: Path | None = None
         if out is not None:
             named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
@@ -238,8 +243,14 @@ class Record:
         if row is not None and answer.finding is None:
             return False
         before = () if row is None else row.answer.looks
-        self.take(turn.place, looked(answer, before, turn.budget, drawn, at))
+        self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
         return True
+
+    def recall(self) -> None:
+        """Enter every answer that is known from before, and how long the looks at them have taken."""
+        for place in range(len(self.asked)):
+            self.knows(place)
+        self.spent = max((look.at for row in self.rows.values() for look in row.answer.looks), default=0.0)
 
     def _enter(self, place: int, answer: Answer, asked: bool) -> None:
         question = self.asked[place]
@@ -360,6 +371,8 @@ def rounds_of(
 ) -> Rounds:
     """What chooses the questions of an audit with a time limit; an error where not even the first of them fits."""
     there = begun.subject.splits.get("test", 1)
+    if len(begun.applies) != len(asked):
+        raise AssayError(f"The model's process tells of {len(begun.applies)} questions of {len(asked)}; audit again.")
     rounds = Rounds(budget, asked, begun.applies, standards, pace=begun.pace, there=there, clock=clock)
     rounds.refuse_what_is_too_short()
     return rounds
@@ -367,8 +380,7 @@ def rounds_of(
 
 def _in_rounds(rounds: Rounds, record: Record, asker: Asker) -> Audit:
     """Ask until all is settled or the time is over; who stops it before has the report of what is known."""
-    for place in range(len(record.asked)):
-        record.knows(place)
+    record.recall()
     try:
         while (turn := rounds.next(record.rows)) is not None:
             found = asker.look(turn.place, turn.budget, turn.most)

@@ -72,7 +72,11 @@ def _ask_all(job: Any, line: Line) -> None:
     for place in range(len(planned)):
         line.send(next=place)
         if line.receive()["ask"]:
-            _ask_one(asker, line, place, lambda place=place: (asker.put(place), None))
+            _ask_one(asker, line, place, partial(_plainly, asker, place))
+
+
+def _plainly(asker: Asker, place: int) -> tuple[Answer, None]:
+    return asker.put(place), None
 
 
 def _ask_in_rounds(asker: Asker, line: Line) -> None:

@@ -38,7 +38,7 @@ class Effort(NamedTuple):
 
 EFFORTS: Mapping[str, Effort] = {
     "accuracy": Effort("samples", 1, 1, own=0.3),
-    "can-a-few-words-break-it": Effort("dear", 1, 100, longer=1),
+    "can-a-few-words-break-it": Effort("dear", 1, 300, longer=1),
     "can-the-map-be-chosen": Effort("steps", 0.5, 560, longer=1),
     "certified-radius": Effort("steps", 1, 1150, longer=1, own=0.5, own_each=0.15),
     "confidence": Effort("samples", 1, 1, own=1.5, own_each=0.005),
@@ -87,5 +87,5 @@ def inputs_of(probe: str, budget: Budget, there: int) -> int:
 def seconds_of(probe: str, budget: Budget, pace: float, there: int) -> float:
     """About how long it takes where a pass takes `pace` seconds an input, all draws of a random model included."""
     effort, n = EFFORTS.get(probe, OTHERWISE), inputs_of(probe, budget, there)
-    longer = (budget.steps / QUICK.steps) ** effort.longer
+    longer = float((budget.steps / QUICK.steps) ** effort.longer)
     return effort.own + (effort.own_each * n + (effort.passes * n + effort.once) * pace) * longer

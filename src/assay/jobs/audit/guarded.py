@@ -189,8 +189,7 @@ class _Asking:
                 source=self.job.source.words(),
             )
             if self.rounds is not None:
-                for place in range(len(self.asked)):
-                    self.record.knows(place)
+                self.record.recall()
         elif begun.keys != self.record.begun.keys:
             self._give_up(
                 "a question before ended the model's process, and opened again it is another model: its weights, data "
@@ -209,7 +208,7 @@ class _Asking:
         """Have the next question asked, with the inputs and steps that fit; meanwhile write what is known."""
         if self.record is None or self.rounds is None:
             return
-        self.turn = turn = self.rounds.next(self.record.rows)
+        self.turn = turn = None if self.over else self.rounds.next(self.record.rows)
         if turn is None:
             self.over, self.place = True, None
             child.say(ask=None)
@@ -225,10 +224,14 @@ class _Asking:
             self.due = self.clock() + max(15.0, 20 * took)
 
     def _mind_the_time(self) -> None:
-        if self.budget.seconds is not None and self.record is None and self.clock() > self.budget.seconds:
+        if self.budget.seconds is None or self.clock() <= self.budget.seconds:
+            return
+        if self.record is None:
             raise AssayError(
                 f"--budget {self.budget.name} is too short: the model was not open when it was over; give it longer."
             )
+        if self.place is None and not self.over:
+            raise Died("wants no question, and the time is over")
 
     def _broke(self, place: int, why: str, seconds: float) -> None:
         """Nothing came of this question: in the time there was, or at all. What came of it before stands."""
@@ -266,6 +269,7 @@ class _Asking:
                 settings=question.settings,
                 theme=question.theme,
                 environment=self.surroundings,
+                looks=(),
             )
         except (AssayError, TypeError) as e:
             self._enter(place, str(e), seconds)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from assay.audit import Judged, Question
 from assay.errors import AssayError
-from assay.finding import CONFIDENCE, Finding, Measure, wilson
+from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, wilson
 from assay.jobs.audit.effort import seconds_of
 from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error
 from assay.probe import Answer, Grows, Look
@@ -45,7 +45,7 @@ FIRST_ROUND = 1 / 3
 AT_MOST = 16  # times the inputs of the look before
 AT_LEAST = 1.5
 SPARE = 1.25  # how many more inputs than would just settle it
-WRITING = (1.0, 0.5)
+WRITING = (1.0, 0.4)
 """Seconds that writing the report takes, and more for each answer in it, until it was seen."""
 
 
@@ -109,8 +109,7 @@ class Rounds:
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
-        self.answered, slow = 0, contention()
-        self.writing = (slow * WRITING[0], slow * WRITING[1])
+        self.answered, self.slow = 0, contention()
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
         self.too_long: dict[int, str] = {}
         """Questions that do not fit, and why."""
@@ -129,7 +128,7 @@ class Rounds:
     @property
     def ending(self) -> float:
         """Seconds that are kept for the report, with one more answer than there is."""
-        return self.writing[0] + self.writing[1] * (self.answered + 1)
+        return self.slow * (WRITING[0] + WRITING[1] * (self.answered + 1))
 
     @property
     def left(self) -> float:
@@ -138,7 +137,7 @@ class Rounds:
 
     def wrote(self, seconds: float) -> None:
         """So long did it take to write what is known."""
-        self.writing = (0.0, 1.2 * seconds / max(1, self.answered))
+        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.answered)
 
     def next(self, rows: Mapping[int, Judged]) -> Turn | None:
         """What to ask now; None where all is settled or nothing more fits. What does not fit is then in `too_long`."""
@@ -146,7 +145,7 @@ class Rounds:
         waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
         for place in waiting:
             if self.asked[place].left_out is not None or not self.applies[place]:
-                return Turn(place, self.budget, 0.0, max(1.0, self.left))  # the reason is told at once
+                return Turn(place, self._budget(LEVELS[0], LEAST), 0.0, max(1.0, self.left))  # it says why at once
         while waiting:
             place = min(waiting, key=self._order)
             turn = self._first(place, alone=len(waiting) == 1)
@@ -214,7 +213,7 @@ class Rounds:
         last, more = answer.looks[-1], max((j.more or 0 for j in row.judgements), default=0)
         if not more or len({look.steps for look in answer.looks}) > len(SEARCHES):
             return None
-        level = next(name for name in LEVELS if BUDGETS[name].steps >= last.steps)
+        level = _level(last)
         if last.grows == "inputs":
             n = last.n or last.inputs
             factor = min(float(AT_MOST), max(2.0, (n + SPARE * more) / n))
@@ -228,13 +227,17 @@ class Rounds:
 
     def _grown(self, place: int, last: Look, level: str, inputs: int) -> Turn | None:
         """The next look, if it fits; what the last one took tells more than the table does."""
-        before = self._budget(LEVELS[[BUDGETS[n].steps >= last.steps for n in LEVELS].index(True)], last.inputs)
+        before = self._budget(_level(last), last.inputs)
         budget = self._budget(level, inputs)
         if budget == before:
             return None
         about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
         about = max(about, last.seconds * (1 + inputs / last.inputs) / 2)
         return Turn(place, budget, about, self.left) if about <= self.left else None
+
+
+def _level(look: Look) -> str:
+    return next((name for name in LEVELS if BUDGETS[name].steps >= look.steps), LEVELS[-1])
 
 
 def contention(spin: float = 0.02) -> float:
@@ -274,7 +277,31 @@ def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str 
         at=at,
         grows=grows,
     )
-    return dataclasses.replace(answer, finding=finding, looks=(*before, look))
+    looks = (*before, look)
+    finding = dataclasses.replace(finding, views=(*finding.views, *_over_time(headline, looks)))
+    return dataclasses.replace(answer, finding=finding, looks=looks)
+
+
+def _over_time(headline: Measure, looks: tuple[Look, ...]) -> tuple[Curve, ...]:
+    """Time against width, where there was more than one look."""
+    seen = [(k.at, k.value, k.low, k.high) for k in looks]
+    told = [(at, v, low, high) for at, v, low, high in seen if v is not None and low is not None and high is not None]
+    if len(told) < 2:
+        return ()
+    x, y, low, high = (tuple(column) for column in zip(*told, strict=True))
+    last = looks[-1]
+    return (
+        Curve(
+            name="looks",
+            title="What each look told, over the time of the audit",
+            x_label="seconds since the audit began",
+            y_label=headline.name,
+            unit_y=headline.unit == "%" and min(low) >= 0 and max(high) <= 1,
+            lines=(Line(label=headline.name, x=x, y=y, low=low, high=high),),
+            says=f"{len(looks)} looks, the last at {last.n or last.inputs:,} inputs; each interval allows for all of "
+            "them.",
+        ),
+    )
 
 
 def over_looks(finding: Finding, number: int, search: int) -> Finding:
