@@ -227,14 +227,16 @@ class Guard:
     ] = True
 
     def limits(self, budget: str) -> Limits:
-        from assay.engine.guarded import Limits
+        from assay.engine.guarded import SECONDS, Limits
         from assay.jobs.audit.rounds import seconds_named
         from assay.run import budget as budget_named
 
         seconds = seconds_named(budget)
-        if seconds is not None:
-            return Limits.of("full", self.timeout or seconds, self.memory, self.sandbox)
-        return Limits.of(budget_named(budget).name, self.timeout, self.memory, self.sandbox)
+        if seconds is not None:  # which ends every question by itself; here is only what opening may take
+            name = "quick" if seconds <= SECONDS["quick"] else "full"
+        else:
+            name = budget_named(budget).name
+        return Limits.of(name, self.timeout, self.memory, self.sandbox)
 
 
 def opened(source: Source, meter: Meter) -> Subject:

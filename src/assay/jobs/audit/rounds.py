@@ -28,7 +28,6 @@ from assay.audit import Judged, Question
 from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, wilson
 from assay.jobs.audit.effort import seconds_of
-from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error
 from assay.probe import Answer, Grows, Look
 from assay.run import BUDGETS, Budget
 from assay.run import budget as budget_named
@@ -312,6 +311,8 @@ def over_looks(finding: Finding, number: int, search: int) -> Finding:
 
 
 def _over_looks(m: Measure, number: int, alpha: float) -> Measure:
+    from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error  # what lies beside it is heavy
+
     if m.value is None or m.low is None or m.high is None:
         return m
     hits = None if not m.n else round(m.value * m.n)
