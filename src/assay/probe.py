@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get
 from assay import code
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
-from assay.run import KEPT_BYTES, environment
+from assay.run import KEPT_BYTES, OutOfTime, environment
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -222,6 +222,30 @@ def _fraction(text: str) -> float:
 
 
 Status = Literal["asked", "does not apply", "failed"]
+Grows = Literal["inputs", "steps", ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One of several times that a question was asked: what was allowed, what came of its headline, and when.
+
+    `grows` is what another look could have more of: inputs, steps, or nothing where it had every input. `at` is in
+    seconds since the audit began.
+    """
+
+    inputs: int
+    steps: int
+    n: int | None
+    value: float | None
+    low: float | None
+    high: float | None
+    seconds: float
+    at: float
+    grows: Grows
+
+    def __post_init__(self) -> None:
+        if self.inputs < 1 or self.steps < 1:
+            raise AssayError(f"A look at {self.inputs} inputs with {self.steps} steps is none; give 1 or more of each.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +266,8 @@ class Answer:
     """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
     theme: str = OTHER
     """A folder of THEMES."""
+    looks: tuple[Look, ...] = ()
+    """Of an audit with a time limit, each time that it was asked, the last of which the finding is."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -275,7 +301,7 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
                     finding = dataclasses.replace(finding, witnesses=_in_natural_units(finding.witnesses, subject))
                 assert finding.witnesses is not None
                 finding = _sworn(finding, finding.witnesses, subject, run)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as e:  # a model that calls sys.exit or lets a CancelledError out breaks one question
         if run.debug:

@@ -86,6 +86,19 @@ def test_a_budget_is_stated_in_words(realistic):
     assert words.budget({"name": "quick", "samples": 500, "dear": 200}) == (
         "quick: at most 500 inputs per question, 200 where each is asked about dozens of times"
     )
+    assert words.budget({"name": "quick", "samples": 50, "inputs": 50}) == (
+        "quick, --inputs 50: at most 50 inputs per question"
+    )
+
+
+def test_the_command_repeats_the_bound(realistic):
+    bounded = dataclasses.replace(realistic, budget={**realistic.budget, "inputs": 50})
+    line = " ".join(words.command(bounded, realistic.row("worst-case-accuracy").answer))
+    assert "--budget quick --inputs 50 --seed" in line
+    assert "--budget quick --inputs 50 --seed" in " ".join(words.cure_command(bounded, "ensemble", ["accuracy"]))
+    inside = dataclasses.replace(bounded, source=())
+    assert "budget='quick', inputs=50, seed" in words.command(inside, realistic.row("worst-case-accuracy").answer)[0]
+    assert "budget='quick', inputs=50, seed" in words.cure_command(inside, "ensemble", ["accuracy"])[0]
 
 
 def test_the_command_repeats_the_question_with_every_setting(realistic):

@@ -78,7 +78,7 @@ class HowSteep(Probe):
         if reason is not None:
             return reason
         try:
-            readable(subject.two_classes().model, subject.inputs.shape)
+            readable(subject.in_classes().model, subject.inputs.shape)
         except AssayError as e:
             return f"it reads the network layer by layer: {e}"
         return None

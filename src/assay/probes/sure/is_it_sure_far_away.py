@@ -63,7 +63,7 @@ class IsItSureFarAway(Probe):
         reason = super().why_not(subject)
         if reason is None and subject.tokens:
             reason = "it walks away from the inputs, and an input here is a row of words by number: none is far away"
-        if reason is None and _chance(subject.two_classes().task) is None:
+        if reason is None and _chance(subject.in_classes().task) is None:
             reason = (
                 f"it needs a confidence and what that is of an answer that says nothing; the task is "
                 f"{subject.task.name()}, which does not say so"
