@@ -209,7 +209,7 @@ class Subject:
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
-            return replace(named, kind=kind, environment=environment)
+            return replace(named, kind=kind or named.kind, environment=environment)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
         if task is None:
             task = task_of(given)

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from assay import AssayError, Subject
 from assay.data.arrays import Arrays
 from assay.data.pairs import Pairs
+from assay.data.table import Table
 from assay.door import admit
 from assay.engine.local import ThisProcess
 from assay.nn.siamese import Siamese
@@ -166,6 +167,8 @@ def test_7_a_csv_with_categories(tmp_path: Path) -> None:
     assert accuracy(subject) == 1.0
     assert subject.task.classes == ("no", "yes")
     assert subject.kind is not None
+    in_python = Subject.of(sio.load(tmp_path / "p.skops", trusted=[]), Table(tmp_path / "people.csv", "paid"))
+    assert in_python.kind == subject.kind  # also where nobody names it
     refused(
         "is a table; name the column that a model should predict: --target",
         Source(str(tmp_path / "p.skops"), str(tmp_path / "people.csv")),
