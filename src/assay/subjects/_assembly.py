@@ -42,6 +42,9 @@ from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
 from assay.tasks import Comparison, Labels, Ranking, Regression, Tagging, Task
 
+NAMES = "The numbers of a row are read as names (bytes, words, codes), which are not moved by a little."
+ROWS = 4096  # that are held at a time to find the largest name
+
 
 def assembled(opened: Opened, source: Source) -> Subject:
     """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
@@ -60,13 +63,16 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
         task = _task_of(opened, given)
     if opened.look is not None:
         opened = opened.shown(first_inputs(_test(given)))
+    tokens = opened.tokens is not None or (opened.whole and "test" in given and not isinstance(given["test"], Table))
+    if tokens and opened.tokens is None:
+        opened = dataclasses.replace(opened, notes=(*opened.notes, NAMES))
     told: dict[str, Any] = {} if task is not None else {"classes": opened.classes}
     subject = Subject.of(
         _one_output(opened, source, given, task),
         given,
         task,
         name=opened.name,
-        bounds=source.bounds if opened.tokens is None else _numbers_of_tokens(opened.tokens, given),
+        bounds=_numbers_of_tokens(opened.tokens, given, source.bounds) if tokens else source.bounds,
         mean=source.mean,
         std=source.std,
         about=opened.about,
@@ -75,7 +81,7 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     return dataclasses.replace(
         subject,
         kind=_row(given, subject.inputs),
-        tokens=opened.tokens is not None,
+        tokens=tokens,
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
@@ -98,10 +104,23 @@ def _encoded(given: Any, opened: Opened) -> Any:
     return {**splits, **{split: (ids.float(), splits[split][1]) for split, ids in zip(texts, tokens, strict=True)}}
 
 
-def _numbers_of_tokens(count: int, given: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """What the places of a text lie between: each may hold any token."""
+def _numbers_of_tokens(count: int | None, given: Mapping[str, Any], bounds: Any) -> tuple[Any, Any]:
+    """What the places of a row of tokens lie between: each may hold any; where nobody knows which, any that the data
+    have."""
     places = first_inputs(_test(given)).shape[1:].numel()
-    return [0.0] * places, [count - 1.0] * places
+    if count is None and bounds is not None:
+        low, high = bounds
+    elif count is None:
+        low, high = 0.0, 1.0
+        for split, each in given.items():
+            data = as_targets(each, split)
+            for rows in np.array_split(np.arange(len(data)), max(1, len(data) // ROWS)):
+                high = max(high, float(data.take(rows)[0].max())) if len(rows) else high
+    else:
+        low, high = 0.0, count - 1.0
+    if not isinstance(low, tuple) and not isinstance(high, tuple):
+        return (float(low),) * places, (float(high),) * places
+    return low, high
 
 
 def _row(given: Any, space: InputSpace) -> Row | None:
