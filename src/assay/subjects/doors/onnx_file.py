@@ -88,7 +88,7 @@ class OnnxModel(nn.Module):
         except Exception as e:  # its exceptions share no class but this one
             shape = " x ".join(map(str, x.shape[1:]))
             raise SubjectError(
-                f"{self.intake.file} fails on inputs of shape {shape} ({_why(e)}); bring the data to what it takes: many "
+                f"{self.intake.file} fails on inputs of shape {shape} ({_why(e)}); bring them to what it takes: many "
                 "networks want sides that are multiples of 32, or numbers of words that they know."
             ) from e
 
