@@ -136,7 +136,8 @@ def cells(
 
     everyone = torch.arange(len(x), device=x.device)
     starts = [x]
-    if gradients and norm != "l0" and bool((reach.free & (reach.step > 0) & ~reach.coded).any()):
+    still = not bool((limit > 0).any())  # then only codes change
+    if gradients and norm != "l0" and not still and bool((reach.free & (reach.step > 0) & ~reach.coded).any()):
         ordered = (reach.free & ~reach.coded).expand(x.shape)
         relaxed = pgd(
             model, x, y, norm=norm, radius=limit.to(x.dtype), steps=steps, loss="margin", random_start=False,
@@ -154,7 +155,7 @@ def cells(
         offer(everyone, found.near, found.size < torch.inf)
     at, height = torch.cat([found.x for found in met], 1), torch.cat([found.height for found in met], 1)  # n k *d, n k
     worst = at[everyone, height.argmax(1)]
-    if bool(smooth.any()) and (gradients or norm in ("linf", "l2")):
+    if bool(smooth.any()) and not still and (gradients or norm in ("linf", "l2")):
         rows, which = (torch.isinf(far)[:, None] & (height > -torch.inf)).nonzero().unbind(1)
         if len(rows):  # all settings of all inputs at once
             got = numbers(rows, torch.where(smooth[rows], x[rows], at[rows, which]))

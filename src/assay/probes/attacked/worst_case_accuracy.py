@@ -98,8 +98,7 @@ class WorstCaseAccuracy(Probe):
         clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
         if count == 1:
             clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
-        coded = reach is not None and self.cells > 0 and bool((reach.free & reach.coded).any())
-        witnesses = _witnesses(subject, run, found, index, label, f"+{self.cells}" if coded else "")
+        witnesses = _witnesses(subject, run, found, index, label, f"+{self.cells}" if self._codes(reach) else "")
         if classes:
             trivial = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         else:
@@ -168,6 +167,10 @@ class WorstCaseAccuracy(Probe):
         """Whether something moves in steps, or may take another code."""
         return reach is not None and bool(stepping(reach, norm, self.cells).any())
 
+    def _codes(self, reach: Reach | None) -> bool:
+        """Whether categories may take other codes."""
+        return reach is not None and self.cells > 0 and bool((reach.free & reach.coded).any())
+
     def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
         """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
 
@@ -230,7 +233,7 @@ class WorstCaseAccuracy(Probe):
                 rng=shard.rng,
             )
 
-        def in_cells(rows: Tensor) -> Attacked:
+        def in_cells(rows: Tensor, radius: float = radius) -> Attacked:
             assert reach is not None
             return cells(
                 subject.model, shard.x[rows], y[rows], reach=reach.take(rows), norm=norm, radius=radius,
@@ -254,6 +257,10 @@ class WorstCaseAccuracy(Probe):
                 keep(rows[got], at[got], far[got], most.by[got])
         if reach is not None and self._steps_in(reach, norm):
             base, room = shard.x.clone(), shard.x.new_full((len(shard.x),), radius)
+            if self._codes(reach):  # a category alone
+                for rows, found in sparing(partial(in_cells, radius=0.0), (broke > 0).nonzero()[:, 0], sick):
+                    got = found.success.nonzero()[:, 0]
+                    keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, HOW.index("cells")))
             for rows, found in sparing(in_cells, (wrong < count).nonzero()[:, 0], sick):
                 got = found.success.nonzero()[:, 0]
                 keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, HOW.index("cells")))
@@ -399,7 +406,8 @@ class WorstCaseAccuracy(Probe):
             unit_y=True,
             lines=(line,),
             marks=(Beside("budget", self._budget(norm)),),
-            says="The truth can only be lower than the curve: an attack that fails proves nothing.",
+            says="The truth can only be lower than the curve: an attack that fails proves nothing."
+            + (" At 0 stands what categories alone break." if self._codes(subject.reach()) else ""),
         )
 
 
