@@ -118,8 +118,8 @@ def test_of_a_linear_regression_the_right_map_is_faithful_in_units_of_the_number
     assert gone.value > (gone.beside[0].value or 0)
 
 
-def test_a_regression_that_says_one_thing_of_all_is_no_reason_to_believe_its_maps() -> None:
-    """A map that is made from nothing ranks by chance, and a map that ignores the model is found out."""
+def test_of_a_regression_too_a_map_that_ignores_the_model_is_found_out() -> None:
+    """Edges never see the model; the gradient of a number does."""
     x = np.random.default_rng(1).random((30, 1, 8, 8)).astype(np.float32)
     y = x.reshape(30, -1)[:, :3].sum(1)
     torch.manual_seed(0)
