@@ -94,6 +94,12 @@ class Opening:
         str | None,
         typer.Option("--train", metavar="PATH", help="The table that it was trained on, whose columns are taken."),
     ] = None
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fixed", metavar="COLUMN", help="Of a table: what nobody can change, such as age; may be given again."
+        ),
+    ] = None
     task: Annotated[
         str | None,
         typer.Option(
@@ -173,6 +179,7 @@ class Opening:
             target=self.target,
             text=self.text,
             train=self.train,
+            fixed=tuple(self.fixed or ()),
             task=None if self.task is None else self.task.lower(),
             output=self.output,
             layout=self.layout,

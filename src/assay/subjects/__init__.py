@@ -47,6 +47,8 @@ class Source:
     """Of a table, the column of the texts that the model reads."""
     train: str | None = None
     """The table that the model was trained on: its columns, categories and medians are taken."""
+    fixed: tuple[str, ...] = ()
+    """Columns of the table that nobody can change, so that no attack moves them."""
     task: str | None = None
     """Of a table whose target could be either: classification or regression; of a policy control."""
     output: str | None = None
@@ -80,7 +82,7 @@ class Source:
             text = getattr(self, name)
             if text is not None:
                 words += [f"--{name}", text]
-        for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
+        for option, texts in (("--fixed", self.fixed), ("--feed", self.feed), ("--trust", self.trust)):
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
@@ -101,8 +103,8 @@ def located(source: Source) -> Path | None:
         raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
     if source.task not in (None, "classification", "regression", "control"):
         raise AssayError(f"--task {source.task!r} is none that a table can say; give classification or regression.")
-    for option in ("target", "text", "train", "task"):
-        if getattr(source, option) not in (None, "control") and source.data is None:
+    for option in ("target", "text", "train", "task", "fixed"):
+        if getattr(source, option) not in (None, (), "control") and source.data is None:
             raise AssayError(f"--{option} is about the table of --data, and there is no --data; give both.")
     if text in shelf.names("subjects"):
         return None

@@ -124,7 +124,7 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     )
     return dataclasses.replace(
         subject,
-        kind=_row(given, subject.inputs),
+        kind=_row(given, subject.inputs, source.fixed),
         tokens=tokens,
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
@@ -167,14 +167,24 @@ def _numbers_of_tokens(count: int | None, given: Mapping[str, Any], bounds: Any)
     return low, high
 
 
-def _row(given: Any, space: InputSpace) -> Row | None:
-    """The columns of a table, each between what all splits have."""
+def _row(given: Any, space: InputSpace, fixed: tuple[str, ...]) -> Row | None:
+    """The columns of a table, each between what all splits have; those that nobody can change are `fixed`."""
     table = given.get("test") if isinstance(given, Mapping) else given
+    names = [column.name for column in table.columns] if isinstance(table, Table) else []
+    if strange := [name for name in fixed if name not in names]:
+        there = (
+            f"no column of {', '.join(names)}; mend the name" if names else "and the data has no columns; leave it out"
+        )
+        raise AssayError(f"--fixed {strange[0]!r} is {there}.")
     if not isinstance(table, Table):
         return None
     low, span = (edge.expand(space.shape).tolist() for edge in space.edges())
-    ends = zip(table.columns, low, span, strict=True)
-    return Row(tuple(dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + w)) for c, a, w in ends))
+    return Row(
+        tuple(
+            dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + width), fixed=c.fixed or c.name in fixed)
+            for c, a, width in zip(table.columns, low, span, strict=True)
+        )
+    )
 
 
 def _task_of(opened: Opened, given: Any) -> Task | None:
@@ -200,7 +210,7 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             f"{source.subject} is a whole subject, so --environment does not apply; name it where that is built: "
             "Subject.of(..., environment=...)."
         )
-    refuse(source, "bounds", "mean", "std", *OPTIONS)
+    refuse(source, "bounds", "mean", "std", "fixed", *OPTIONS)
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)
