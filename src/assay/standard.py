@@ -80,7 +80,7 @@ def _compare(standard: Standard, measure: Measure) -> tuple[Verdict, str, int | 
     if bad:
         return "fail", f"none of the interval is {said}", None
     more = _more_samples(measure, low, high, limit)
-    settle = f"; about {more:,} more inputs would settle it" if more else ""
+    settle = f"; about {more:,} more input{'' if more == 1 else 's'} would settle it" if more else ""
     return "cannot tell", f"only part of the interval is {said}{settle}", more
 
 

@@ -97,7 +97,9 @@ class Opening:
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="classification|regression", help="Of a table, where the target could be either."
+            "--task",
+            metavar="classification|regression|control",
+            help="Of a table, where the target could be either; of a policy with its --environment, control.",
         ),
     ] = None
     bounds: Annotated[
@@ -140,6 +142,14 @@ class Opening:
             "--builder", metavar="FILE.py:FUNCTION", help="Builds the network that a file of weights is put into."
         ),
     ] = None
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            metavar="FILE.py:FUNCTION|ID",
+            help="What a policy acts in: what makes a fresh one with gymnasium's interface, or its id. It runs.",
+        ),
+    ] = None
     trust: Annotated[
         list[str] | None,
         typer.Option("--trust", metavar="TYPE", help="A type that a .skops file may be made of, beside those known."),
@@ -163,11 +173,12 @@ class Opening:
             target=self.target,
             text=self.text,
             train=self.train,
-            task=self.task,
+            task=None if self.task is None else self.task.lower(),
             output=self.output,
             layout=self.layout,
             feed=tuple(self.feed or ()),
             builder=self.builder,
+            environment=self.environment,
             trust=tuple(self.trust or ()),
         )
 

@@ -38,8 +38,8 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
     place = device_named(device)
     chosen = timed(budget_name, inputs) or budget(budget_name, inputs)  # an unknown one is an error that names them
     subject, alarms = admit(open_subject(source))
-    two = subject.two_classes()
-    trial = tried(two, place)
+    chosen_from = subject.in_classes()
+    trial = tried(chosen_from, place)
     asked, left = _planned(subject, budget_name)
     files = ", ".join(f"{name} {len(data):,}" for name, data in subject.data.items())
     size = sum(p.numel() for p in subject.model.parameters())
@@ -48,7 +48,7 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
         ("task", _task(subject)),
         ("inputs", _inputs(subject.inputs)),
         ("data", f"{files} {subject.task.noun}s"),
-        ("score", _score(two, trial)),
+        ("score", _score(chosen_from, trial)),
         ("gradients", "yes" if subject.differentiable else "none: questions that need them are not asked"),
         ("answers", "the same each time" if subject.draws == 1 else f"random: means of {subject.draws} passes"),
         ("speed", f"{_duration(trial.seconds)} an input on {place}"),

@@ -56,6 +56,18 @@ def tally(audit: Audit) -> str:
     return ", ".join(parts)
 
 
+def task(name: str, classes: int) -> str:
+    """A task as people read it, and what it chooses from: 'image to image', 'detection, 3 classes'."""
+    said = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    things = {"Labels": "label", "Control": "action", "Ranking": "answer", "Similarity": "answer"}.get(name, "class")
+    if not classes:
+        return said
+    several = f"{things}{'es' if things.endswith('s') else 's'}"
+    if name == "Labels":
+        return f"several labels at once, of {classes:,}"
+    return f"{said}, {classes:,} {things if classes == 1 else several}"
+
+
 def _digits(value: float, unit: str, width: float | None) -> int:
     """Decimals to print: two figures of the interval's width; of a percentage one, and more next to 0 and 100."""
     if unit == "%":

@@ -148,7 +148,7 @@ class Asker:
             from assay.jobs.audit.pace import tried
 
             applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
-            pace = tried(self.subject.two_classes(), run.device).seconds
+            pace = tried(self.subject.in_classes(), run.device).seconds
             self.begun = dataclasses.replace(self.begun, applies=applies, pace=pace)
 
     def put(self, place: int) -> Answer:

@@ -86,7 +86,8 @@ class Job:
 
     def reads(self) -> list[Path]:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
-        words = [self.source.subject, self.source.data or "", self.source.builder or "", self.source.train or ""]
+        told = (self.source.data, self.source.builder, self.source.environment, self.source.train)
+        words = [self.source.subject, *(word or "" for word in told)]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
 
