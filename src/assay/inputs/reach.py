@@ -91,12 +91,11 @@ class Reach:
         told = self.told()
         if not told:
             return ""
-        codes = (
-            " Of a category that takes another code nothing is proved." if bool((self.free & self.coded).any()) else ""
-        )
+        codes = bool((self.free & self.coded).any())
         return (
-            f"A proof lets every value take any change of that size, and an attack what can happen{told}: what is proved "
-            f"of the one holds for the other.{codes}"
+            f"A proof lets every value take any change of that size, and an attack what can happen{told}: what is "
+            "proved of the one holds for the other."
+            + (" Of a category that takes another code nothing is proved." if codes else "")
         )
 
 

@@ -207,6 +207,7 @@ class HowSteep(Probe):
             ),
             alarms=(
                 *_contradicted(index, col, width, [m.name for m in measures]),
+                *([Alarm(less)] if (less := "" if (may := subject.reach()) is None else may.of_proofs()) else []),
                 *_too_thin(thin & ~exact),
                 *_capped(exact | thin, nodes, neurons),
             ),
