@@ -17,7 +17,7 @@ from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.valued_images import open_valued
 from assay.errors import AssayError, ShapeError, SubjectError
-from assay.tasks import Labels, Regression, Task
+from assay.tasks import OURS, Labels, Regression, Task
 
 PAIRS = 2000  # drawn from each split where nobody says how many
 SERIAL = ("Tagging", "Forecast", "Detection")
@@ -120,7 +120,8 @@ def refuse_places(out: Tensor, who: str) -> None:  # 1 *o
 
 
 def _named(tasks: tuple[str, ...]) -> str:
-    return f"name its task, {' or '.join(tasks)}, as in Subject.of(model, data, {tasks[0]}(...))"
+    typed = next(name for name, task in OURS.items() if task.__name__ == tasks[0])
+    return f"name its task, {' or '.join(tasks)}, as in --task {typed} or in Subject.of(model, data, {tasks[0]}(...))"
 
 
 def as_targets(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:

@@ -104,8 +104,9 @@ class Opening:
         str | None,
         typer.Option(
             "--task",
-            metavar="classification|regression|control",
-            help="Of a table, where the target could be either; of a policy with its --environment, control.",
+            metavar="NAME",
+            help="Where the targets could be those of several: segmentation, tagging, forecast, image-to-image, "
+            "labels, detection, retrieval; of a table classification or regression; of a policy control.",
         ),
     ] = None
     bounds: Annotated[

@@ -85,6 +85,14 @@ def as_targets(y: NDArray[np.generic], n: int) -> NDArray[Any]:  # n *t -> n *t
     return y.astype(np.float32)
 
 
+def as_answers(y: NDArray[np.generic], n: int) -> NDArray[Any]:  # n *t -> n *t
+    """Class indices where that is what they are, one for each input or in one-hot rows; else targets as they are."""
+    whole = y.dtype.kind in "iub"
+    if whole and y.ndim == 2 and y.shape[1] > 1 and bool((np.isin(y, (0, 1)).all(1) & (y.sum(1) == 1)).all()):
+        y = y.argmax(1)
+    return as_labels(y, n) if whole and (y.ndim == 1 or y.shape[1:] == (1,)) else as_targets(y, n)
+
+
 def check_inputs(x: NDArray[np.generic]) -> None:
     """Refuse what `take` could not turn into inputs."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":

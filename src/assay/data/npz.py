@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.archive import open_archive
-from assay.data.arrays import UNIT, as_inputs, as_labels, check_inputs
+from assay.data.arrays import UNIT, as_answers, as_inputs, check_inputs
 from assay.data.digest import of_files
 from assay.data.image import channels_first
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
@@ -66,13 +66,14 @@ class Npz:
     Inputs that were stored without compression (`numpy.savez`) are read when they are taken, so the file may be larger
     than memory; compressed ones (`numpy.savez_compressed`) are read whole, up to MOST_UNPACKED. uint8 is brought to
     `pixels`, floats stay as they are. n h w and n h w c are turned to n c h w by the rule of
-    `assay.data.image.channels_first`. No pickle is opened.
+    `assay.data.image.channels_first`, unless they are no `images`: n t c are series then. `y` holds class indices, or
+    targets of any other task. No pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
 
-    def __init__(self, path: str | Path, *, pixels: tuple[float, float] = UNIT):
-        self.path, self.pixels = Path(path), pixels
+    def __init__(self, path: str | Path, *, pixels: tuple[float, float] = UNIT, images: bool = True):
+        self.path, self.pixels, self.images = Path(path), pixels, images
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing .npz file.")
         try:
@@ -93,23 +94,27 @@ class Npz:
         check_inputs(alike)
         if len(self) > MOST_ROWS:
             raise AssayError(f"{self.path} holds {len(self):,} rows, more than {MOST_ROWS:,}; give a part of them.")
-        self.labels = as_labels(y if isinstance(y, np.ndarray) else y[np.arange(len(y))], len(self.x))
+        self.labels = as_answers(y if isinstance(y, np.ndarray) else y[np.arange(len(y))], len(self.x))
         if not alike.size:
             raise AssayError(f"{self.path} holds no rows, or rows of nothing; give at least one input.")
-        channels_first(alike)  # an impossible layout is refused now, not at the first batch
+        self._laid(alike)  # an impossible layout is refused now, not at the first batch
 
     def __len__(self) -> int:
         return len(self.x)
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
-        """Inputs as float32 in natural units and their int64 labels."""
+        """Inputs as float32 in natural units, and their int64 labels or whatever the targets are."""
         rows = np.arange(len(self))[indices]
         # The layout is told from the whole array: k rows have the same trailing axes, so the answer is the same.
-        return as_inputs(channels_first(self.x[rows]), self.pixels), torch.from_numpy(self.labels[rows])
+        return as_inputs(self._laid(self.x[rows]), self.pixels), torch.from_numpy(self.labels[rows])
+
+    def _laid(self, x: NDArray[Any]) -> NDArray[Any]:  # n *d -> n *d
+        return channels_first(x) if self.images else x
 
     def fingerprint(self) -> str:
         """A hash of the file's name and content."""
-        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}")
+        series = "" if self.images else " as it is"
+        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}{series}")
 
 
 def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDArray[Any]:

@@ -44,7 +44,7 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
     files = ", ".join(f"{name} {len(data):,}" for name, data in subject.data.items())
     size = sum(p.numel() for p in subject.model.parameters())
     lines = (
-        ("model", f"{subject.name}, {size:,} parameters. {subject.about}".rstrip()),
+        ("model", f"{subject.name}{f', {size:,} parameters' if size else ''}. {subject.about}".rstrip()),
         ("task", _task(subject)),
         ("inputs", _inputs(subject.inputs)),
         ("data", f"{files} {subject.task.noun}s"),
@@ -81,7 +81,7 @@ def _score(subject: Subject, trial: Tried) -> str:
     trivial = subject.task.trivial(y.cpu().numpy())
     blind = int(subject.task.right(trivial.out.to(y.device).expand(len(y), *trivial.out.shape), y).sum())
     mean = float(subject.task.score(out, y).mean())
-    told = "" if "classes" in subject.task.gives else f", mean {subject.task.headline} {mean:.2f}"
+    told = "" if "classes" in subject.task.gives else f", mean {subject.task.headline.removeprefix('mean ')} {mean:.2f}"
     return f"{right} of {len(y)} good enough{told}; one that {trivial.says}: {blind}"
 
 
@@ -122,4 +122,4 @@ def _budget_words(chosen: Budget) -> tuple[str, ...]:
 
 
 def _duration(seconds: float) -> str:
-    return f"{1e3 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
+    return f"{float(f'{1e3 * seconds:.2g}'):g} ms" if seconds < 1 else f"{float(f'{seconds:.2g}'):g} s"

@@ -50,7 +50,7 @@ class Source:
     fixed: tuple[str, ...] = ()
     """Columns of the table that nobody can change, so that no attack moves them."""
     task: str | None = None
-    """Of a table whose target could be either: classification or regression; of a policy control."""
+    """The name of the task where the targets could be those of several, such as segmentation; of a policy control."""
     output: str | None = None
     """Of a model with several outputs, the one to read."""
     layout: str | None = None
@@ -101,8 +101,6 @@ def located(source: Source) -> Path | None:
         raise AssayError("--task control is for a policy; say what it acts in: --environment FILE.py:FUNCTION.")
     if acts and source.task not in (None, "control"):
         raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
-    if source.task not in (None, "classification", "regression", "control"):
-        raise AssayError(f"--task {source.task!r} is none that a table can say; give classification or regression.")
     for option in ("target", "text", "train", "task", "fixed"):
         if getattr(source, option) not in (None, (), "control") and source.data is None:
             raise AssayError(f"--{option} is about the table of --data, and there is no --data; give both.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
+from assay.data.texts import Texts
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
@@ -29,9 +30,11 @@ from assay.subjects import Source
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Tagging, Task
+from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Tagging, Task, find
 
 NAMES = "The numbers of a row are read as names (bytes, words, codes), which are not moved by a little."
+SERIAL = ("forecast", "tagging")
+"""Tasks of which an input is a series, times by channels, where it has two axes."""
 ROWS = 4096  # that are held at a time to find the largest name
 
 
@@ -100,11 +103,15 @@ def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[
 
 def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
     """A model that came through its door, and data in any form that `Subject.of` takes."""
-    chosen = opened.answers in (None, "classes") if task is None else "classes" in task.gives
+    told_classes = opened.answers in (None, "classes") and source.task in (None, "classification", "control")
+    chosen = told_classes if task is None else "classes" in task.gives
     given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
-    if task is None:
+    if task is None and (named := _named(source, given)) is not None:
+        given = {split: as_targets(each, split, source.bounds) for split, each in given.items()}
+        task = _as_named(named, opened, given, source)
+    elif task is None:
         given = _in_its_order(given, opened, source)
-        task = _task_of(opened, given)
+        task = _task_of(opened, given, source)
     if opened.look is not None:
         opened = opened.shown(first_inputs(_test(given)))
     tokens = opened.tokens is not None or (opened.whole and "test" in given and not isinstance(given["test"], Table))
@@ -187,7 +194,25 @@ def _row(given: Any, space: InputSpace, fixed: tuple[str, ...]) -> Row | None:
     )
 
 
-def _task_of(opened: Opened, given: Any) -> Task | None:
+def _named(source: Source, given: Mapping[str, Any]) -> type[Task] | None:
+    """The task that was typed; None where that says no more than the data do: a table has read it already."""
+    known = isinstance(given.get("test"), Table | Texts)
+    if source.task in (None, "classification", "control") or (known and source.task in get_args(Asked)):
+        return None
+    return find(str(source.task))
+
+
+def _as_named(named: type[Task], opened: Opened, given: Mapping[str, Any], source: Source) -> Task:
+    """The task of this name, as the targets, a few inputs and the model's answers tell it."""
+    if "test" not in given:
+        raise AssayError(f"The data has no split 'test', only {sorted(given)}; name one 'test'.")
+    x, like = first_inputs(_test(given)), given.get("train", given["test"])
+    target = np.asarray(like[1] if isinstance(like, tuple | list) else like.labels)
+    out = answer_once(_one_output(opened, source, given, named), x)
+    return named.told_by(x, target, out, opened.classes)
+
+
+def _task_of(opened: Opened, given: Any, source: Source) -> Task | None:
     """The task that the model's answers or the targets tell of; None: a classifier, or what the targets say."""
     if opened.answers == "labels":
         return None if opened.classes is None else Labels(opened.classes)
@@ -200,7 +225,8 @@ def _task_of(opened: Opened, given: Any) -> Task | None:
             if data is None
             else Regression.of(np.asarray(data[1] if isinstance(data, tuple | list) else data.labels))
         )
-    return task_of(given)
+    task = task_of(given)
+    return task if type(task) is not Regression else _as_named(Regression, opened, given, source)
 
 
 def adjusted(subject: Subject, source: Source) -> Subject:
@@ -247,12 +273,14 @@ def data_of(source: Source, channels: int | None, opened: Opened | None = None) 
             )
         if source.train is not None:
             raise AssayError(f"--train {source.train} is for columns, which texts have none of; leave it out.")
-        asked = cast(Asked | None, source.task)
+        asked = cast(Asked, source.task) if source.task in get_args(Asked) else None
         return open_data(
             source.data, size, pixels=pixels, target=source.target, text=source.text, tokenizer=reads, task=asked,
             classes=classes,
         )  # fmt: skip
-    data = open_data(source.data, size, pixels=pixels)
+    shape = None if opened is None else opened.shape
+    series = source.task in SERIAL or (shape is not None and len(shape) == 2)
+    data = open_data(source.data, size, pixels=pixels, images=not series)
     if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
         return open_data(source.data, size, channels, pixels=pixels)
     return data
@@ -264,6 +292,8 @@ def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
     assert source.target is not None
     if source.size is not None:
         raise AssayError(f"--size {source.size} scales images, and {source.data} is a table; leave it out.")
+    if source.task not in (None, *get_args(Asked)):
+        raise AssayError(f"--task {source.task!r} is none that a table can say; give {' or '.join(get_args(Asked))}.")
     classes = None if opened is None or opened.answers == "numbers" else opened.classes
     columns = None if opened is None else opened.columns
     asked = cast(Asked | None, "regression" if opened and opened.answers == "numbers" else source.task)
@@ -319,7 +349,7 @@ def _test(given: Any) -> Data:
     return data if isinstance(data, Data) else as_targets(data, "test")
 
 
-def _one_output(opened: Opened, source: Source, given: Any, task: Task | None) -> nn.Module:
+def _one_output(opened: Opened, source: Source, given: Any, task: Task | type[Task] | None) -> nn.Module:
     """The model, with the one of its outputs that is to be read; what is no single answer for an input is told."""
     caught: list[Any] = []
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Focus, Task, Trivial, misshapen, one_of
+from assay.tasks.task import Focus, Task, Trivial, misshapen, numbered_names, one_of
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,11 @@ class Labels(Task):
     def __post_init__(self) -> None:
         if not self.classes:
             raise AssayError("Labels needs at least one label; name each.")
+
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """With as many labels as an output has."""
+        return cls(classes or numbered_names(out.shape[-1]))
 
     def wrong_output(self, out: Any, n: int) -> str | None:
         return misshapen(out, n, len(self.classes), "labels")

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from assay.errors import AssayError
-from assay.tasks.task import Focus, Task, Trivial, above, check_enough, misshapen, one_of, through
+from assay.tasks.task import Focus, Task, Trivial, above, check_enough, misshapen, numbered_names, one_of, through
 
 BOX, OBJECT = slice(0, 4), 4  # what the entries of a proposal are; classes from 5 on
 REACH = (-1.0, 2.0)  # an untrained box may leave the image; one in pixels is told
@@ -65,6 +65,11 @@ class Detection(Task):
         if not 0 < self.overlap < 1:
             raise AssayError(f"Detection with overlap={self.overlap:g}; give a share between 0 and 1.")
         check_enough(self.enough, "Detection")
+
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """With as many classes as an output has logits for, behind a box and its objectness."""
+        return cls(classes or numbered_names(max(1, out.shape[-1] - 5)))
 
     def wrong_output(self, out: Any, n: int) -> str | None:
         k = len(self.classes)

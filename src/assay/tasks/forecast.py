@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.errors import AssayError
+from assay.errors import AssayError, SubjectError
 from assay.tasks.regression import Regression, check_levels, middle, pinball
 from assay.tasks.task import Focus, Task, Trivial, not_finite, slope_of
 
@@ -73,6 +73,14 @@ class Forecast(Task):
         if len(flat):
             raise AssayError(f"The channel {names[flat[0]]!r} repeats itself exactly; there is nothing to forecast.")
         return cls(names, horizon, tuple(scale.tolist()), **told)
+
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """As many steps as the targets have; what a naive step errs by is read off the series, or their future."""
+        if target.ndim != 3:
+            raise SubjectError(f"Targets of shape {target.shape} are no future of series; give (n, steps, channels).")
+        past = x.ndim == 3 and x.shape[1] > 1 and x.shape[2] == target.shape[2]
+        return cls.of(x.numpy() if past else target, target.shape[1])
 
     @property
     def _shape(self) -> tuple[int, int]:

@@ -63,6 +63,12 @@ class ImageToImage(Task):
             told["tolerance"] = float(TOLERATED * np.sqrt(np.asarray(targets, dtype=np.float64).var(0).mean()))
         return cls((targets.shape[1], targets.shape[2], targets.shape[3]), **told)
 
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """Images of the shape of the targets, between what these have."""
+        low, high = (min(0.0, float(target.min())), max(1.0, float(target.max()))) if target.size else (0.0, 1.0)
+        return cls.of(target, low=low, high=high)
+
     def wrong_output(self, out: Any, n: int) -> str | None:
         if isinstance(out, Tensor) and out.shape != (n, *self.shape):
             return f"it returned shape {tuple(out.shape)} for {n} images of shape {self.shape}"

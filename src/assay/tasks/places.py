@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.errors import AssayError, ShapeError
-from assay.tasks.task import Task, check_enough, misshapen
+from assay.errors import AssayError, ShapeError, SubjectError
+from assay.tasks.task import Task, check_enough, misshapen, numbered_names
 
 NOT_COUNTED = -1
 
@@ -39,6 +39,13 @@ class Places(Task):
         if len(self.classes) < 2:
             raise AssayError(f"{self.name()} needs at least 2 classes, got {len(self.classes)}; name each class.")
         check_enough(self.enough, self.name())
+
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """With as many classes as an output has."""
+        if out.ndim != cls.axes:
+            raise SubjectError(f"A task {cls.name()} has outputs {cls.output}, and the model gave {tuple(out.shape)}.")
+        return cls(classes or numbered_names(out.shape[cls.axis]))  # type: ignore[call-arg]
 
     @abstractmethod
     def counted(self, said: Tensor, true: Tensor, counts: Tensor) -> Tensor:  # n p, n p, n p bool -> n in [0, 1]

@@ -87,6 +87,11 @@ class Regression(Task):
         """How many numbers the model gives for one: 2 with a spread, q as quantiles, None for the number alone."""
         return 2 if self.spread else len(self.quantiles) or None
 
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """With the numbers of the targets, and a spread beside each where an output has one."""
+        return cls.of(target, spread=out.ndim == 3 and out.shape[1] == 2)
+
     @property
     def gives(self) -> tuple[str, ...]:
         """Numbers, and their spread where the model states one."""

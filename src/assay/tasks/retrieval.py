@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Focus, Task, Trivial, misshapen, one_of
+from assay.tasks.task import Focus, Task, Trivial, misshapen, numbered_names, one_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Retrieval(Task):
             raise AssayError(
                 f"Retrieval of the first {self.first} of {len(self.items)} items; give at least 2 items, and 1 to find."
             )
+
+    @classmethod
+    def told_by(cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None) -> Task:
+        """A gallery of as many items as an output has similarities."""
+        return cls(classes or numbered_names(out.shape[-1]))
 
     def wrong_output(self, out: Any, n: int) -> str | None:
         wrong = misshapen(out, n, len(self.items), "items")

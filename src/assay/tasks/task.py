@@ -97,6 +97,16 @@ class Task(ABC):
     def name(cls) -> str:
         return cls.__name__
 
+    @classmethod
+    def told_by(
+        cls, x: Tensor, target: NDArray[Any], out: Tensor, classes: tuple[str, ...] | None
+    ) -> Task:  # m *d, n *t, m *o
+        """The task as targets, a few inputs and their answers tell it, where nobody says more than its name."""
+        raise AssayError(
+            f"A task {cls.name()} has to be told more than its name; say it in Python: Subject.of(model, data, "
+            f"{cls.name()}(...))."
+        )
+
     @property
     def gives(self) -> tuple[str, ...]:
         """What of GIVES its outputs hold; a class variable where that is always the same."""
@@ -183,6 +193,11 @@ class Task(ABC):
                 "model, or name its task."
             )
         return torch.as_tensor(out)
+
+
+def numbered_names(count: int) -> tuple[str, ...]:
+    """Names of classes that nobody named."""
+    return tuple(map(str, range(count)))
 
 
 Read = Callable[[Any, Tensor, Tensor], Tensor]  # task, n *o, n *t -> n
