@@ -153,6 +153,8 @@ class Run:
     nothing that is read from a file or a stored run may."""
     in_words: Callable[[BaseException], str] = in_words
     """How what broke a question is told, in one line."""
+    keep: Path | None = None
+    """A folder in which a long training keeps its last epoch, to go on from after a kill."""
 
     def further(self, name: str) -> Subject:
         """The subject of this name, among those that may be opened."""
