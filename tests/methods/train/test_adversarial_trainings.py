@@ -1,4 +1,4 @@
-"""Trainings against an attacker: the inner search, the losses by hand, and the plain training where nothing is asked."""
+"""Trainings against an attacker: the inner search, the losses by hand, the plain training where nothing is asked."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_search_leaves_the_model_as_it_was() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 999), radius=st.floats(0.01, 0.5), steps=st.integers(1, 6))
 def test_of_a_convex_loss_no_climb_ends_below_its_start(seed: int, radius: float, steps: int) -> None:
     """Of a linear model the cross-entropy is convex, so that each step along the signs of its gradient climbs, also
@@ -156,6 +156,7 @@ def test_for_a_small_radius_the_loss_rises_by_the_radius_times_the_gradients_l1_
 def test_pixels_to_255_and_columns_of_other_units_are_changed_by_the_same_share() -> None:
     x, y = toy()
     net, low, span = dense(), torch.tensor([0.0, -3, 5, 0, 0, 1]), torch.tensor([1.0, 10, 255, 1, 1, 0])
+    net[0].weight.data[:, 5] = 0  # type: ignore[index,union-attr]
     shares = Range(low, span)
     x = shares.shares(shares.natural(x))  # the last feature never varies
     natural = nn.Sequential(Natural(shares), net)
@@ -199,7 +200,7 @@ def test_the_loss_of_trades_is_the_printed_one_and_its_search_climbs_the_diverge
     method = Trades(Adversary(net, 0.2, steps=5), beta=2.5)
     both, labels = method.augment(x, y, rng())
     assert torch.equal(both[:24], x)
-    p, q = net(both[:24]).softmax(1), net(both[24:]).softmax(1)
+    p, q = net(both[:24]).softmax(1).detach(), net(both[24:]).softmax(1).detach()
     told = 0.0
     for i in range(24):
         told -= float(p[i, labels[i]].log())
@@ -219,7 +220,7 @@ def test_the_loss_of_mart_is_the_printed_one() -> None:
     net = dense(classes=3)
     method = Mart(Adversary(net, 0.2, steps=3), lam=1.5)
     both, labels = method.augment(x, y, rng())
-    p, q = net(both[:24]).softmax(1), net(both[24:]).softmax(1)
+    p, q = net(both[:24]).softmax(1).detach(), net(both[24:]).softmax(1).detach()
     told = 0.0
     for i, c in enumerate(labels.tolist()):
         rival = max(float(q[i, k]) for k in range(3) if k != c)
@@ -253,8 +254,8 @@ def a_strong_and_many_weak_signs(seed: int, n: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("kind", ["pgd", "trades", "mart"])
 def test_what_was_trained_under_attack_holds_and_what_was_not_falls(kind: str) -> None:
-    x, y = a_strong_and_many_weak_signs(0, 400)
-    new, truth = a_strong_and_many_weak_signs(100, 400)
+    x, y = a_strong_and_many_weak_signs(0, 300)
+    new, truth = a_strong_and_many_weak_signs(100, 300)
 
     def held(net: nn.Module) -> float:
         return 1 - float(pgd(net.requires_grad_(False), new, truth, radius=0.1, steps=10).success.float().mean())
@@ -265,7 +266,7 @@ def test_what_was_trained_under_attack_holds_and_what_was_not_falls(kind: str) -
             return nn.Linear(101, 2)
 
     plain, hard = line(), line()
-    common = {"epochs": 20, "lr": 0.05, "batch": 50}
+    common = {"epochs": 12, "lr": 0.05, "batch": 50}
     fit(plain, Arrays(x, y), rng=rng(), **common)  # type: ignore[arg-type]
     adversary = Adversary(hard, 0.1, steps=3)
     method = {"pgd": PgdTraining, "trades": Trades, "mart": Mart}[kind](adversary)  # type: ignore[abstract]
