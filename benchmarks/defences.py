@@ -51,7 +51,7 @@ def step() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     swift = device == "cuda"
-    nets = [("SmallCNN", SmallCNN(), (1, 28, 28), 128)]
+    nets: list[tuple[str, nn.Module, tuple[int, int, int], int]] = [("SmallCNN", SmallCNN(), (1, 28, 28), 128)]
     if swift:
         nets = [("ResNet-18", ResNet18(), (3, 32, 32), batch) for batch in (1000, 500)]
     for name, model, shape, batch in nets:
@@ -63,7 +63,7 @@ def step() -> None:
         model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         ask = swiftly(model) if swift else model
         training = PgdTraining(Adversary(model, 8 / 255, steps=STEPS, swift=swift))
-        batches = list(zip(x.split(batch), y.split(batch), strict=True))
+        batches = list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
         taken: dict[str, list[float]] = {"step": [], "passes": []}
         for turn in range(ROUNDS + 1):
             start = clock(device)

@@ -108,7 +108,8 @@ def trained(
     rng = torch.Generator(device).manual_seed(seed)
     model.requires_grad_(True)
     against = PgdTraining(Adversary(model.to(device), RADIUS, steps=steps, step=RADIUS / 4, swift=swift))
-    mean = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(average), use_buffers=True)
+    blend: Any = get_ema_multi_avg_fn(average)  # type: ignore[no-untyped-call]
+    mean = AveragedModel(model, multi_avg_fn=blend, use_buffers=True)
     start, best, most = time.monotonic(), model, -1.0
 
     def ended(epoch: int, loss: float) -> None:
@@ -151,7 +152,7 @@ def remeasured(model: nn.Module, data: Held, *, steps: int, shift: int) -> nn.Mo
     rng = torch.Generator(data.x.device).manual_seed(SEED)
     against = Adversary(model, RADIUS, steps=steps, step=RADIUS / 4)
     order = torch.randperm(len(data), generator=rng, device=rng.device)[:5000]
-    seen = [against.worst(moved(data.x[rows], shift, rng), data.y[rows], rng) for rows in order.split(500)]
+    seen = [against.worst(moved(data.x[rows], shift, rng), data.y[rows], rng) for rows in torch.split(order, 500)]
     norms = [(m, m.momentum) for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm, _ in norms:
         norm.reset_running_stats()

@@ -180,6 +180,7 @@ def test_its_progress_tells_the_loss_and_the_clean_accuracy(few: Subject, run: R
     assert "clean accuracy" in words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cure_that_is_killed_goes_on_and_leaves_only_its_weights(
     few: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ class BoundedRelu(Hardening):
     sigma: float = 0.05
 
     source: ClassVar[str] = "Zantedeschi, Nicolae & Rawat, AISec 2017, arXiv:1707.06728"
+    mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy",)
 
     def __post_init__(self) -> None:
         BoundedReLU(self.bound)

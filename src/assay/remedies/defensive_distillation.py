@@ -25,6 +25,7 @@ class DefensiveDistillation(Hardening):
     temperature: float = 40.0
 
     source: ClassVar[str] = "Papernot et al., S&P 2016, arXiv:1511.04508; broken by Carlini & Wagner, S&P 2017"
+    mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy",)
 
     def __post_init__(self) -> None:
         Distillation(self.temperature)

@@ -29,6 +29,7 @@ class FgsmTraining(Hardening):
     clean: float = 0.5
 
     source: ClassVar[str] = "Goodfellow et al., ICLR 2015, arXiv:1412.6572; as a baseline: Liu, UCLA 2021, sec. 2.1.6"
+    mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy",)
 
     def __post_init__(self) -> None:
         check_radius(self.radius)

@@ -23,6 +23,7 @@ class GaussianTraining(Hardening):
     sigma: float = 0.25
 
     source: ClassVar[str] = "Cohen, Rosenfeld & Kolter, ICML 2019, arXiv:1902.02918; Lecuyer et al., S&P 2019"
+    mends: ClassVar[tuple[str, ...]] = ("certified-radius", "everyday-change")
 
     def __post_init__(self) -> None:
         Method(self.sigma)  # a noise that cannot be is refused before anything is trained
