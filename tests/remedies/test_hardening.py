@@ -211,3 +211,18 @@ def test_a_cure_that_is_killed_goes_on_and_leaves_only_its_weights(
     from safetensors.torch import load_file
 
     assert_close(load_file(again.weights), load_file(whole.weights), rtol=1e-6, atol=1e-7)
+
+
+def test_telling_how_it_goes_does_not_move_the_training_of_a_net_that_draws(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.remedies import _retraining
+
+    class Drawing(nn.Dropout):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(x, self.p, training=True)
+
+    random = replace(few, model=nn.Sequential(nn.Flatten(), nn.Linear(16, 8), Drawing(0.5), nn.Linear(8, 2)).eval())
+    told = PlainRetraining(epochs=3).apply(random, run).model.state_dict()
+    monkeypatch.setattr(_retraining, "_right", lambda *given: 0.0)
+    assert_close(PlainRetraining(epochs=3).apply(random, run).model.state_dict(), told)
