@@ -45,7 +45,7 @@ class WasItTamperedWith(Probe):
         "signs of the edits in Viering, Wang, Loog & Eisemann, BMVC workshops 2019, and Wang, TU Delft 2024 "
         "(dissertation), ch. 6; the thresholds are Assay's own"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")  # three signs weigh the classes against one another
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0),)
 
     def __post_init__(self) -> None:
