@@ -30,6 +30,7 @@ BATCH = 128  # fit's own
 EPOCHS, STEPS = 10, 1000  # of a training whose length was left open: at least so many epochs, about so many steps
 RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3}
 GENTLER = 0.1  # times that rate where trained weights go on
+LARGE = 1_000_000  # parameters: of a smaller net compiling takes longer than it saves (40 s of a ResNet-18 on an H200)
 LOOKED_AT = 256  # training inputs, to tell how often the model is right as it trains
 Start = Literal["scratch", "weights"]
 
@@ -172,8 +173,8 @@ class Hardening(Retraining):
         loss: Loss = F.cross_entropy,
         augment: Augment | None = None,
     ) -> nn.Module:
-        """`train`, which goes on after a kill and is swift on a GPU."""
-        fast = torch.device(run.device).type == "cuda"
+        """`train`, which goes on after a kill and, of a large net on a GPU, is swift."""
+        fast = _is_swift(model, run)
         return self.train(model, subject, run, rng, about=about, loss=loss, augment=augment, swift=fast, resumes=True)
 
     @staticmethod
@@ -182,8 +183,12 @@ class Hardening(Retraining):
     ) -> Adversary:
         """The attacker of a training, in shares of the subject's range."""
         low, span = subject.inputs.edges()
-        fast = torch.device(run.device).type == "cuda"
+        fast = _is_swift(model, run)
         return Adversary(model, radius, steps=steps, step=step, low=low, span=span, swift=fast)
+
+
+def _is_swift(model: nn.Module, run: Run) -> bool:
+    return torch.device(run.device).type == "cuda" and sum(p.numel() for p in model.parameters()) >= LARGE
 
 
 @dataclass(frozen=True)
