@@ -138,10 +138,10 @@ def test_it_ends_in_time_though_a_question_hangs_and_keeps_what_was_known(
     monkeypatch.setattr(guarded, "ASK", "timekeeper:hangs")
     monkeypatch.setattr(guarded, "LATE", 0.2)
     began = time.monotonic()
-    done = audited("5s")
-    assert time.monotonic() - began < 8
+    done = audited("6s")
+    assert time.monotonic() - began < 9
     assert [row.verdict for row in done.rows] == ["pass", "not asked"]
-    assert done.rows[1].answer.why.startswith("it does not fit into 5s: it took more time than there was; assay audit")
+    assert done.rows[1].answer.why.startswith("it does not fit into 6s: it took more time than there was; assay audit")
     monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
     more = audited("40s")
     assert more.folder == done.folder
@@ -184,7 +184,7 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
 ) -> None:
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
     monkeypatch.setattr(rounds, "FIRST", 25)
-    words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy", "--probe", "how-often-is-the-set-right")
+    words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
         patch.setattr(rounds.Rounds, "_again", lambda self, place, row: None)  # as if no further look fitted
         folder = Path(assay(*words).last).parent

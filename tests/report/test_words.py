@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from assay import shelf
 from assay.finding import Measure
 from assay.report import what_next, words
+from assay.report.page import facts
 from assay.standard import Standard
 
 
@@ -188,3 +189,8 @@ def test_a_task_and_what_it_chooses_from(name, classes, said):
 def test_no_question_of_the_shelf_is_without_what_could_be_done_instead():
     assert set(what_next.INSTEAD) == set(shelf.ours("probes"))
     assert all(says.endswith(".") for says in what_next.INSTEAD.values())
+
+
+@pytest.mark.parametrize(("classes", "more"), [(("0", "1", "2"), ""), (("0", "180"), "0, 180"), (("a", "b"), "a, b")])
+def test_classes_without_names_are_not_listed(build, classes, more):
+    assert facts(build.described(classes=classes))[0].more == more

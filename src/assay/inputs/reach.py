@@ -86,6 +86,18 @@ class Reach:
             parts.append(f"{still} fixed {'values' if still > 1 else 'value'} never")
         return "".join(f", {part}" for part in parts)
 
+    def of_proofs(self) -> str:
+        """What a proof over every change of a size says of such inputs; nothing to add where all of it may happen."""
+        told = self.told()
+        if not told:
+            return ""
+        codes = bool((self.free & self.coded).any())
+        return (
+            f"A proof lets every value take any change of that size, and an attack what can happen{told}: what is "
+            "proved of the one holds for the other."
+            + (" Of a category that takes another code nothing is proved." if codes else "")
+        )
+
 
 @dataclass(frozen=True)
 class WordReach:

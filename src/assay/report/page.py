@@ -229,10 +229,11 @@ class Fact:
 def facts(subject: Described) -> list[Fact]:
     """What the subject is, in the order in which a stranger asks."""
     classes = [" ".join(c.split()) for c in subject.classes]
+    nameless = classes == [str(k) for k in range(len(classes))]  # numbers from 0, which the count tells already
     between = f"{subject.low:g} to {subject.high:g}".replace("-", words.MINUS)
     sides = " × ".join(map(str, subject.shape))
     told = [
-        Fact("Task", words.task(subject.task, len(classes)), ", ".join(classes)),
+        Fact("Task", words.task(subject.task, len(classes)), "" if nameless else ", ".join(classes)),
         Fact("Input", f"{sides}{' values' if len(subject.shape) == 1 else ''}, {between}"),
         Fact("Parameters", f"{subject.parameters:,}" if subject.parameters else "none that torch holds"),
         Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),

@@ -31,6 +31,7 @@ from assay.finding import (
 from assay.methods.attack.affinity import Cell, affinity, cross
 from assay.methods.attack.aim import Truth, label_of, truth_of
 from assay.methods.attack.attacked import Attacked, Model, sparing
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.chance import TALLY, Threat, answers, chance, threats
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
@@ -250,6 +251,8 @@ class DoesItTransfer(Probe):
         passes = {id(each.model): each.draws for each in own.values()}
         sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
+        reach = subject.reach(x)
+
         def attack(model: Model, x: Tensor, y: Truth) -> Attacked:
             def search(rows: Tensor) -> Attacked:
                 return pgd(
@@ -258,6 +261,7 @@ class DoesItTransfer(Probe):
                     y[rows],
                     radius=self.radius,
                     steps=self._steps(run),
+                    mask=masked(reach, rows),
                     eot=passes.get(id(model), 1),
                     bounds=bounds,
                     leave=False,  # an example that stops at its source's boundary does not travel
@@ -269,7 +273,8 @@ class DoesItTransfer(Probe):
                 x.clone(), torch.zeros_like(sick), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(0, len(x))
             )
             for rows, got in sparing(search, torch.arange(len(x), device=x.device), sick):
-                made.x[rows], made.success[rows], made.distance[rows] = got.x, got.success, got.distance
+                made.x[rows], made.distance[rows] = settled(reach, rows, got, x[rows], "linf")
+                made.success[rows] = got.success
             return made
 
         found = cross(models, x, y, attack=attack, sources=sources, draws=draws, lost=True)
@@ -292,7 +297,7 @@ class DoesItTransfer(Probe):
         fresh = chance(subject.single, changed, y, draws=subject.draws)
         if subject.draws > 1:
             told["wrong"] = fresh.wrong
-        signs = torch.randn(x.shape, generator=shard.rng, device=x.device).sign()
+        noisy = (x + self.radius * torch.randn(x.shape, generator=shard.rng, device=x.device).sign()).clamp(*bounds)
         if isinstance(y, Tensor):
             answer = subject.predict(x).argmax(1)
             with torch.no_grad():
@@ -303,7 +308,7 @@ class DoesItTransfer(Probe):
             "label": label_of(y),
             "clean": found.clean.T,
             "held": found.held.permute(2, 0, 1),
-            "noise": subject.task.right(subject.predict((x + self.radius * signs).clamp(*bounds)), shard.y),
+            "noise": subject.task.right(subject.predict(noisy if reach is None else reach.settled(noisy, x)), shard.y),
             "agreed": agreed,
             "changed": changed,
             "said": fresh.said,

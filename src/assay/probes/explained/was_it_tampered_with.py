@@ -137,7 +137,11 @@ def _last_standing(model: nn.Module, x: Tensor) -> str | None:
         elif isinstance(out, Tensor) and out.ndim == 4 and out[0, 0].numel() > 1:
             given.append((name, out))
 
-    handles = [m.register_forward_hook(partial(note, name=name)) for name, m in model.named_modules() if name]
+    handles = [
+        m.register_forward_hook(partial(note, name=name))
+        for name, m in model.named_modules()
+        if name and not isinstance(m, torch.jit.ScriptModule)  # which takes no hook from outside
+    ]
     try:
         with torch.no_grad():
             model(x[:1])

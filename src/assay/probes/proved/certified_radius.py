@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
 from assay.methods.attack.aim import label_of, truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
 from assay.methods.certify.demands import demanded, unproved
@@ -266,6 +267,8 @@ class CertifiedRadius(Probe):
             alarms.append(Alarm(f"Smoothing abstained on {share(int(abstained.sum()), len(index))}: too close a vote."))
         if not subject.differentiable:
             alarms.append(Alarm("The model gives no gradients, so no attack was run on it."))
+        if (reach := subject.reach()) is not None and (less := reach.of_proofs()):
+            alarms.append(Alarm(less))
         x = _sizes(self.radius, radius, upper)
         lines = [_line("smoothed model: not certified", ~(right & (radius >= x[:, None])), x)]
         if subject.differentiable:
@@ -341,11 +344,16 @@ def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str,
     rows = right.nonzero()[:, 0]
     if len(rows) and subject.differentiable:
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
-        got = minimal_norm(subject.model, x, truth[rows], norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
-        answer = subject.predict(got.x)  # what a fresh look confirms, and nothing else
+        reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        got = minimal_norm(
+            subject.model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
+            bounds=bounds,
+        )  # fmt: skip
+        at, far = settled(reach, everyone, got, x, norm)
+        answer = subject.predict(at)  # what a fresh look confirms, and nothing else
         fell = ~subject.task.right(answer, y)
         there = rows[fell]
-        upper[there], changed[there] = got.distance[fell], got.x[fell]
+        upper[there], changed[there] = far[fell].double(), at[fell]
         said[there] = answer.argmax(1)[fell] if classes else 0
     fell = torch.isfinite(upper) & (upper > 0)
     return {"label": label_of(truth), "upper": upper, "changed": changed, "fell": fell, "said": said}
@@ -432,6 +440,8 @@ def _relaxed(
 
 def _alarms(subject: Subject, way: Way, found: Mapping[Norm, Bound]) -> tuple[Alarm, ...]:
     says = [way.limit] if way.limit else []
+    if (reach := subject.reach()) is not None and (less := reach.of_proofs()):
+        says.append(less)
     if (stored := points(subject.model)) is not None and (both := nearest.in_two_classes(stored.x, stored.y)):
         says.append(both)
     for norm, b in found.items():

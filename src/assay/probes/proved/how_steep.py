@@ -17,6 +17,7 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, share
 from assay.methods.attack.aim import truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify.demands import demanded, readable, unproved
@@ -206,6 +207,7 @@ class HowSteep(Probe):
             ),
             alarms=(
                 *_contradicted(index, col, width, [m.name for m in measures]),
+                *([Alarm(less)] if (less := "" if (may := subject.reach()) is None else may.of_proofs()) else []),
                 *_too_thin(thin & ~exact),
                 *_capped(exact | thin, nodes, neurons),
             ),
@@ -395,9 +397,14 @@ def _attack(subject: Subject, shard: Shard, right: Tensor, norm: Norm, steps: in
     rows = right.nonzero()[:, 0]
     if len(rows):
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
-        got = minimal_norm(subject.model, x, truth_of(subject.task, y), norm=norm, steps=steps, bounds=bounds)
-        fell = ~subject.task.right(subject.predict(got.x), y)  # what a fresh look confirms, and nothing else
-        size[rows[fell]] = got.distance[fell].double()
+        reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        got = minimal_norm(
+            subject.model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
+            bounds=bounds,
+        )  # fmt: skip
+        at, far = settled(reach, everyone, got, x, norm)
+        fell = ~subject.task.right(subject.predict(at), y)  # what a fresh look confirms, and nothing else
+        size[rows[fell]] = far[fell].double()
     return size
 
 

@@ -36,6 +36,7 @@ from assay.finding import (
     share,
 )
 from assay.methods.attack.aim import truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.pgd import pgd
 from assay.methods.uncertainty.activation_clusters import ActivationClusters, Clustering, Projection
 from assay.methods.uncertainty.activations import Seen, shown
@@ -269,19 +270,22 @@ class DoesItKnow(Probe):
         return Arrays(rows["x"], np.zeros(len(rows["x"]), dtype=np.int64)), int(rows["right"].sum())
 
     def _attack(self, subject: Subject, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+        reach, everyone = subject.reach(shard.x), torch.arange(len(shard.x), device=shard.x.device)
         found = pgd(
             subject.model,
             shard.x,
             truth_of(subject.task, shard.y),
             radius=self.radius,
             steps=steps,
+            mask=masked(reach, everyone),
             eot=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=shard.rng,
         )
         right = subject.task.right(subject.predict(shard.x), shard.y)
-        fell = right & ~subject.task.right(subject.predict(found.x), shard.y)
-        return {"x": found.x, "right": right, "fell": fell}
+        at, _ = settled(reach, everyone, found, shard.x, "linf")
+        fell = right & ~subject.task.right(subject.predict(at), shard.y)
+        return {"x": at, "right": right, "fell": fell}
 
     def _alarms(
         self,
