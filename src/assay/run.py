@@ -211,6 +211,8 @@ class Run:
     nothing that is read from a file or a stored run may."""
     in_words: Callable[[BaseException], str] = in_words
     """How what broke a question is told, in one line."""
+    keep: Path | None = None
+    """A folder in which a long training keeps its last epoch, to go on from after a kill."""
     drawn: list[Drawn] = field(default_factory=list, repr=False, compare=False)
     """What was picked so far, for whoever asks whether more could have been."""
 

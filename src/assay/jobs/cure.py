@@ -9,7 +9,8 @@ A remedy that trains anew is compared with its control: a training with the same
 remedy, so that what more or less training does is not put down to the remedy. One that keeps part of the test data for
 itself is compared on what it leaves, before and after. The weights of both are kept under a key of subject, remedy,
 settings, seed and budget: a cure that was killed goes on without training again, and remedies with the same control
-train it once. They are believed only if the subject they make has the fingerprint that was stored with them.
+train it once. They are believed only if the subject they make has the fingerprint that was stored with them. A long
+training that is killed goes on at its last epoch (training-*.safetensors, deleted once the weights are there).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from assay.audit import Audit, Change, Judged, open_audit
 from assay.errors import AssayError
 from assay.jobs.audit import audit
 from assay.jobs.compare import compare, paired_difference
+from assay.methods.train.checkpoint import PREFIX
 from assay.probe import Probe, configure, undisturbed
 from assay.remedy import Remedy
 from assay.report.diff import outcome, render_diff
@@ -155,9 +157,11 @@ def cure(
         if kept is not None:
             return kept
         start = time.perf_counter()
-        cured = by.apply(subject, run)
+        cured = by.apply(subject, replace(run, keep=folder))
         seconds = time.perf_counter() - start
         _keep(folder / "weights.safetensors", key, cured, seconds)
+        for done in folder.glob(f"{PREFIX}*"):
+            done.unlink()
         return cured, seconds
 
     def place(by: Remedy, kind: str) -> Path:

@@ -15,7 +15,7 @@ def replaced(net: nn.Module, make: Callable[[nn.Module], nn.Module | None], want
     fresh = copy.deepcopy(net)
     new = {module: other for module in fresh.modules() if (other := make(module)) is not None}
     if not new:
-        raise AssayError(f"{type(net).__name__} has no {wanted}, so there is nothing to make random or to multiply.")
+        raise AssayError(f"{type(net).__name__} has no {wanted}, so there is nothing to replace.")
     for path, module in list(fresh.named_modules(remove_duplicate=False)):
         if path and module in new:
             parent, _, name = path.rpartition(".")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Generator, nn
 
+from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import Augment, Loss, Optimiser, fit, reset
 from assay.methods.uncertainty.alike import alike
 from assay.nn.members import Members
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
 BATCH = 128  # fit's own
 EPOCHS, STEPS = 10, 1000  # of a training whose length was left open: at least so many epochs, about so many steps
 RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3}
+GENTLER = 0.1  # times that rate where trained weights go on
+LARGE = 1_000_000  # parameters: of a smaller net compiling takes longer than it saves (40 s of a ResNet-18 on an H200)
+LOOKED_AT = 256  # training inputs, to tell how often the model is right as it trains
+Start = Literal["scratch", "weights"]
 
 
 def epochs_on(data: Data, chosen: int | None) -> int:
@@ -75,13 +84,36 @@ class Retraining(Remedy):
         augment: Augment | None = None,
         after_backward: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
+        swift: bool = False,
+        resumes: bool = False,
     ) -> nn.Module:
-        """Train `model` in place on the subject's training data; return it in eval mode."""
-        epochs = self.epochs_on(subject)
-        with run.progress(f"{about} for {epochs} epochs", epochs) as tick:
+        """Train `model` in place on the subject's training data; return it in eval mode.
+
+        `resumes`: after a kill it goes on at its last epoch, where the run has a place to keep it; only for a training
+        whose `augment` and hooks hold nothing from step to step.
+        """
+        epochs, data = self.epochs_on(subject), subject.data["train"]
+        batches = math.ceil(len(data) / BATCH)
+        few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
+        with ExitStack() as bars:
+            tick = bars.enter_context(run.progress(f"{about} for {epochs} epochs", batches))
+
+            def stepped() -> None:
+                if after_step is not None:
+                    after_step()
+                tick(1)
+
+            def told(epoch: int, mean: float) -> None:
+                nonlocal tick
+                if epoch < epochs:
+                    right = 100 * _right(model, data, few, run.device)
+                    bars.close()
+                    words = f"{about}: epoch {epoch} of {epochs}, loss {mean:.3g}, clean accuracy {right:.0f} %"
+                    tick = bars.enter_context(run.progress(words, batches))
+
             fit(
                 model,
-                subject.data["train"],
+                data,
                 epochs=epochs,
                 lr=self.learning_rate,
                 batch=BATCH,
@@ -91,16 +123,77 @@ class Retraining(Remedy):
                 loss=loss,
                 augment=augment,
                 after_backward=after_backward,
-                after_step=after_step,
-                on_epoch=lambda epoch, loss: tick(1),
+                after_step=stepped,
+                on_epoch=told,
                 device=run.device,
+                swift=swift,
+                keep=run.keep if resumes else None,
             )
         return model.eval()
 
 
+def _right(model: nn.Module, data: Data, few: NDArray[np.int64], device: str) -> float:
+    """The share of these training inputs, as they are, that the model gets right now."""
+    x, y = data.take(few)
+    model.eval()  # fit puts it back before the next epoch
+    cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=cuda):  # a net that draws when it answers trains on as before
+        said = model(torch.as_tensor(x, device=device)).argmax(-1).cpu()
+    return float((said == torch.as_tensor(y)).float().mean())
+
+
 @dataclass(frozen=True)
-class PlainRetraining(Retraining):
-    """Trains it again from scratch and does nothing else: what the other retrainings are compared with."""
+class Hardening(Retraining):
+    """A training that makes a network hold, begun anew or from the weights that it has.
+
+    `start="weights"` goes on from the subject's own weights, at a tenth of the usual rate; its control does so too.
+    """
+
+    start: Start = "scratch"
+
+    @property
+    def learning_rate(self) -> float:
+        return super().learning_rate * (GENTLER if self.lr is None and self.start == "weights" else 1)
+
+    def control(self) -> Remedy | None:
+        return PlainRetraining(self.epochs, self.learning_rate, self.weight_decay, self.optimiser, self.start)
+
+    def begun(self, model: nn.Module, rng: Generator) -> nn.Module:
+        """The network that is trained: a copy, with fresh weights or with its own."""
+        return reset(model, rng) if self.start == "scratch" else copy.deepcopy(model).requires_grad_(True)
+
+    def hardened(
+        self,
+        model: nn.Module,
+        subject: Subject,
+        run: Run,
+        rng: Generator,
+        *,
+        about: str,
+        loss: Loss = F.cross_entropy,
+        augment: Augment | None = None,
+    ) -> nn.Module:
+        """`train`, which goes on after a kill and, of a large net on a GPU, is swift."""
+        fast = _is_swift(model, run)
+        return self.train(model, subject, run, rng, about=about, loss=loss, augment=augment, swift=fast, resumes=True)
+
+    @staticmethod
+    def adversary(
+        model: nn.Module, subject: Subject, run: Run, radius: float, steps: int = 1, step: float | None = None
+    ) -> Adversary:
+        """The attacker of a training, in shares of the subject's range."""
+        low, span = subject.inputs.edges()
+        fast = _is_swift(model, run)
+        return Adversary(model, radius, steps=steps, step=step, low=low, span=span, swift=fast)
+
+
+def _is_swift(model: nn.Module, run: Run) -> bool:
+    return torch.device(run.device).type == "cuda" and sum(p.numel() for p in model.parameters()) >= LARGE
+
+
+@dataclass(frozen=True)
+class PlainRetraining(Hardening):
+    """Trains it again and does nothing else: what the other retrainings are compared with."""
 
     source: ClassVar[str] = "the control of an experiment; the training is that of methods/train/fit.py"
 
@@ -113,7 +206,8 @@ class PlainRetraining(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = self.train(reset(subject.model, rng), subject, run, rng, about="training plainly, to compare,")
+        begun = self.begun(subject.model, rng)
+        model = self.train(begun, subject, run, rng, about="training plainly, to compare", resumes=True)
         return subject.cured(model, self.name())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -295,3 +296,49 @@ def test_reset_names_the_modules_that_it_cannot_reset():
         reset(nn.ModuleDict({"head": nn.ModuleDict({"scale": Scale(), "line": nn.Linear(2, 2)})}), rng())
     with pytest.raises(AssayError, match=r"the model itself \(Scale\)"):
         reset(Scale(), rng())
+
+
+def test_one_cycle_goes_up_for_a_quarter_of_the_steps_and_down_to_nothing():
+    """With a gradient of 1 and no momentum each step is the learning rate."""
+    line, seen = nn.Linear(1, 1, bias=False), []
+    fit(
+        line,
+        Held(torch.ones(8, 1), torch.zeros(8)),
+        epochs=1,
+        lr=0.6,
+        batch=1,
+        momentum=0.0,
+        schedule="one-cycle",
+        loss=lambda out, y: out.mean(),
+        after_step=lambda: seen.append(line.weight.item()),
+        rng=rng(),
+    )
+    taken = [a - b for a, b in pairwise(seen)]
+    assert_close(torch.tensor(taken), torch.tensor([0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]), atol=1e-5, rtol=0)
+
+
+def test_swift_passes_are_bf16_and_channels_last_and_weights_stay_float32(monkeypatch):
+    """What is compiled is looked at uncompiled here."""
+    asked = []
+
+    def compiled(ask, *, dynamic):
+        assert not dynamic
+
+        def look(x):
+            asked.append(x.is_contiguous(memory_format=torch.channels_last))
+            return ask(x)
+
+        return look
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    plain, swift, inner = toy_net(), toy_net(), []
+    swift[0].register_forward_hook(lambda module, x, out: inner.append(out.dtype))
+    curves = [
+        fit(net, toy(), epochs=2, lr=0.05, batch=8, rng=rng(1), swift=fast)
+        for net, fast in ((plain, False), (swift, True))
+    ]
+    assert asked == [True] * 6
+    assert set(inner) == {torch.bfloat16}
+    assert {p.dtype for p in swift.parameters()} == {torch.float32}
+    assert curves[1].steps == pytest.approx(curves[0].steps, abs=0.02)
+    assert curves[1].steps != curves[0].steps

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
@@ -14,9 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.methods.train.checkpoint import Checkpoint, Done
 
 Optimiser = Literal["sgd", "adam"]
-Schedule = Literal["cosine", "constant"]
+Schedule = Literal["cosine", "constant", "one-cycle"]
+RISE = 0.25  # of the steps of a one-cycle schedule, on the way up
+MOST_VARIANTS = 64  # of compiled passes in one process: sizes of batches times modes times networks
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> scalar
 Augment = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]  # (x, y, rng) -> x, y
 
@@ -54,6 +58,8 @@ def fit(
     after_step: Callable[[], None] | None = None,
     on_epoch: Callable[[int, float], None] | None = None,
     device: torch.device | str = "cpu",
+    swift: bool = False,
+    keep: Path | None = None,
 ) -> Curve:
     r"""Train `model` in place on `data`; return the loss curve.
 
@@ -62,7 +68,8 @@ def fit(
 
     Source: Sutskever et al., ICML 2013 (Nesterov momentum, in PyTorch's form); Loshchilov and Hutter, ICLR 2017,
         arXiv:1608.03983, eq. 5 (cosine, one period). `optimiser="adam"`: Kingma and Ba, ICLR 2015, arXiv:1412.6980,
-        with `momentum` as beta_1, beta_2 = 0.999, and the weight decay added to the gradient.
+        with `momentum` as beta_1, beta_2 = 0.999, and the weight decay added to the gradient. `schedule="one-cycle"`:
+        Smith and Topin 2017, arXiv:1708.07120: up to `lr` in a straight line over the first quarter, down to 0 after.
 
     Each step: take a batch, `augment(x, y, rng)`, loss, backward, `after_backward()`, optimiser, `after_step()`. After
     each epoch: `on_epoch(epochs done, mean loss)`. A loss that wants more than outputs and targets finds it in the
@@ -73,7 +80,12 @@ def fit(
     all modules are in training mode and kernels lie channels-last; afterwards both are as before, and no gradients are
     left behind. The model ends on `device`. The random numbers of layers (dropout) come from `rng` too; the global
     generator is left as found. On the CPU a seed gives the same weights again; on CUDA some backward kernels add up in
-    no fixed order.
+    no fixed order. `swift`: passes are compiled and run in bf16, inputs lie channels-last, weights stay float32.
+
+    A loss or a weight that is no number ends the training with an error; the model then has the weights of the last
+    epoch that ended well. `keep`: a folder for the last whole epoch, from which a training that was stopped goes on to
+    the very weights that it would have had (checkpoint.py). `augment` and the hooks must hold nothing from step to step
+    for that. Whoever kept it deletes it.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
     if not weights:
@@ -93,29 +105,42 @@ def fit(
     means: list[float] = []
     losses: list[float] = []
     model.to(device)
+    kept = None
+    if keep is not None:
+        settings = {
+            "epochs": epochs, "lr": lr, "batch": batch, "momentum": momentum, "weight_decay": weight_decay,
+            "optimiser": optimiser, "schedule": schedule, "swift": swift, "inputs": len(data),
+        }  # fmt: skip
+        kept = Checkpoint(keep, model, rng, settings)
     kernels = [p for p in model.parameters() if p.dim() == 4 and p.is_contiguous()]
     _lay_out(kernels, torch.channels_last)  # a quarter less CPU time on a small CNN (measured)
     optim = _build(weights, optimiser, lr, momentum, weight_decay)
+    ask = swiftly(model) if swift else model
+    good = Weights(model)
     try:
         with _layers_draw_from(rng, device):
-            for epoch in range(epochs):
+            generators = {"steps": rng, "order": shuffle, "layers": torch.default_generator}
+            if device.type == "cuda":
+                generators["device"] = torch.cuda.default_generators[device.index or 0]
+            if kept is not None and (done := kept.load(model, optim, generators)) is not None:
+                means, losses = list(done.epochs), list(done.steps)
+                good = Weights(model)
+            for epoch in range(len(means), epochs):
                 model.train()  # again each epoch: on_epoch may have evaluated the model
                 seen = 0.0
                 for number, index in enumerate(torch.randperm(len(data), generator=shuffle).tensor_split(batches)):
-                    rate = lr
-                    if schedule == "cosine":
-                        rate *= (1 + math.cos(math.pi * len(losses) / (epochs * batches))) / 2
                     for group in optim.param_groups:
-                        group["lr"] = rate
+                        group["lr"] = lr * _share(schedule, len(losses) / (epochs * batches))
                     raw_x, raw_y = data.take(index.numpy())
                     x, y = torch.as_tensor(raw_x, device=device), torch.as_tensor(raw_y, device=device)
                     if augment is not None:
                         x, y = augment(x, y, rng)
-                    cost = loss(model(x), y)
+                    cost = loss(ask(x), y)
                     value = cost.item()
                     if not math.isfinite(value):
                         where = f"epoch {epoch + 1} of {epochs}, batch {number + 1} of {batches}"
-                        raise AssayError(f"Training loss became {value} in {where}; {_mend(x, model, lr)}")
+                        why = _mend(x, model, lr)
+                        raise AssayError(f"Training loss became {value} in {where}; {why} {good.put_back(len(means))}")
                     optim.zero_grad()  # as late as this, in case augment or loss called backward
                     torch.autograd.backward(cost)
                     if after_backward is not None:
@@ -125,7 +150,14 @@ def fit(
                         after_step()
                     losses.append(value)
                     seen += value * len(index)
+                if spoilt := _not_finite(model):
+                    left = f"the last of {len(losses)} training steps left NaN or inf in {spoilt}; try lr={lr / 10:g}."
+                    back = good.put_back(len(means))
+                    raise AssayError(f"At the end of epoch {epoch + 1} of {epochs} {left} {back}")
                 means.append(seen / len(data))
+                good = Weights(model)
+                if kept is not None:
+                    kept.save(model, optim, generators, Done(tuple(means), tuple(losses)))
                 if on_epoch is not None:
                     on_epoch(epoch + 1, means[-1])
     finally:
@@ -133,9 +165,36 @@ def fit(
         _lay_out(kernels, torch.contiguous_format)
         for module, training in modes:
             module.training = training
-    if spoilt := _not_finite(model):
-        raise AssayError(f"The last of {len(losses)} training steps left NaN or inf in {spoilt}; try lr={lr / 10:g}.")
     return Curve(tuple(means), tuple(losses))
+
+
+class Weights:
+    """A copy of what a model holds, to go back to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.held = model, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def put_back(self, epochs: int) -> str:
+        """Give the model these weights again; says which they are."""
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(self.held[name])
+        return f"It has the weights of epoch {epochs} again." if epochs else "It has the weights it began with again."
+
+
+def swiftly(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The same model asked in compiled bf16 passes, channels-last; its weights and its answers are float32."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)
+
+    def ask(x: Tensor) -> Tensor:  # n *d -> n *o
+        with torch.autocast(x.device.type, torch.bfloat16):
+            out: Tensor = model(x)
+        return out.float()
+
+    compiled: Callable[[Tensor], Tensor] = torch.compile(ask, dynamic=False)
+    return lambda x: compiled(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
 
 
 def reset(model: nn.Module, rng: torch.Generator) -> nn.Module:
@@ -176,6 +235,15 @@ def _build(
     if optimiser == "adam":
         return torch.optim.Adam(weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay)
     return torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0)
+
+
+def _share(schedule: Schedule, done: float) -> float:
+    """Of the learning rate, where so much of the training is done: 0 to 1."""
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * done)) / 2
+    if schedule == "one-cycle":
+        return min(done / RISE, (1 - done) / (1 - RISE))
+    return 1.0
 
 
 def _lay_out(kernels: list[nn.Parameter], layout: torch.memory_format) -> None:

@@ -1,0 +1,39 @@
+"""Train the same architecture on inputs under Gaussian noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from assay.methods.train.gaussian_training import GaussianTraining as Method
+from assay.remedies._retraining import Hardening
+
+if TYPE_CHECKING:
+    from assay.run import Run
+    from assay.subject import Subject
+
+
+@dataclass(frozen=True)
+class GaussianTraining(Hardening):
+    """Trains it on inputs under noise, as the network behind a smoothed certificate wants it; no noise when it answers.
+
+    `sigma` is the noise of a value as a share of its range; ask a certificate by smoothing with the same.
+    """
+
+    sigma: float = 0.25
+
+    source: ClassVar[str] = "Cohen, Rosenfeld & Kolter, ICML 2019, arXiv:1902.02918; Lecuyer et al., S&P 2019"
+    mends: ClassVar[tuple[str, ...]] = ("certified-radius", "everyday-change")
+
+    def __post_init__(self) -> None:
+        Method(self.sigma)  # a noise that cannot be is refused before anything is trained
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.begun(subject.model, rng)
+        method = Method(self.sigma, span=subject.inputs.edges()[1])
+        self.hardened(model, subject, run, rng, about="training under noise", augment=method.augment)
+        return subject.cured(model, self.name())
+
+
+SHELVED = GaussianTraining
