@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.attack.pgd import pgd
@@ -56,15 +56,31 @@ def robust_elbo(
     span: Tensor | float = 1.0,
     as_published: bool = False,
 ) -> RobustElbo:
-    """`n` is the number of training inputs. `radius` is a share of the range of a value, which begins at `low` and is
-    `span` wide, one for all or one for each.
+    """`n` is the number of training inputs; the rest is the search's, see `worst_inputs`."""
+    if not 0 <= alpha < math.inf:
+        raise AssayError(f"alpha={alpha} is no price on leaving the prior; give one from 0 to 1, such as 0.02.")
+    search = worst_inputs(model, radius=radius, steps=steps, eot=eot, low=low, span=span, as_published=as_published)
+    return RobustElbo(search, negative_elbo(model.kl, n, beta=alpha))
+
+
+def worst_inputs(
+    model: nn.Module,
+    *,
+    radius: float,
+    steps: int = 10,
+    eot: int = 1,
+    low: Tensor | float = 0.0,
+    span: Tensor | float = 1.0,
+    as_published: bool = False,
+) -> Augment:
+    """The inputs of a batch as they are worst for a random net in the mean of `eot` draws a step.
+
+    `radius` is a share of the range of a value, which begins at `low` and is `span` wide, one for all or one for each.
     """
     if not 0 <= radius <= 1:
         raise AssayError(f"radius={radius} is no share of the range of a value; give one from 0 to 1, such as 8/255.")
     if steps < 1 or eot < 1:
         raise AssayError(f"steps={steps} with eot={eot} draws search nothing; both are at least 1.")
-    if not 0 <= alpha < math.inf:
-        raise AssayError(f"alpha={alpha} is no price on leaving the prior; give one from 0 to 1, such as 0.02.")
     draws = 1 if as_published else eot
 
     def augment(x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:  # n *d, n -> n *d, n
@@ -95,4 +111,4 @@ def robust_elbo(
             model.train()  # as fit has it, all modules alike
         return start + found.x * wide, y
 
-    return RobustElbo(augment, negative_elbo(model.kl, n, beta=alpha))
+    return augment
