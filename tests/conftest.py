@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,12 @@ torch.set_num_threads(1)  # pytest-xdist runs one process per core
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes starts first, so that no process waits for it at the end."""
     items.sort(key=lambda item: "tutorial" not in item.name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _as_users_have_it() -> None:
+    """Which plugins this pytest loads is its own affair: tests start others, which find Assay's by themselves."""
+    os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def build():
 
 
 @pytest.fixture
-def assay(assay: Command) -> Command:
+def assay(assay: Command, undrawn: None) -> Command:
     Path("lenient.toml").write_text(LENIENT)
     return assay
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +14,27 @@ from assay import shelf
 from assay.cli.settings import settings_of
 from assay.cli.shelves import fitting, theme
 from assay.probe import configure
+from assay.subject import Recipe
 
 if TYPE_CHECKING:
     from conftest import Command
 
+
 EVERY = [(which, name) for which in ("probes", "remedies") for name in shelf.ours(which)]  # type: ignore[arg-type]
+
+LOAD = shelf.load
+
+
+@cache
+def recipe(name: str) -> Recipe:
+    kept: Recipe = LOAD("subjects", name)
+    return replace(kept, build=cache(kept.build))
+
+
+@pytest.fixture(autouse=True)
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of our subjects is built once for all of these tests: they look at it, and ask it nothing."""
+    monkeypatch.setattr(shelf, "load", lambda which, name: recipe(name) if which == "subjects" else LOAD(which, name))
 
 
 def test_a_question_is_told_with_all_that_one_must_know_to_ask_it(assay: Command) -> None:

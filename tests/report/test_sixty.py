@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+from hashlib import blake2b
 
 import pytest
 from test_page import Page
@@ -15,6 +16,7 @@ from assay.finding import Bars, Curve, Finding, Line, Measure
 from assay.probe import THEMES
 from assay.remedy import Tried
 from assay.report import words, write
+from assay.report.figures import draw
 from assay.report.page import MOST_PASSES, render
 from assay.report.what_next import INSTEAD, what_next
 from assay.standard import Standard
@@ -72,7 +74,18 @@ def sixty(build, of_theme):
 
 @pytest.fixture(scope="module")
 def text(sixty):
-    return render(sixty)
+    """The page; of drawings that differ in their ids alone, matplotlib makes one."""
+    made = {}
+
+    def once(view, key=""):
+        if (like := type(view)) not in made:
+            made[like] = draw(view)
+        (ids,) = set(re.findall(r'id="(f[0-9a-f]{10})-', made[like]))
+        return made[like].replace(ids, "f" + blake2b(f"{key} {view.name}".encode(), digest_size=5).hexdigest())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("assay.report.page.draw", once)
+        return render(sixty)
 
 
 @pytest.fixture(scope="module")

@@ -143,8 +143,8 @@ DEEDS: dict[str, Deed] = {
     "prints-a-verdict": Deed("print('\\x1b[2J\\x1b]0;owned\\x07assay: all is well', flush=True)", harmless=True),
     "changes-folder": Deed("os.chdir('/')", harmless=True),
     "patches-assay": Deed(
-        "import assay.audit as a, assay.standard as s\n    a.Audit.status = property(lambda self: 0)\n    "
-        "s.judge = lambda *k: None", harmless=True,
+        "a, s = sys.modules['assay.audit'], sys.modules['assay.standard']\n    "
+        "a.Audit.status = property(lambda self: 0)\n    s.judge = a.judgements = lambda *k: ()", harmless=True,
     ),
     "kills-its-parent": Deed("os.kill(os.getppid(), 9)", r"PermissionError|not permitted|ended", harmless=True),
 }  # fmt: skip

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from functools import cache
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -97,17 +98,24 @@ def _about(kind: type[Any], name: str) -> str:
     return ""
 
 
-def _below(kind: type[Any], name: str) -> str:
+def _below(kind: Any, name: str) -> str:
+    return _strings(kind).get(name, "")
+
+
+@cache
+def _strings(kind: type[Any]) -> dict[str, str]:
+    """The string below each field of its own that has one."""
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except (OSError, TypeError, SyntaxError):  # what was made without a file has no source
-        return ""
+        return {}
     assert isinstance(tree, ast.ClassDef)
-    for field, after in zip(tree.body, tree.body[1:], strict=False):
-        named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id == name
-        if named and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            return " ".join(str(after.value.value).split())
-    return ""
+    return {
+        field.target.id: " ".join(str(after.value.value).split())
+        for field, after in zip(tree.body, tree.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
 
 
 def _body(kind: type[Any]) -> list[str]:
