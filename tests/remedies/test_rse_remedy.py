@@ -11,7 +11,8 @@ from assay.errors import AssayError
 from assay.jobs.cure import cure
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
-from assay.probe import configure, undisturbed
+from assay.probe import configure, put, undisturbed
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies.rse import Rse
 from assay.remedy import Cost
@@ -44,6 +45,14 @@ def test_clean_accuracy_is_there_with_ten_draws(digits: Subject, run: Run) -> No
     with undisturbed(cured.model, run):
         ten, fifty = (float((replace(cured, draws=d).predict(x).argmax(1) == y).float().mean()) for d in (10, 50))
     assert ten == pytest.approx(fifty, abs=0.012)
+
+
+def test_it_goes_through_the_protocol_for_random_models(digits: Subject, run: Run) -> None:
+    cured = Rse(epochs=2, draws=2).apply(digits, run)
+    few = replace(run, budget=replace(run.budget, samples=8, steps=2), debug=True)
+    answer = put(WorstCaseAccuracy(), cured, few)
+    assert answer.status == "asked", answer.why
+    assert any("asked 10 times" in measure.name for measure in answer.finding.measures)  # type: ignore[union-attr]
 
 
 def test_fine_tuning_goes_on_from_the_subjects_own_weights(digits: Subject, run: Run) -> None:
