@@ -160,7 +160,7 @@ def test_a_net_that_is_random_in_itself_is_asked_pass_by_pass() -> None:
     net = nn.Sequential(nn.Conv2d(2, 3, 4), Wave(), nn.Flatten()).eval()
     noisy = with_noise(net, inputs(), first=0.0, inner=0.0, draws=4).eval()
     assert not noisy.rows_apart
-    assert len({float(z) for z in noisy.members(inputs(1))[:, 0, 0]}) == 4
+    assert len({float(z) for z in noisy.members(inputs(1)).detach()[:, 0, 0]}) == 4
 
 
 def test_jensen_holds_for_each_input_and_any_number_of_draws() -> None:
@@ -181,8 +181,8 @@ def test_the_mean_settles_as_the_root_of_the_draws() -> None:
     x = inputs(20)
     noisy = with_noise(cnn(), x, first=0.5, inner=0.3, draws=1).eval()
     with torch.no_grad():
-        p = passes(noisy, x, 6400).softmax(-1)  # 6400 n c
-    spread = [float(p.unflatten(0, (-1, m)).mean(1).std(0).mean()) for m in (1, 4, 16, 64)]
+        p = passes(noisy, x, 1600).softmax(-1)  # 1600 n c
+    spread = [float(p.unflatten(0, (-1, m)).mean(1).std(0).mean()) for m in (1, 4, 16)]
     for wide, narrow in pairwise(spread):
         assert wide / narrow == pytest.approx(2, rel=0.15)
 

@@ -49,7 +49,7 @@ def test_clean_accuracy_is_there_with_ten_draws(digits: Subject, run: Run) -> No
 
 def test_it_goes_through_the_protocol_for_random_models(digits: Subject, run: Run) -> None:
     cured = Rse(epochs=2, draws=2).apply(digits, run)
-    few = replace(run, budget=replace(run.budget, samples=8, steps=2), debug=True)
+    few = replace(run, budget=replace(run.budget, samples=4, steps=1), debug=True)
     answer = put(WorstCaseAccuracy(), cured, few)
     assert answer.status == "asked", answer.why
     assert any("asked 10 times" in measure.name for measure in answer.finding.measures)  # type: ignore[union-attr]

@@ -73,12 +73,12 @@ def test_the_mean_loss_under_noise_is_the_loss_and_that_price_to_second_order() 
     for s in (0.05, 0.1, 0.2):
         model, x, y = noisy(s, s)
         price, at = by_hand(s, s).abs().max(0)
-        many = x[at].expand(20_000, 1, 3, 3)
-        gap, error = noise_price(model, many, y[at].expand(20_000), draws=4, rng=rng())
-        assert float(error.norm() / 20_000 / price) < 0.008  # the test could tell
+        many = x[at].expand(10_000, 1, 3, 3)
+        gap, error = noise_price(model, many, y[at].expand(10_000), draws=4, rng=rng())
+        assert float(error.norm() / 10_000 / price) < 0.012  # the test could tell
         ratios.append(float(gap.mean().abs() / price))
-    assert ratios[0] == pytest.approx(1, abs=0.03)
-    assert ratios[1] == pytest.approx(1, abs=0.03)
+    assert ratios[0] == pytest.approx(1, abs=0.04)
+    assert ratios[1] == pytest.approx(1, abs=0.04)
     assert ratios[2] == pytest.approx(1, abs=0.08)
 
 
