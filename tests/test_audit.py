@@ -98,6 +98,24 @@ def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
     assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
 
 
+def test_a_bound_on_the_inputs_is_another_question_and_is_told(digits, tmp_path):
+    ASKED.clear()
+    bounded = assay.audit(digits, probes=[Counted()], inputs=40, out=tmp_path)
+    assert bounded.row("counted").answer.finding.measures[0].n == 40
+    told = "quick, --inputs 40: at most 40 inputs per question"
+    assert all(told in (bounded.folder / name).read_text() for name in ("report.html", "card.md"))
+    assert json.loads((bounded.folder / "run.json").read_text())["inputs"] == 40
+    plain = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert plain.row("counted").answer.finding.measures[0].n > 40
+    by_file = assay.audit(digits, probes=[Counted()], standards=Standards(inputs=40), out=tmp_path)
+    assert by_file.folder == bounded.folder
+    typed = assay.audit(digits, probes=[Counted()], standards=Standards(inputs=40), inputs=30, out=tmp_path)
+    assert typed.row("counted").answer.finding.measures[0].n == 30  # what is typed goes before what is written
+    assert len(ASKED) == 3
+    with pytest.raises(AssayError, match="--inputs 0 is no number of inputs"):
+        assay.audit(digits, probes=[Counted()], inputs=0)
+
+
 def test_each_row_has_its_theme_asked_or_not(digits, tmp_path):
     done = assay.audit(digits, probes=["accuracy", "how-far-to-a-tie", Counted()], out=tmp_path)
     themes = [("accuracy", "right"), ("how-far-to-a-tie", "compared"), ("counted", "other")]

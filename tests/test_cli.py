@@ -450,6 +450,10 @@ def test_a_closed_pipe_is_quiet(assay: Command, monkeypatch: pytest.MonkeyPatch)
             "--set 'radius' is not NAME=VALUE; write for example --set radius=8/255.",
         ),
         (["report", "nowhere"], "'nowhere' holds no finished audit"),
+        *(
+            ([command, "--inputs", n], f"--inputs {n!r} is no number of inputs; give a whole number of at least 1.")
+            for command, n in (("audit", "0"), ("check", "-3"), ("audit", "many"), ("audit", "1e3"))
+        ),
     ],
 )
 def test_wrong_options_name_the_value_and_the_mend(words: list[str], says: str, assay: Command) -> None:

@@ -30,7 +30,7 @@ FEW = ("integrated-gradients", "occlusion", "random")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("HEADS", 4), ("DRAWS", 5)):
-        monkeypatch.setattr(explain, name, dict.fromkeys(("image", "table", "text"), count))
+        monkeypatch.setattr(explain, name, dict.fromkeys(explain.UNITS, count))
 
 
 @pytest.fixture(scope="module")
@@ -326,9 +326,58 @@ def test_rows_that_are_none(wine: Subject, run: Run, tmp_path: Path, row: str, w
         explain_input(wine, row, run=run, out=tmp_path)
 
 
-def test_numbers_are_refused_in_one_line(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(AssayError, match=r"'diabetes-mlp' cannot be explained: it needs a score for each class, and"):
-        explain_input(open_subject(Source("diabetes-mlp")), 3, run=run, out=tmp_path)
+def test_a_predicted_number_is_explained_column_by_column(run: Run, tmp_path: Path) -> None:
+    """base + values - missed is the number, by the names of the columns; its trial is how far it moves."""
+    subject = open_subject(Source("diabetes-mlp"))
+    methods = ["integrated-gradients", "kernel-shap", "greedy-as"]
+    told = explain_input(subject, 3, methods=methods, run=run, out=tmp_path)
+    x, y = subject.data["test"].take(np.array([3]))
+    assert told.number == "progression"
+    assert told.score == pytest.approx(float(subject.predict(x)[0, 0, 0]), abs=1e-3)
+    assert told.input.truth == f"{float(y[0]):.4g}"
+    assert told.input.names[:2] == ("age", "sex")
+    assert told.left_out == (
+        ("greedy-as", "It looks for the least change to another class, and this answer is no class."),
+    )
+    for m in told.maps:
+        assert [s.name for s in m.scores] == ["kept", "gone"]
+        assert m.base is not None
+        assert m.missed is not None
+        assert m.base + m.shown.sum() - m.missed == pytest.approx(told.score, abs=1e-2)
+    page = told.page.read_text()
+    assert "What moves progression?" in page
+    assert "Explained is progression: " in page
+    assert "--why-not" not in page
+
+
+def test_a_tagged_sentence_is_explained_word_by_word(run: Run, tmp_path: Path) -> None:
+    """Words after the end belong to no map, and what needs gradients is left out."""
+    subject = open_subject(Source("sentences-tagger"))
+    told = explain_input(subject, "met clara in oslo", methods=["occlusion", "gradient"], run=run, out=tmp_path)
+    assert told.input.names == ("met", "clara", "in", "oslo")
+    assert told.maps[0].shown.shape == (4,)
+    assert told.left_out[0][0] == "gradient"
+    with pytest.raises(AssayError, match="the word 'zebra' is none of its 53"):
+        explain_input(subject, "met zebra", run=run, out=tmp_path)
+
+
+def test_another_part_of_an_answer_can_be_named(run: Run, tmp_path: Path) -> None:
+    subject = open_subject(Source("seasons-forecaster"))
+    told = explain_input(subject, 3, methods=["occlusion"], of="heat", run=run, out=tmp_path)
+    out = subject.predict(subject.data["test"].take(np.array([3]))[0])
+    assert told.score == pytest.approx(float(out[0, 1, :, 1].mean()), abs=1e-3)
+    assert told.number == "heat, the mean of 12 steps"
+    assert told.maps[0].shown.shape == (16,)  # eight stretches of two channels
+    assert len(told.input.lines) == 2
+    with pytest.raises(AssayError, match="There is no part of the answer 'hat'; did you mean 'heat'"):
+        explain_input(subject, 3, of="hat", run=run, out=tmp_path)
+    with pytest.raises(AssayError, match="says no class, so there is no why not"):
+        explain_input(subject, 3, why_not=1, run=run, out=tmp_path)
+
+
+def test_what_names_no_number_is_refused_in_one_line(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"'digits-ranker' cannot be explained: it needs a number of one input's"):
+        explain_input(open_subject(Source("digits-ranker")), 3, run=run, out=tmp_path)
 
 
 def test_a_random_model_is_refused(digits: Subject, run: Run, tmp_path: Path) -> None:

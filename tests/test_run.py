@@ -47,6 +47,26 @@ def test_a_quick_look_asks_fewer_inputs_where_each_takes_dozens_of_passes(digits
     assert BUDGETS["standard"].dear is BUDGETS["full"].dear is None
 
 
+def test_a_bound_holds_for_every_count_and_the_fewer_are_among_the_others():
+    data = labelled([0] * 700 + [1] * 290 + [2] * 10)
+    run = Run(engine=ThisProcess(), budget=BUDGETS["full"])
+    bounded = replace(run, budget=BUDGETS["full"].bounded(40))
+    assert (len(run.pick(data)), len(bounded.pick(data)), len(bounded.pick(data, 300))) == (1000, 40, 40)
+    assert len(bounded.pick(data, 30)) == 30
+    assert set(bounded.pick(data)) <= set(run.pick(data, 300))
+
+
+def test_a_bound_is_the_least_of_what_a_budget_has():
+    assert BUDGETS["quick"].bounded(None) is BUDGETS["quick"]
+    assert budget("quick", 300) == Budget("quick", samples=300, steps=20, restarts=1, dear=200, inputs=300)
+    assert budget("quick", 100) == Budget("quick", samples=100, steps=20, restarts=1, inputs=100)
+    assert budget("quick", 9000).samples == 500
+    assert budget("full", 9000).samples == 9000
+    for wrong in (0, -3, True, 2.5):
+        with pytest.raises(AssayError, match=f"--inputs {wrong} is no number of inputs; give a whole number"):
+            budget("quick", wrong)
+
+
 def test_shards_join_in_order_and_each_has_its_own_generator(digits, run):
     seen = []
 

@@ -91,6 +91,10 @@ def test_a_toml_file_sets_limits_and_settings(tmp_path):
         ("[probs.accuracy]\nx = 1", "unknown section 'probs'"),
         ("[standards]\naccuracy = 0.4", "write a section .standards.accuracy."),
         ("[standards", "is not TOML"),
+        ("audit = 5", "write a section .audit."),
+        ("[audit]\nimputs = 5", "unknown key 'imputs' in .audit."),
+        ("[audit]\ninputs = 0", "inputs = 0 in .audit.; give a whole number of at least 1"),
+        ("[audit]\ninputs = 2.5", "inputs = 2.5 in .audit.; give a whole number of at least 1"),
     ],
 )
 def test_a_slip_in_the_toml_is_named(tmp_path, text, words):

@@ -1,4 +1,4 @@
-"""Subjects that compare two inputs: what they are made of, how they are read as classifiers, what is refused."""
+"""Subjects that compare two inputs: what they are made of, how their answers are read, what is refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from assay.nn.siamese import Siamese
 from assay.probe import put
 from assay.probes.attacked.distance_to_failure import DistanceToFailure
 from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.probes.compared.is_it_a_consistent_order import SHELVED as IsItAConsistentOrder
 from assay.probes.right.accuracy import Accuracy
 from assay.probes.steady.everyday_change import EverydayChange
 from assay.subject import PairModel, Subject
@@ -76,20 +77,53 @@ def test_a_ranker_is_a_model_of_pairs_with_its_range(brighter):
     assert (learnt.task.low, learnt.task.high) == (0.05, 0.95)
 
 
-def test_read_as_a_classifier_it_gives_the_order_of_the_pairs_that_have_one(brighter):
-    x, _ = grey(6)
-    tied = Subject.ranker(Siamese(Mean(), Sooner()), Pairs.ranked(brighter.pairs["test"].singles, [0.2, 0.4] * 20, 60))
-    order = tied.two_classes()
+@pytest.fixture
+def tied(brighter) -> Subject:
+    """Of its pairs about half have equal values."""
+    singles = brighter.pairs["test"].singles
+    return Subject.ranker(Siamese(Mean(), Sooner()), Pairs.ranked(singles, [0.2, 0.4] * 20, 60))
+
+
+def test_its_choice_is_a_class_of_the_pairs_that_have_an_order(brighter, tied):
+    order = tied.in_classes()
     assert order.task.classes == ("lower", "higher")
     assert len(order.data["test"]) == tied.pairs["test"].untied < len(tied.data["test"])
-    assert order.two_classes() is order
+    assert order.in_classes() is order
+    x, _ = grey(6)
     pair = torch.stack([x[:3], x[3:]], 1)
-    logits = order.model(pair)
-    torch.testing.assert_close(logits.softmax(1)[:, 1], brighter.model(pair))
-    torch.testing.assert_close(brighter.predict(pair), logits)
+    torch.testing.assert_close(order.model(pair).softmax(1)[:, 1], brighter.model(pair))
 
 
-def test_questions_for_classifiers_are_put_to_pairs(brighter, run):
+def test_its_answer_is_that_of_the_model_whatever_is_asked(brighter):
+    """The task reads what `predict` gives, and says of each pair what its logits say."""
+    x, y = brighter.data["test"].take(np.arange(40))
+    out, logits = brighter.predict(x), brighter.in_classes().predict(x)
+    torch.testing.assert_close(out, brighter.model(x))
+    task, chosen = brighter.task, brighter.in_classes().task
+    for flipped in (y, 1 - y):
+        assert torch.equal(task.right(out, flipped), chosen.right(logits, flipped))
+        torch.testing.assert_close(task.margin(out, flipped), chosen.margin(logits, flipped))
+    torch.testing.assert_close(task.confidence(out), chosen.confidence(logits))
+
+
+@pytest.mark.parametrize("task", [Ranking(0, 1), Similarity(2.0)])
+def test_even_odds_are_the_first_class_by_every_reading(task):
+    even, label = torch.tensor([task.tie, task.tie]), torch.tensor([0, 1])
+    chosen = task.choice(nn.Identity(), {})
+    assert task.right(even, label).tolist() == [True, False]
+    assert (task.margin(even, label) > 0).tolist() == [True, False]
+    assert chosen.task.right(chosen.model(even), label).tolist() == [True, False]
+
+
+def test_a_pair_without_an_order_is_asked_about_only_where_ties_count(tied, run):
+    """No answer to two equal values is right or wrong, and what is asked of the comparison itself wants all pairs."""
+    asked = put(Accuracy(), tied, run).finding.samples.columns["index"]
+    assert asked.tolist() == list(range(tied.pairs["test"].untied))
+    both = put(IsItAConsistentOrder(inputs=3), tied, run).finding.samples.columns["index"]
+    assert both.tolist() == list(range(len(tied.data["test"])))
+
+
+def test_questions_that_need_no_comparison_are_put_to_pairs(brighter, run):
     """Each picture may move by r, so a pair holds exactly where its gap is above 2 r."""
     found = put(Accuracy(), brighter, run).finding
     assert found.measure().value == 1.0

@@ -405,6 +405,18 @@ def test_another_subject_is_told_from_the_one_that_was_audited(made: Path) -> No
     assert found.lost
 
 
+def test_something_else_altogether_is_told_in_one_line(made: Path) -> None:
+    x = torch.rand(9, 4)
+    rows = Subject.classifier(nn.Linear(4, 2), (x, torch.arange(9) % 2), name="rows")
+    found = with_subject(made, lambda: rows)
+    (says,) = found.broken
+    assert "the run is of another subject: it was made on" in says
+    assert "--subject opens rows (Classification, inputs of 4, 10 parameters); give what was audited" in says
+    assert found.status == 1
+    assert not found.lost
+    assert all(q.held is None for q in found.questions)
+
+
 def test_a_model_that_cannot_be_hashed_is_not_called_another(made: Path) -> None:
     def held() -> Subject:
         subject = shapes()

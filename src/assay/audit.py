@@ -195,6 +195,7 @@ class Audit:
                     "environment": dict(row.answer.environment),
                     "answer_source": row.answer.source,
                     "theme": row.answer.theme,
+                    **({"looks": [dataclasses.asdict(k) for k in row.answer.looks]} if row.answer.looks else {}),
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
                     "measures": [dataclasses.asdict(m) for m in row.answer.finding.measures]

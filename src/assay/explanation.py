@@ -12,21 +12,29 @@ if TYPE_CHECKING:
 
     from assay.methods.explain.trial import Check, Scored, Verdict
 
-Kind = Literal["image", "table", "text"]
-Units = Literal["patches", "superpixels", "pixels", "columns", "words"]
+Kind = Literal["image", "table", "text", "series"]
+Units = Literal["patches", "superpixels", "pixels", "columns", "words", "stretches"]
 Criterion = Literal["held", "moved"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """What is explained. `names` are the words or columns, `values` what is recorded in each column."""
+    """What is explained. `names` are the words, columns or stretches of time, `values` what is recorded in each column,
+    `told` the same in words where the kind of input has them, `lines` a series by its channels."""
 
     what: str
     kind: Kind
     image: NDArray[np.float32] | None = None  # c h w in [0, 1]
     names: tuple[str, ...] = ()
     values: tuple[float, ...] = ()
+    told: tuple[str, ...] = ()
+    lines: tuple[tuple[str, tuple[float, ...]], ...] = ()
     truth: str | None = None
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """What stands in each column or stretch, in words."""
+        return self.told or tuple(f"{v:.4g}" for v in self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +64,24 @@ class Map:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why the model says what it says of one input, as far as its maps can be believed."""
+    """Why the model says what it says of one input, as far as its maps can be believed.
+
+    Where the answer is no class there are no `classes`, `probabilities`, `answer` and `rival`: `says` is the answer in
+    words, and `number` the one number of it that maps explain. Of a class, `number` is what its score is.
+    """
 
     subject: str
     about: str
     input: Input
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    score: float  # of the answer: the logit that maps explain
-    answer: int
-    rival: int
+    score: float  # of the answer: the logit, or the number, that maps explain
+    classes: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    answer: int | None = None
+    rival: int | None = None
+    says: str = ""
+    number: str = "its logit"
+    of: str | None = None  # which part of the answer, where somebody said so
+    picture: NDArray[np.float32] | None = None  # c h w in [0, 1]: the answer, where it is an image
     units: Units
     criterion: Criterion
     methods: tuple[str, ...]

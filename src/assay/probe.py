@@ -7,17 +7,18 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from assay import code
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Witnesses, share
-from assay.run import environment
+from assay.run import KEPT_BYTES, OutOfTime, environment
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from assay.run import Run
+    from assay.run import Run, Shard
     from assay.subject import Subject
 
+Norm = TypeVar("Norm", bound=str)
 JUDGED = 32  # fresh answers of a random model at each witness
-Need = Literal["classes", "comparison", "order", "numbers", "spread", "gradients", "images", "train"]
+Need = Literal["classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train"]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
     ("right", "Is it right?"),
@@ -50,8 +52,8 @@ class Probe(ABC):
 
     needs: ClassVar[tuple[Need, ...]] = ()
     """What it needs of a subject. One that needs nothing of the answers is asked of every task, by the task's own
-    score and margin, and of a model of pairs as a classifier of two classes (is the first higher, are the two the
-    same), see `Subject.two_classes`."""
+    score and margin; where the task calls an answer a choice (is the first higher, are the two the same), of the
+    classifier that it is then, see `Subject.in_classes`."""
     standards: ClassVar[tuple[Standard, ...]] = ()
     source: ClassVar[str]
     in_quick: ClassVar[bool] = True
@@ -144,6 +146,20 @@ class Probe(ABC):
         return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def in_each_norm(
+    norms: tuple[Norm, ...], work: Callable[[Norm, Shard], Mapping[str, Tensor]], subject: Subject, run: Run,
+    index: NDArray[np.int64], about: str,
+) -> dict[Norm, dict[str, NDArray[Any]]]:  # fmt: skip
+    """`work` over test inputs in one norm after the other; `changed`, where it `fell`, shares the room there is."""
+    return {
+        norm: run.map(
+            partial(work, norm), subject, "test", index, f"{about}, {norm}",
+            few={"changed": "fell"}, room=KEPT_BYTES // len(norms),
+        )
+        for norm in norms
+    }  # fmt: skip
+
+
 class Configurable(Protocol):
     """What a probe and a remedy have in common: a name, and fields that are settings."""
 
@@ -206,6 +222,30 @@ def _fraction(text: str) -> float:
 
 
 Status = Literal["asked", "does not apply", "failed"]
+Grows = Literal["inputs", "steps", ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One of several times that a question was asked: what was allowed, what came of its headline, and when.
+
+    `grows` is what another look could have more of: inputs, steps, or nothing where it had every input. `at` is in
+    seconds since the audit began.
+    """
+
+    inputs: int
+    steps: int
+    n: int | None
+    value: float | None
+    low: float | None
+    high: float | None
+    seconds: float
+    at: float
+    grows: Grows
+
+    def __post_init__(self) -> None:
+        if self.inputs < 1 or self.steps < 1:
+            raise AssayError(f"A look at {self.inputs} inputs with {self.steps} steps is none; give 1 or more of each.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +266,8 @@ class Answer:
     """The versions, the device and the machine that it was found with, which stay its own when an audit resumes."""
     theme: str = OTHER
     """A folder of THEMES."""
+    looks: tuple[Look, ...] = ()
+    """Of an audit with a time limit, each time that it was asked, the last of which the finding is."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -245,8 +287,8 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         "theme": probe.theme(),
     }
     reason = probe.why_not(subject) or left_out
-    if not {"comparison", "order"} & set(probe.needs):
-        subject = subject.two_classes()
+    if not set(probe.needs) & set(subject.task.gives):
+        subject = subject.in_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
     start = time.perf_counter()
@@ -259,7 +301,7 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
                     finding = dataclasses.replace(finding, witnesses=_in_natural_units(finding.witnesses, subject))
                 assert finding.witnesses is not None
                 finding = _sworn(finding, finding.witnesses, subject, run)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as e:  # a model that calls sys.exit or lets a CancelledError out breaks one question
         if run.debug:
@@ -320,6 +362,10 @@ def _in_natural_units(witnesses: Witnesses, subject: Subject) -> Witnesses:
     clean = subject.data[witnesses.split].take(np.asarray(witnesses.index))[0].numpy()
     moved = witnesses.changed != witnesses.clean  # what did not move is the input's own value, to the bit
     changed = np.where(moved, low + witnesses.changed * span, clean).astype(np.float32)
+    if subject.kind is not None:  # 35 is 35 again, and not 35.000004
+        import torch
+
+        changed = np.where(moved, subject.kind.typed(torch.from_numpy(changed)).numpy(), clean)
     return dataclasses.replace(witnesses, clean=clean, changed=changed)
 
 
@@ -354,6 +400,10 @@ def judge_witnesses(
     are shares of the range of the inputs, of each feature's own where they have one. An answer that is NaN is not
     right. A random model gives JUDGED answers, and a witness is refuted where so few of them are wrong that a chance of
     1/2 or more shows that once in a thousand times: membership at 1/2 is no matter of luck.
+
+    Where the subject has a kind, a witness also keeps to what can change: no fixed value and no padding moves, whole
+    numbers move in whole steps, a category has one of its codes. Codes have no distance: the norm is that of the other
+    values, and as many categories differ as the promise says, "linf+1" one at most and "linf" none; l0 counts all.
     """
     import numpy as np
     import torch
@@ -380,20 +430,22 @@ def judge_witnesses(
             target = torch.as_tensor(witnesses.label[rows]).to(out.device)
             wrong += ~subject.task.right(out, target).cpu().numpy()
         refuted = wrong == 0 if count == 1 else binom.cdf(wrong, count, 0.5) < 1e-3
-        flat = shares(witnesses.changed[rows])
-        gap = np.abs(flat - shares(witnesses.clean[rows]))
+        flat, before = shares(witnesses.changed[rows]), shares(witnesses.clean[rows])
+        strays, coded, empty = _beyond_reach(witnesses.clean[rows], witnesses.changed[rows], subject)
+        moved = (flat != before) & ~(empty & np.isnan(before))
+        flat, gap = np.where(empty, 0.0, flat), np.where(coded, 0.0, np.abs(flat - before))
         size = {
             "linf": gap.max(1),
             "l2": np.sqrt((gap**2).sum(1)),
             "l1": gap.sum(1),
-            "l0": (gap > 0).sum(1).astype(float),
+            "l0": moved.sum(1).astype(float),
             "none": np.zeros(len(gap)),
         }
         for i in range(len(changed)):
             row = start + i
-            norm, radius = witnesses.norm[row], float(witnesses.radius[row])
-            if norm not in size:
-                reasons.append(f"unknown norm {norm!r}")
+            (norm, _, most), radius = witnesses.norm[row].partition("+"), float(witnesses.radius[row])
+            if norm not in size or (most and not most.isdecimal()):
+                reasons.append(f"unknown norm {witnesses.norm[row]!r}")
             elif refuted[i]:
                 often = "" if count == 1 else f" in {count - wrong[i]} of {count} fresh answers"
                 told = subject.task.told(torch.as_tensor(witnesses.label[row]))
@@ -402,6 +454,45 @@ def judge_witnesses(
                 reasons.append(f"it leaves the box [{subject.inputs.low:g}, {subject.inputs.high:g}]")
             elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):
                 reasons.append(f"its {norm} distance {size[norm][i]:.6g} is above the radius {radius:.6g}")
+            elif strays[i]:
+                reasons.append(strays[i])
+            elif norm not in ("l0", "none") and (moved & coded)[i].sum() > int(most or 0):
+                reasons.append(f"{(moved & coded)[i].sum()} of its categories changed, and {most or 'none'} may")
             else:
                 reasons.append("")
     return np.array([r == "" for r in reasons], dtype=bool), reasons
+
+
+def _beyond_reach(
+    clean: NDArray[Any], changed: NDArray[Any], subject: Subject
+) -> tuple[list[str], NDArray[np.bool_], NDArray[np.bool_]]:  # n *d, n *d -> n, n f, n f
+    """What each witness changes that nobody can, "" where it keeps to its kind; what has no distance; what is missing
+    where that may be."""
+    import numpy as np
+    import torch
+
+    n, kind = len(clean), subject.kind
+    if kind is None:
+        return [""] * n, np.zeros((n, 1), dtype=bool), np.zeros((n, 1), dtype=bool)
+    x, reach = torch.as_tensor(clean), kind.reach
+    free = (reach.free & kind.present(x)).expand(x.shape).reshape(n, -1).numpy()
+    low, step, choices = (each.flatten().numpy() for each in (reach.low, reach.step, reach.choices))
+    before, after = (each.astype(np.float64).reshape(n, -1) for each in (clean, changed))
+    empty = np.isnan(after) & kind.may_miss().expand(kind.shape).flatten().numpy()
+    moved = (before != after) & ~(empty & np.isnan(before))
+    rounding = 4 * np.finfo(np.float32).eps * np.maximum(np.abs(before), np.abs(after))
+    by, code = after - before, after - low
+    whole = np.abs(by - np.round(by / np.where(step > 0, step, 1.0)) * step) <= rounding
+    known = (np.abs(code - np.round(code)) <= rounding) & (code > -0.5) & (code < choices - 0.5)
+    wrong = moved & (~free | ~empty & np.where(choices > 0, ~known, (step > 0) & ~whole))
+    reasons = [""] * n
+    for i in np.flatnonzero(wrong.any(1)):
+        j = int(wrong[i].argmax())
+        place = kind.place(tuple(map(int, np.unravel_index(j, kind.shape))))
+        if not free[i, j]:
+            reasons[i] = f"it changes {place}, which nobody can change"
+        elif choices[j]:
+            reasons[i] = f"it gives {place} the value {after[i, j]:g}, none of its {choices[j]} codes"
+        else:
+            reasons[i] = f"it changes {place} by {by[i, j]:g}, which is not in whole steps of {step[j]:g}"
+    return reasons, (choices > 0) | empty, empty

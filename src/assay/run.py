@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from assay.errors import AssayError, SubjectError, in_words
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 class Budget:
     """How hard to look: inputs per probe (None: all), attack steps and restarts, inputs shown in a gallery.
 
-    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other.
+    `dear` is how many inputs a question has that puts dozens of passes to each; None: as many as any other. `inputs`
+    is the most that any question takes of a set of data, whatever it would take by itself; None: no such bound.
+    `seconds` is the time limit of a whole audit, which asks in rounds; None: there is none.
     """
 
     name: str
@@ -38,6 +41,18 @@ class Budget:
     restarts: int
     shown: int = 8
     dear: int | None = None
+    inputs: int | None = None
+    seconds: float | None = None
+
+    def bounded(self, inputs: int | None) -> Budget:
+        """The same with at most so many inputs to a question; None leaves it as it is."""
+        if inputs is None:
+            return self
+        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
+            raise AssayError(f"--inputs {inputs} is no number of inputs; give a whole number of at least 1.")
+        samples = inputs if self.samples is None else min(self.samples, inputs)
+        dear = self.dear if self.dear is not None and self.dear < inputs else None
+        return replace(self, samples=samples, dear=dear, inputs=inputs)
 
 
 BUDGETS = {
@@ -47,10 +62,14 @@ BUDGETS = {
 }
 
 
-def budget(name: str) -> Budget:
+def budget(name: str, inputs: int | None = None) -> Budget:
+    """The budget of this name, with at most so many inputs to a question where that is given."""
     if name not in BUDGETS:
-        raise AssayError(f"There is no budget {name!r}; choose one of {', '.join(BUDGETS)}.")
-    return BUDGETS[name]
+        known = f"choose one of {', '.join(BUDGETS)}"
+        if name[:1].isdigit():
+            raise AssayError(f"A time such as {name!r} is for `assay audit`; {known}.")
+        raise AssayError(f"There is no budget {name!r}; {known}.")
+    return BUDGETS[name].bounded(inputs)
 
 
 @dataclass(frozen=True)
@@ -88,6 +107,30 @@ Progress = Callable[[str, int], AbstractContextManager[Tick]]
 def silent(about: str, total: int) -> Iterator[Tick]:
     """No progress shown."""
     yield lambda done: None
+
+
+class OutOfTime(Exception):
+    """The time that a question may take is over."""
+
+
+def until(most: float, progress: Progress) -> Progress:
+    """Progress that ends a question `most` seconds from now, at its next sign of it."""
+    end = time.monotonic() + most
+
+    @contextmanager
+    def limited(about: str, total: int) -> Iterator[Tick]:
+        if time.monotonic() > end:
+            raise OutOfTime
+        with progress(about, total) as tick:
+
+            def ticked(done: int) -> None:
+                if time.monotonic() > end:
+                    raise OutOfTime
+                tick(done)
+
+            yield ticked
+
+    return limited
 
 
 class Engine(Protocol):
@@ -137,6 +180,21 @@ class Few:
         return at, np.stack([row for _, row in self.held]) if self.held else like[:0]
 
 
+class Drawn(NamedTuple):
+    """A draw of inputs under a bound: how many were wanted, None for all, of how many that there are."""
+
+    bound: int
+    wanted: int | None
+    there: int
+
+    @property
+    def grows(self) -> str:
+        """What would give more of them: a larger bound, more steps, or nothing, because these are all."""
+        if self.wanted is None or self.wanted >= self.bound:
+            return "inputs" if self.bound < self.there else ""
+        return "steps" if self.wanted < self.there else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Handed to every probe, remedy and claim."""
@@ -153,6 +211,8 @@ class Run:
     nothing that is read from a file or a stored run may."""
     in_words: Callable[[BaseException], str] = in_words
     """How what broke a question is told, in one line."""
+    drawn: list[Drawn] = field(default_factory=list, repr=False, compare=False)
+    """What was picked so far, for whoever asks whether more could have been."""
 
     def further(self, name: str) -> Subject:
         """The subject of this name, among those that may be opened."""
@@ -172,12 +232,17 @@ class Run:
     def pick(self, data: Data, count: int | None = None) -> NDArray[np.int64]:
         """The inputs to ask about: `count` or as many as the budget has, drawn by seed, stratified by class, ascending.
 
+        Never more than the budget's bound. By one seed a larger draw holds a smaller one, but for the rounding.
         Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost. Targets
         that are no classes are one stratum.
         """
         import numpy as np
 
         labels, wanted = np.asarray(data.labels), count or self.budget.samples
+        bound = self.budget.inputs
+        if bound is not None:
+            self.drawn.append(Drawn(bound, wanted, len(labels)))
+            wanted = bound if wanted is None else min(wanted, bound)
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         if labels.ndim > 1 or labels.dtype.kind not in "iub":

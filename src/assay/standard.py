@@ -80,7 +80,7 @@ def _compare(standard: Standard, measure: Measure) -> tuple[Verdict, str, int | 
     if bad:
         return "fail", f"none of the interval is {said}", None
     more = _more_samples(measure, low, high, limit)
-    settle = f"; about {more:,} more inputs would settle it" if more else ""
+    settle = f"; about {more:,} more input{'' if more == 1 else 's'} would settle it" if more else ""
     return "cannot tell", f"only part of the interval is {said}{settle}", more
 
 
@@ -95,15 +95,21 @@ def _more_samples(measure: Measure, low: float, high: float, limit: float) -> in
 
 @dataclass(frozen=True)
 class Standards:
-    """What `assay.toml` says: settings of probes, and limits per probe. Where it is silent, a probe's defaults rule."""
+    """What `assay.toml` says: settings of probes, limits per probe, and the most inputs that a question looks at.
+
+    Where it is silent, the defaults rule.
+    """
 
     limits: Mapping[str, tuple[Standard, ...]] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inputs: int | None = None
 
 
 def read_standards(path: Path) -> Standards:
     """Read an `assay.toml`::
 
+    [audit]
+    inputs = 200                        # the most that any question looks at, as --inputs says it
     [probes.worst-case-accuracy]        # settings of a probe
     radius = 0.03
     [standards.worst-case-accuracy]     # a limit on its headline measure
@@ -124,17 +130,31 @@ def read_standards(path: Path) -> Standards:
         raise
     except (ValueError, RecursionError) as e:  # not TOML, not UTF-8, a number of too many digits, lists in lists
         raise AssayError(f"{str(path)!r} is not TOML: {e}; mend that line.") from e
-    strange = sorted(set(stored) - {"probes", "standards"})
+    strange = sorted(set(stored) - {"audit", "probes", "standards"})
     if strange:
         raise AssayError(
-            f"{str(path)!r} has unknown section {strange[0]!r}; known are [probes.NAME], [standards.NAME]."
+            f"{str(path)!r} has unknown section {strange[0]!r}; known are [probes.NAME], [standards.NAME], [audit]."
         )
     for section in ("probes", "standards"):
         for name, entry in stored.get(section, {}).items():
             if not isinstance(entry, dict):
                 raise AssayError(f"{str(path)!r} has {section}.{name} = {entry!r}; write a section [{section}.{name}].")
     limits = {name: tuple(_limits(str(path), name, entry)) for name, entry in stored.get("standards", {}).items()}
-    return Standards(limits=limits, settings=stored.get("probes", {}))
+    return Standards(
+        limits=limits, settings=stored.get("probes", {}), inputs=_bound(str(path), stored.get("audit", {}))
+    )
+
+
+def _bound(path: str, entry: Any) -> int | None:
+    if not isinstance(entry, dict):
+        raise AssayError(f"{path!r} has audit = {entry!r}; write a section [audit].")
+    strange = sorted(set(entry) - {"inputs"})
+    if strange:
+        raise AssayError(f"{path!r} has unknown key {strange[0]!r} in [audit]; known is inputs.")
+    inputs = entry.get("inputs")
+    if inputs is not None and (isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1):
+        raise AssayError(f"{path!r} has inputs = {inputs!r} in [audit]; give a whole number of at least 1.")
+    return inputs
 
 
 def _limits(path: str, probe: str, entry: Mapping[str, Any]) -> list[Standard]:

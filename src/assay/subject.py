@@ -5,67 +5,36 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from assay import fingerprint
-from assay.data.arrays import UNIT, Arrays, Targets
 from assay.data.column import WHOLE
-from assay.data.held_out import Part
-from assay.data.loader import Loaded
-from assay.data.open import open_data
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
-from assay.data.valued_images import open_valued
-from assay.errors import AssayError, ShapeError, SubjectError
+from assay.errors import AssayError, SubjectError
+from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
+from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
 from assay.inputs.kind import Told
+from assay.inputs.reach import Reach
 from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
-from assay.tasks import Classification, Comparison, Labels, Ranking, Regression, Similarity, Task
-
-
-@runtime_checkable
-class Data(Protocol):
-    """Inputs with their targets that can be taken a few at a time, so that a set larger than memory streams."""
-
-    @property
-    def labels(self) -> NDArray[Any]: ...  # n *t: class indices, or whatever the task's targets are
-
-    @property
-    def classes(self) -> tuple[str, ...] | None: ...  # names, where the source has them
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d in natural units, k *t
-
-    def fingerprint(self) -> str: ...
-
+from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
 
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 AT_ONCE = 128  # witnesses that are answered together
-PAIRS = 2000  # drawn from each split where nobody says how many
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
-SERIAL = ("Tagging", "Forecast", "Detection")
-PLACED: Mapping[tuple[bool, int], tuple[str, tuple[str, ...]]] = {
-    (True, 2): ("classes along a sequence", SERIAL[:1]),
-    (True, 3): ("a class for each pixel", ("Segmentation",)),
-    (False, 3): ("the steps of a series, or boxes", SERIAL[1:]),
-    (False, 4): ("images", ("ImageToImage",)),
-}
-"""What targets are by whether they are whole numbers and how many axes they have, and the tasks that have such."""
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 
 
@@ -81,36 +50,6 @@ class PairModel(Protocol):
     def compare(self, e1: Tensor, e2: Tensor) -> Tensor: ...  # n s, n s -> n
 
     def decode(self, e: Tensor) -> Tensor: ...  # n s -> n *d
-
-
-@runtime_checkable
-class Valued(Protocol):
-    """Inputs with a number each, that can be taken a few at a time."""
-
-    @property
-    def values(self) -> NDArray[np.float64]: ...  # n
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]: ...  # k -> k *d, k
-
-    def fingerprint(self) -> str: ...
-
-
-class TwoClasses(nn.Module):
-    """A model of pairs read as a classifier: is the first higher, are the two the same?"""
-
-    def __init__(self, model: nn.Module, task: Comparison) -> None:
-        super().__init__()
-        self.model, self.task = model, task
-
-    def forward(self, pair: Tensor) -> Tensor:  # n 2 *d -> n 2
-        odds = self.task.odds(self.model(pair)) / 2
-        return torch.stack([-odds, odds], 1)
-
-
-Bound = float | Sequence[float]
-"""What values lie above or below: one number for all features, or one for each."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +210,8 @@ class Subject:
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
-            return replace(named, kind=kind, environment=environment)
-        given = in_splits(data, bounds)
+            return replace(named, kind=kind or named.kind, environment=environment)
+        given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
         if task is None:
             task = task_of(given)
         if task is None:
@@ -381,7 +320,7 @@ class Subject:
         `data` is a pair (x, values), a folder of images with numbers, `Pairs`, or a mapping from split names to such;
         `pairs` are drawn from each split. `low` and `high` are the range of the values, by default what the data have.
         """
-        splits = _pairs(data, pairs)
+        splits = as_pairs(data, pairs)
         values = np.concatenate([split.values for split in splits.values()])
         task = Ranking(float(values.min()) if low is None else low, float(values.max()) if high is None else high)
         for split, given in splits.items():
@@ -437,17 +376,10 @@ class Subject:
         """The splits of a model of pairs, each as what it is."""
         return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
 
-    def two_classes(self) -> Subject:
-        """A model of pairs as a classifier of pairs, among those that have an order; any other subject as it is."""
-        if not isinstance(self.task, Comparison):
-            return self
-        return replace(
-            self,
-            model=TwoClasses(self.model, self.task),
-            task=Classification(self.task.classes),
-            data={k: Part(v, np.arange(v.untied)) for k, v in self.pairs.items()},
-            layers={},
-        )
+    def in_classes(self) -> Subject:
+        """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
+        read = self.task.choice(self.model, self.data)
+        return self if read is None else replace(self, model=read.model, task=read.task, data=read.data, layers={})
 
     def in_shares(self) -> Subject:
         """The same subject with each value as its share of its range, so that a radius of 0.03 is 3 % of it."""
@@ -463,6 +395,25 @@ class Subject:
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
+    def reach(self, x: Tensor | None = None) -> Reach | None:  # n *d
+        """What an attacker may change, of these inputs where some hold padding, in the units of `inputs`.
+
+        None where nobody said what an input is: then everything may, by any amount. `kind` speaks of natural units.
+        """
+        if self.kind is None:
+            return None
+        if self.kind.shape != self.inputs.shape:
+            raise AssayError(
+                f"The kind of {self.name!r} has the shape {self.kind.shape}, its inputs {self.inputs.shape}; mend it."
+            )
+        reach, space = self.kind.reach, self.inputs.natural
+        low, span = self.inputs.edges() if space is None else space.edges()
+        reach = reach if space is None else reach.in_shares(low, span)
+        if x is None:
+            return reach
+        there = self.kind.present(x if space is None else (low.to(x.device) + x.double() * span.to(x.device)).to(x))
+        return replace(reach.to(x.device), free=reach.free.to(x.device) & there)
+
     def everyday(self) -> Mapping[str, Change[Tensor]]:
         """What happens to such inputs without anyone attacking them, by name; nothing is known where it is empty."""
         if self.kind is not None:
@@ -474,14 +425,11 @@ class Subject:
         return (image if self.inputs.is_image else Pair(image)).everyday()
 
     def predict(self, x: Tensor) -> Tensor:  # n *d -> n *o
-        """The task's output: of a classifier the logits, of a model of pairs the log-odds of both classes.
+        """The task's output: of a classifier the logits.
 
         Of a random model one answer from `draws` passes: of a classifier the log of the probability averaged over them.
         """
         with torch.no_grad():
-            if isinstance(self.task, Comparison):
-                odds = self.task.odds(self.model(x)) / 2
-                return torch.stack([-odds, odds], 1)
             if self.draws == 1:
                 out: Tensor = self.model(x)
                 return out
@@ -499,12 +447,16 @@ class Subject:
         words = task.told if "classes" in task.gives else task.words
         return task.told(torch.as_tensor(target)), words(torch.as_tensor(said))
 
-    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
-        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+    def blind(self, split: str, index: NDArray[np.int64]) -> tuple[str, Tensor, Tensor]:  # k -> k *o, k *t
+        """What a model says that saw no input, in words and as its output for each of these; and their targets."""
         target = torch.as_tensor(np.asarray(self.data[split].labels)[index])
         trivial = self.task.trivial(target.numpy())
-        right = self.task.right(trivial.out.expand(len(target), *trivial.out.shape), target)
-        return trivial.says, float(right.double().mean())
+        return trivial.says, trivial.out.expand(len(target), *trivial.out.shape), target
+
+    def trivially_right(self, split: str, index: NDArray[np.int64]) -> tuple[str, float]:
+        """What a model says that saw no input, and the share of these inputs for which that is good enough."""
+        says, out, target = self.blind(split, index)
+        return says, float(self.task.right(out, target).double().mean())
 
     def single(self, x: Tensor) -> Tensor:  # n *d -> n k
         """The logits of one pass, also of a random model."""
@@ -738,34 +690,6 @@ def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
             ) from error
 
 
-def _pairs(given: Any, count: int) -> dict[str, Pairs]:
-    """Whatever the user brought for a ranker, as pairs by split; inputs come as arrays, a folder, or as they are."""
-    if not isinstance(given, Mapping):
-        given = {"test": given}
-    return {split: _as_pairs(data, count, split) for split, data in given.items()}
-
-
-def _as_pairs(given: Any, count: int, split: str) -> Pairs:
-    if isinstance(given, Pairs):
-        return given
-    if isinstance(given, str | Path):
-        given = open_valued(given)
-    if isinstance(given, Valued):
-        return Pairs.ranked(given, given.values, count)
-    if isinstance(given, tuple | list) and len(given) == 2:
-        try:
-            x, values = (np.asarray(g.detach().cpu() if isinstance(g, Tensor) else g) for g in given)
-        except ValueError:
-            shapes = sorted({np.shape(one) for one in given[0]}, key=str)
-            raise ShapeError(
-                f"The inputs of {split!r} have the shapes {shapes}; a pair needs two of one shape."
-            ) from None
-        return Pairs.ranked(Arrays(x, np.zeros(len(x), dtype=np.int64)), values, count)
-    raise AssayError(
-        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, values), a folder of images, or `Pairs`."
-    )
-
-
 def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:
     """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255."""
     if tuple(x.shape[1:]) != inputs.shape:
@@ -788,94 +712,3 @@ def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: Inpu
             f"Input {indices[row]} of {split!r} has the value {value:g}{column} outside the bounds [{lowest:g}, "
             f"{highest:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
         )
-
-
-def pixel_bounds(bounds: tuple[Bound, Bound] | None) -> tuple[float, float]:
-    """What 8-bit pixels are brought to: the bounds, where they are the same for all features; else 0 and 1."""
-    if bounds is not None and isinstance(bounds[0], int | float) and isinstance(bounds[1], int | float):
-        return float(bounds[0]), float(bounds[1])
-    return UNIT
-
-
-def in_splits(data: Any, bounds: tuple[Bound, Bound] | None = None) -> dict[str, Any]:
-    """The data by split, each opened once: `Data`, or a pair (x, targets) as it was given."""
-    given = data if isinstance(data, Mapping) else {"test": data}
-    return {split: each if _is_pair(each) else as_data(each, split, bounds) for split, each in given.items()}
-
-
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2
-
-
-def task_of(given: Mapping[str, Any]) -> Task | None:
-    """The task that the targets tell of, or None for class indices; what more than one task has is refused."""
-    like = given.get("train", given.get("test"))
-    if like is None:
-        return None
-    told = like[1] if _is_pair(like) else like.labels
-    y = np.asarray(told.detach().cpu() if isinstance(told, Tensor) else told)
-    whole = y.dtype.kind in "iub"
-    flags = whole and y.ndim == 2 and bool(np.isin(y, (0, 1)).all())
-    found = PLACED.get((whole, y.ndim))
-    if found is not None and y.dtype.kind in "fiub" and not flags and y.shape[1:] != (1,):
-        raise SubjectError(
-            f"Targets of shape {y.shape} and dtype {y.dtype} are {found[0]}, no class or numbers for each input "
-            f"(Classification, Regression); {_named(found[1])}."
-        )
-    if y.dtype.kind == "f":
-        return Regression.of(y)
-    if flags and y.shape[1] > 1 and not (y.sum(1) == 1).all():
-        return Labels(tuple(str(i) for i in range(y.shape[1])))
-    return None
-
-
-def refuse_places(out: Tensor, who: str) -> None:  # 1 *o
-    """Refuse an answer to one input that is no choice of one class, with the tasks whose answer it may be."""
-    found = {
-        3: ("rows: a class for each place of a sequence, the steps of a series, or boxes", SERIAL),
-        4: ("a map over the image", ("Segmentation", "ImageToImage")),
-    }.get(out.ndim)
-    if found is not None:
-        raise SubjectError(
-            f"{who} returned {' x '.join(map(str, out.shape))} for one input: it gives {found[0]}, which is no choice "
-            f"of one class (Classification); {_named(found[1])}."
-        )
-
-
-def _named(tasks: tuple[str, ...]) -> str:
-    return f"name its task, {' or '.join(tasks)}, as in Subject.of(model, data, {tasks[0]}(...))"
-
-
-def as_targets(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
-    """Whatever the user brought for a split of a model that is no classifier, as `Data`."""
-    if _is_pair(given):
-        try:
-            return Targets(*given, pixels=pixel_bounds(bounds))
-        except AssayError as e:
-            raise SubjectError(f"The split {split!r}: {e}") from e
-    return as_data(given, split, bounds)
-
-
-def as_data(given: Any, split: str, bounds: tuple[Bound, Bound] | None = None) -> Data:
-    """Whatever the user brought for a split, as `Data`; 8-bit pixels between these bounds."""
-    pixels = pixel_bounds(bounds)
-    try:
-        if isinstance(given, Data):
-            return given
-        if isinstance(given, str | Path):
-            return open_data(given, pixels=pixels)
-        if _is_pair(given):
-            return Arrays(*given, pixels=pixels)
-        if isinstance(given, DataLoader) or (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
-            return Loaded(given, pixels=pixels)
-    except AssayError as e:
-        raise SubjectError(f"The split {split!r}: {e}") from e
-    if hasattr(given, "reset") and hasattr(given, "step"):
-        raise AssayError(
-            f"The data of {split!r} is an environment ({type(given).__name__}), whose task is Control; give what it "
-            "observes and what a reference does there: Subject.of(policy, (observations, actions), Control(names))."
-        )
-    raise AssayError(
-        f"The data of {split!r} is a {type(given).__name__}; give a pair (x, y), a torch Dataset or DataLoader, "
-        "a path, or `Data`."
-    )

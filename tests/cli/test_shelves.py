@@ -12,9 +12,10 @@ import pytest
 
 from assay import shelf
 from assay.cli.settings import settings_of
-from assay.cli.shelves import fitting, theme
+from assay.cli.shelves import fitting, in_words, theme
 from assay.probe import configure
 from assay.subject import Recipe
+from assay.tasks.task import GIVES
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -56,11 +57,15 @@ def test_a_question_is_told_with_all_that_one_must_know_to_ask_it(assay: Command
 
 def test_what_a_question_needs_and_when_it_is_asked_are_told(assay: Command) -> None:
     told = assay("probes", "can-the-map-be-chosen").out.splitlines()
-    assert "needs: a score for each class, gradients" in told
+    assert "needs: a number of one input's answer that can be explained, gradients" in told
     assert "asked: from --budget standard on, or by its name: it takes long" in told
     told = assay("probes", "accuracy").out.splitlines()
     assert not [line for line in told if line.startswith(("needs:", "asked:")) or "setting" in line]
     assert told[-1] == "example: assay ask accuracy fashion-cnn --budget standard"
+
+
+def test_needs_are_told_as_a_report_says_what_is_missing() -> None:
+    assert in_words(("spread", "gradients", "train")) == f"{GIVES['spread']}, gradients, the training data"
 
 
 def test_a_remedy_is_told_too(assay: Command) -> None:

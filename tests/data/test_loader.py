@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from assay.data.loader import Loaded
 from assay.errors import AssayError
-from assay.subject import Data
+from assay.subject import Data, Subject
+from assay.tasks import Classification, Labels, Regression
 
 X = torch.arange(24.0).reshape(6, 4) / 24
 Y = torch.tensor([0, 2, 1, 0, 2, 1])
@@ -123,6 +125,47 @@ def test_targets(targets, labels, kind):
     data = Loaded(Listed([(X[k], t) for k, t in enumerate(targets)]))
     assert data.labels.tolist() == labels
     assert data.labels.dtype == kind
+
+
+@pytest.mark.parametrize(
+    ("targets", "kind"),
+    [
+        ([[0, 1, 0], [1, 0, 0]], np.int64),  # of several labels, one each
+        ([[0.25, 0.75], [0.5, 0.5]], np.float32),  # two numbers that happen to add up to 1
+        ([[3], [1]], np.int64),
+        ([-3, 1], np.int64),
+    ],
+)
+def test_targets_of_a_task_without_classes_stay_as_they_are(targets, kind):
+    data = Loaded(Listed([(X[k], t) for k, t in enumerate(targets)]), classes=False)
+    assert data.labels.tolist() == targets
+    assert data.take(np.arange(2))[1].tolist() == targets
+    assert data.labels.dtype == kind
+
+
+def test_words_are_no_numbers():
+    with pytest.raises(AssayError, match="The target of item 0 of Listed is a str"):
+        Loaded(Listed([(X[0], "a"), (X[1], "b")]), classes=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows"),
+    [
+        (Labels(("a", "b", "c")), torch.eye(3).long().repeat(2, 1)),
+        (Regression(("u", "v", "w"), (0.1, 0.1, 0.1)), torch.eye(3).repeat(2, 1) / 2 + 1 / 6),
+    ],
+)
+@pytest.mark.parametrize("door", ["module", "function"])
+def test_a_task_that_is_told_decides_what_targets_are(task, rows, door):
+    """Rows that add up to 1 are a class each where nobody says otherwise, and what they are where someone does."""
+    layer = nn.Linear(4, 3)
+    model = layer if door == "module" else lambda x: layer(torch.as_tensor(x)).detach().numpy()
+    loader = DataLoader(TensorDataset(X, rows), batch_size=2)
+    assert Subject.of(model, loader, task).data["test"].labels.tolist() == rows.tolist()
+    assert Subject.of(model, loader, task).task == task
+    one_of_three = Subject.of(model, loader, Classification(("a", "b", "c")))
+    assert one_of_three.data["test"].labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert Subject.of(model, loader).task == Classification(("0", "1", "2"))
 
 
 def test_eight_bits_are_brought_to_the_pixels():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -269,3 +270,54 @@ def test_a_slipped_category_is_any_of_the_others():
     share = change.strengths[4]
     assert_close(seen, torch.tensor([share / 3, share / 3, 1 - share, share / 3]), atol=0.03, rtol=0)
     assert_close((changed[:, 1] == 0).float().mean(), torch.tensor(share), atol=0.03, rtol=0)
+
+
+def test_reach_tells_what_may_change_and_how():
+    columns = (
+        Column("a", "number", 0.0, 50.0, 1.0),
+        Column("b", "integer", 0, 10, 1),
+        Column("c", "category", 0, 2, 0, categories=("x", "y", "z")),
+        Column("d", "integer", 0, 5, 1, fixed=True),
+        Column("e", "number", 2.0, 2.0, 2.0),
+    )
+    reach = Row(columns).reach
+    assert reach.mask is not None
+    assert reach.mask.tolist() == [True, True, False, False, False]
+    assert reach.smooth.tolist() == [True, False, False, False, False]
+    assert reach.told() == ", whole numbers in whole steps, categories not at all, 1 fixed value never"
+    assert reach.told(1) == ", whole numbers in whole steps, any one category at will, 1 fixed value never"
+    assert reach.told(2).count("any 2 categories at will") == 1
+    plain = Row(columns[:1]).reach
+    assert (plain.mask, plain.told(1)) == (None, "")
+    low, span = torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0]), torch.tensor([100.0, 20.0, 2.0, 5.0, 0.0])
+    shares = reach.in_shares(low.double(), span.double())
+    assert shares.span.tolist() == [0.5, 0.5, 1.0, 1.0, 0.0]
+    assert shares.step.tolist() == [0.0, 0.05, 1.0, 0.2, 0.0]
+    some = dataclasses.replace(reach, free=reach.free & torch.tensor([[True] * 5, [False] * 5]))
+    assert some.take(torch.tensor([1])).mask.tolist() == [[False] * 5]
+    assert reach.take(torch.tensor([1])) is reach
+
+
+def test_what_is_settled_neither_fills_a_missing_cell_nor_makes_one():
+    reach = Row((Column("a", "number", 0.0, 1.0, 0.5, missing=True), Column("b", "integer", 0, 9, 1))).reach
+    clean = torch.tensor([[math.nan, 3.0], [0.5, 3.0]])
+    proposed = torch.tensor([[0.2, 4.0], [math.nan, math.nan]])
+    assert_close(reach.settled(proposed, clean), torch.tensor([[math.nan, 4.0], [0.5, 3.0]]), equal_nan=True)
+
+
+def test_bounds_and_reach_are_made_once_however_often_a_batch_changes(monkeypatch):
+    kind = Row((Column("a", "number", 0.0, 1.0, 0.5), Column("b", "number", 0.0, 9.0, 1.0, fixed=True)))
+    change = kind.everyday()["noise"]
+    asked = []
+    made = Row.bounds
+    monkeypatch.setattr(Row, "bounds", lambda self: asked.append(1) or made(self))
+    x = torch.tensor([[0.2, 3.0], [0.9, 8.0]])
+    for seed in range(3):
+        changed = change(x, 5, seeded(seed))
+        assert (changed[:, 1] == x[:, 1]).all()
+        assert (changed[:, 0] != x[:, 0]).any()
+    assert len(asked) <= 3  # for the bounds, and for the edges of its reach
+    wider = dataclasses.replace(kind, columns=(Column("a", "number", 0.0, 5.0, 0.5), kind.columns[1]))
+    wider.check(torch.tensor([[4.0, 3.0]]))  # another kind has bounds of its own
+    with pytest.raises(AssayError, match="outside the bounds"):
+        kind.check(torch.tensor([[4.0, 3.0]]))

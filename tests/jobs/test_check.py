@@ -8,7 +8,9 @@ import pytest
 
 from assay import shelf
 from assay.errors import AssayError
-from assay.jobs.check import PASSES, check
+from assay.jobs.audit.effort import seconds_of
+from assay.jobs.audit.rounds import budget_of, in_words
+from assay.jobs.check import _asked, check
 from assay.subjects import Source, open_subject
 
 NUMBERS = """
@@ -76,8 +78,22 @@ def test_the_command_prints_it_and_ends_with_0(assay):
     assert refused.err.count("\n") == 1
 
 
-def test_what_it_counts_passes_of_is_on_the_shelf():
-    assert set(PASSES) <= set(shelf.names("probes"))
+def test_the_time_is_the_sum_of_what_each_question_takes_at_this_pace():
+    names, there = ("accuracy", "everyday-change", "worst-case-accuracy"), 3000
+    for text, bound in (("quick", None), ("full", None), ("full", 100)):
+        chosen = budget_of(text, bound)
+        told = _asked(names, chosen, 1e-3, there)
+        total = sum(seconds_of(name, chosen, 1e-3, there) for name in names)
+        assert told == f"3 questions in about {in_words(total)}"
+    told = _asked(names, budget_of("30s"), 1e-2, there)
+    assert re.fullmatch(r"3 questions, a first look at each in about \d+ min: 1 of them fit into 30s", told)
+
+
+def test_a_bound_and_a_time_are_in_the_line_that_comes_next(assay):
+    ended = assay("check", "digits-mlp", "--budget", "10m", "--inputs", "40")
+    assert ended.status == 0
+    assert "assay audit digits-mlp --budget 10m --inputs 40" in ended.out
+    assert re.search(r"\d+ questions, a first look at each in about", ended.out)
 
 
 def test_an_unknown_budget_is_refused():

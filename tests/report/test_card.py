@@ -164,3 +164,7 @@ def test_nothing_measured_is_no_index(build):
     blank = Finding(says="s", measures=(Measure(name="m", value=1.0, better="higher"),))
     flat = build.audit(build.answered("p", "Q?", blank), subject=build.described(shape=(14,)))
     assert front_matter(flat)["model-index"][0]["results"][0]["task"] == {"type": "tabular-classification"}
+    moved = build.audit(build.answered("p", "Q?", blank), subject=build.described(task="Regression", shape=(14,)))
+    assert front_matter(moved)["tags"] == ["assay", "tabular-regression"]
+    images = build.audit(build.answered("p", "Q?", blank), subject=build.described(task="Regression"))
+    assert front_matter(images)["tags"] == ["assay", "other"]  # a hub has no word for a number out of an image

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay import shelf
 from assay.finding import Measure
-from assay.report import words
+from assay.report import what_next, words
+from assay.report.page import facts
 from assay.standard import Standard
 
 
@@ -86,6 +88,19 @@ def test_a_budget_is_stated_in_words(realistic):
     assert words.budget({"name": "quick", "samples": 500, "dear": 200}) == (
         "quick: at most 500 inputs per question, 200 where each is asked about dozens of times"
     )
+    assert words.budget({"name": "quick", "samples": 50, "inputs": 50}) == (
+        "quick, --inputs 50: at most 50 inputs per question"
+    )
+
+
+def test_the_command_repeats_the_bound(realistic):
+    bounded = dataclasses.replace(realistic, budget={**realistic.budget, "inputs": 50})
+    line = " ".join(words.command(bounded, realistic.row("worst-case-accuracy").answer))
+    assert "--budget quick --inputs 50 --seed" in line
+    assert "--budget quick --inputs 50 --seed" in " ".join(words.cure_command(bounded, "ensemble", ["accuracy"]))
+    inside = dataclasses.replace(bounded, source=())
+    assert "budget='quick', inputs=50, seed" in words.command(inside, realistic.row("worst-case-accuracy").answer)[0]
+    assert "budget='quick', inputs=50, seed" in words.cure_command(inside, "ensemble", ["accuracy"])[0]
 
 
 def test_the_command_repeats_the_question_with_every_setting(realistic):
@@ -154,3 +169,28 @@ def test_durations(seconds, shown):
 def test_moments():
     assert words.moment("2025-05-02T16:03:11+02:00") == "2 May 2025, 14:03 UTC"
     assert words.moment("yesterday") == "yesterday"
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "said"),
+    [
+        ("Classification", 10, "classification, 10 classes"),
+        ("Detection", 1, "detection, 1 class"),
+        ("ImageToImage", 0, "image to image"),
+        ("Labels", 3, "several labels at once, of 3"),
+        ("Control", 2, "control, 2 actions"),
+        ("Ranking", 2, "ranking, 2 answers"),
+    ],
+)
+def test_a_task_and_what_it_chooses_from(name, classes, said):
+    assert words.task(name, classes) == said
+
+
+def test_no_question_of_the_shelf_is_without_what_could_be_done_instead():
+    assert set(what_next.INSTEAD) == set(shelf.ours("probes"))
+    assert all(says.endswith(".") for says in what_next.INSTEAD.values())
+
+
+@pytest.mark.parametrize(("classes", "more"), [(("0", "1", "2"), ""), (("0", "180"), "0, 180"), (("a", "b"), "a, b")])
+def test_classes_without_names_are_not_listed(build, classes, more):
+    assert facts(build.described(classes=classes))[0].more == more

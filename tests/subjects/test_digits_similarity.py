@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from assay.data.digits import load_digits
 from assay.data.pairs import Pairs
 from assay.nn.siamese import Siamese
+from assay.probe import put
 from assay.run import Run
 from assay.subject import Subject
 from assay.subjects import Source, open_subject
@@ -28,7 +29,7 @@ def test_it_is_as_good_as_it_says(subject: Subject) -> None:
     assert stated is not None
     assert {part: len(data) for part, data in subject.data.items()} == {"train": 2000, "test": 2000}
     x, same = subject.data["test"].take(np.arange(2000))
-    right = float((subject.predict(x).argmax(1) == same).double().mean())
+    right = float(subject.task.right(subject.predict(x), same).double().mean())
     assert right == pytest.approx(float(stated[1]), abs=0.0011)  # two pairs may lie on the border
     assert float(same.double().mean()) == 0.5
     assert (subject.inputs.shape, subject.inputs.low, subject.inputs.high) == ((2, 1, 8, 8), 0.0, 1.0)
@@ -74,9 +75,8 @@ def test_the_threshold_was_chosen_on_training_pairs(subject: Subject) -> None:
 def test_questions_for_pairs_can_be_asked(subject: Subject, run: Run) -> None:
     from assay.probes.right.accuracy import SHELVED as Accuracy
 
-    two = subject.two_classes()
-    assert two.task.classes == ("different", "same")
-    finding = Accuracy().ask(two, run)
+    finding = put(Accuracy(), subject, run).finding
+    assert finding is not None
     assert finding.measures[0].value is not None
     assert finding.measures[0].value > 0.9
 

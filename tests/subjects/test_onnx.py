@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
 from assay.errors import AssayError, MissingExtra
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
 from assay.subjects import Source, doors, open_subject
 from assay.subjects.doors.onnx_file import OnnxModel, Rebuilt
 from assay.subjects.doors.onnx_weights import locations
@@ -174,6 +175,27 @@ def test_whole_numbers_are_taken_as_such(tmp_path):
     assert "takes whole numbers (int32): values are rounded" in subject.notes[0]
 
 
+def test_rows_of_whole_numbers_are_names_and_those_of_a_table_are_not(tmp_path):
+    path = tokens(tmp_path / "ids.onnx")
+    ids = np.random.default_rng(1).integers(0, 6, (6, 4))
+    ids[0, 0] = 6  # one column has a name that the others have not
+    np.savez(tmp_path / "ids.npz", x=ids.astype(np.float32), y=np.arange(6) % 3)
+    rows = np.column_stack([ids, np.arange(6) % 3])
+    np.savetxt(tmp_path / "ids.csv", rows, fmt="%d", delimiter=",", header="a,b,c,d,y", comments="")
+    subject = open_subject(Source(str(path), str(tmp_path / "ids.npz")))
+    assert subject.tokens
+    assert (subject.inputs.low, subject.inputs.high) == (0, 6)
+    assert [float(w) for w in subject.inputs.edges()[1]] == [6.0] * 4
+    assert "read as names" in subject.notes[1]
+    assert not any("radius" in note for note in subject.notes)
+    assert "none lies between two" in str(WorstCaseAccuracy().why_not(subject))
+    told = open_subject(Source(str(path), str(tmp_path / "ids.npz"), bounds=(0.0, 9.0)))
+    assert [float(w) for w in told.inputs.edges()[1]] == [9.0] * 4
+    table = open_subject(Source(str(path), str(tmp_path / "ids.csv"), target="y"))
+    assert not table.tokens
+    assert WorstCaseAccuracy().why_not(table) is None
+
+
 WEIGHTS = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
 
 
@@ -301,6 +323,11 @@ def test_rapidocrs_three_networks(tmp_path):
     assert subject.predict(torch.rand(2, 3, 48, 192)).shape == (2, 2)
     with pytest.raises(AssayError, match=r"returned 1 x \d+ x 6625 for one input: .* each place of a sequence"):
         open_subject(Source(str(path("ch_PP-OCRv4_rec_infer.onnx")), str(tmp_path / "lines.npz")))
+    with pytest.raises(
+        AssayError,
+        match=r"det_infer.onnx fails on inputs of shape 3 x 48 x 192 \(Attempting to broadcast.*3 by 4\); bring",
+    ):
+        open_subject(Source(str(path("ch_PP-OCRv4_det_infer.onnx")), str(tmp_path / "lines.npz")))
     np.savez(tmp_path / "pages.npz", x=rng.random((2, 3, 64, 64)).astype(np.float32), y=np.arange(2))
     with pytest.raises(AssayError, match=r"returned 1 x 1 x 64 x 64 for one input: .* map"):
         open_subject(Source(str(path("ch_PP-OCRv4_det_infer.onnx")), str(tmp_path / "pages.npz")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ def test_a_classifier_of_a_table(assay, files):
         (["--target", "paid", "--task", "ranking"], "--task 'ranking' is none that a table can say"),
         (["--target", "paid", "--text", "job"], "brings no tokenizer"),
         (["--target", "paid", "--size", "8"], "--size 8 scales images"),
+        (["--target", "paid", "--fixed", "sex"], "--fixed 'sex' is no column of income, job; mend the name."),
     ],
 )
 def test_what_is_wrong_with_the_words_is_told_in_one_line(assay, files, words, says):
@@ -57,6 +59,19 @@ def test_what_is_wrong_with_the_words_is_told_in_one_line(assay, files, words, s
     assert ended.status == 2
     assert says in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_a_column_that_nobody_can_change_is_not_moved(assay, files):
+    words = [str(files / "paid.skops"), "--data", str(files / "test.csv"), "--train", str(files / "train.csv")]
+    words += ["--target", "paid", "--inputs", "20", "--set", "steps=4"]
+    held = []
+    for out, fixed in (("free", []), ("income", ["--fixed", "income"])):
+        done = assay("ask", "worst-case-accuracy", *words, *fixed, "--out", str(files / out))
+        assert done.status in (0, 1, 3), done.err
+        (found,) = (files / out).glob("*/findings/worst-case-accuracy.json")
+        held.append(json.loads(found.read_text())["finding"]["measures"][0]["value"])
+    assert held[0] < 0.9  # who may change the income a little changes the answer
+    assert held[1] == 1.0  # it hangs on nothing else
 
 
 def test_a_target_without_data_is_refused(assay):

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from assay import AssayError, Subject
 from assay.data.arrays import Arrays
 from assay.data.pairs import Pairs
+from assay.data.table import Table
 from assay.door import admit
 from assay.engine.local import ThisProcess
 from assay.nn.siamese import Siamese
@@ -161,11 +162,14 @@ def test_7_a_csv_with_categories(tmp_path: Path) -> None:
             [f"{a:.3f}", job, "yes" if job == "pilot" else "no"] for a, job in zip(ROWS[:, 3], jobs, strict=True)
         )
     x = np.stack([ROWS[:, 3], KIND], 1)
-    sio.dump(RandomForestClassifier(5, random_state=0).fit(x, np.where(KIND == 2, "yes", "no")), tmp_path / "p.skops")
+    forest = RandomForestClassifier(5, random_state=0).fit(x, np.where(KIND == 2, "yes", "no"))
+    sio.dump(forest, tmp_path / "p.skops")
     subject = open_subject(Source(str(tmp_path / "p.skops"), str(tmp_path / "people.csv"), target="paid"))
     assert accuracy(subject) == 1.0
     assert subject.task.classes == ("no", "yes")
     assert subject.kind is not None
+    in_python = Subject.of(forest, Table(tmp_path / "people.csv", "paid"))
+    assert in_python.kind == subject.kind  # also where nobody names it
     refused(
         "is a table; name the column that a model should predict: --target",
         Source(str(tmp_path / "p.skops"), str(tmp_path / "people.csv")),

@@ -74,9 +74,11 @@ def test_accuracy_is_the_share_within_the_tolerance(off):
 
 
 def test_questions_about_classes_say_what_they_need():
-    audit = assay.audit(Subject.of(Affine(), (X, TRUTH)), probes=["accuracy", "confidence", "how-far-to-a-tie"])
+    asked = ["accuracy", "which-estimator", "confidence", "how-far-to-a-tie"]
+    audit = assay.audit(Subject.of(Affine(), (X, TRUTH)), probes=asked)
     why = {row.answer.probe: row.answer.why for row in audit.rows}
-    assert why["confidence"] == "it needs a score for each class, and the subject's task is Regression"
+    assert why["which-estimator"] == "it needs a score for each class, and the subject's task is Regression"
+    assert why["confidence"].startswith("its numbers come without a standard deviation")
     assert why["how-far-to-a-tie"] == "it needs a comparison of two inputs, and the subject's task is Regression"
 
 

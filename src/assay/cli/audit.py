@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +14,14 @@ from assay.cli.options import (
     RUNS,
     Debug,
     Guard,
+    Inputs,
     Opening,
     Out,
     ProbeNames,
     StandardsFile,
     SubjectName,
     Work,
+    bound,
     opened,
 )
 from assay.cli.place import PLACE, Parent
@@ -39,6 +41,13 @@ def audit(
     standards: StandardsFile = None,
     probe: ProbeNames = None,
     work: Work,
+    inputs: Inputs = None,
+    more: Annotated[
+        str | None,
+        typer.Option(
+            "--more", metavar="TIME", help="Go on for 30m, or any time, with a run that had one: SUBJECT is its folder."
+        ),
+    ] = None,
     out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
@@ -49,17 +58,27 @@ def audit(
     question broke. A limit of yours on a question that was not asked cannot be told; one that can never apply to the
     subject is bad input. A run that was stopped goes on where it was.
 
+    With a time for --budget it asks round by round, with more inputs and steps each time, until every verdict is
+    settled or the time is over; what did not fit says how long it would take.
+
     Example: assay audit model.pt2 --data images/ --standards assay.toml
     """
-    from assay.jobs.audit.job import Job
+    from assay.jobs.audit.job import Job, continued
     from assay.standard import Standards, read_standards
 
+    if more is not None:
+        job, out = continued(Path(subject), more, debug)
+        done = conduct(job, guard.limits(job.budget), out)
+        show(done)
+        raise typer.Exit(done.status)
     limits = guard.limits(work.budget)
+    held_to = read_standards(standards) if standards is not None else Standards()
     job = Job(
         source=opening.source(subject),
         probes=tuple(dict.fromkeys(probe)) if probe else None,
-        standards=read_standards(standards) if standards is not None else Standards(),
+        standards=held_to,
         budget=work.budget,
+        inputs=bound(inputs, held_to),
         seed=work.seed,
         device=work.device,
         debug=debug,
@@ -86,6 +105,7 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             subject,
             probes=job.asked(),
             budget=job.budget,
+            inputs=job.inputs,
             standards=job.standards,
             seed=job.seed,
             device=device,

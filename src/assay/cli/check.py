@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from assay.cli.flat import flat
-from assay.cli.options import DEFAULT_SUBJECT, Budget, Debug, Device, Guard, Opening, SubjectName
+from assay.cli.options import DEFAULT_SUBJECT, Budget, Debug, Device, Guard, Inputs, Opening, SubjectName, bound
 from assay.cli.printing import console, say
 
 
@@ -15,6 +15,7 @@ def check(
     subject: SubjectName = DEFAULT_SUBJECT,
     opening: Opening,
     budget: Budget = "quick",
+    inputs: Inputs = None,
     device: Device = "cpu",
     guard: Guard,
     debug: Debug = False,
@@ -28,7 +29,7 @@ def check(
     from assay.jobs.check import check as look
     from assay.report.terminal import table
 
-    understood = look(opening.source(subject), budget, device)
+    understood = look(opening.source(subject), budget, device, bound(inputs))
     to, told = console(), table("about", "understood")
     for about, says in understood.lines:
         told.add_row(about, says)

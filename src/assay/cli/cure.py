@@ -14,6 +14,7 @@ from assay.cli.options import (
     RUNS,
     Debug,
     Guard,
+    Inputs,
     Opening,
     Out,
     ProbeNames,
@@ -21,6 +22,7 @@ from assay.cli.options import (
     StandardsFile,
     SubjectName,
     Work,
+    bound,
     opened,
     pairs,
 )
@@ -40,6 +42,7 @@ def cure(
         bool, typer.Option("--control/--no-control", help="Train plainly too, to compare with, where it trains anew.")
     ] = True,
     work: Work,
+    inputs: Inputs = None,
     out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
@@ -53,7 +56,7 @@ def cure(
     from assay.engine.opening import device_named
     from assay.jobs.cure import cure as apply
 
-    source = opening.source(subject)
+    source, most = opening.source(subject), bound(inputs)
     with metered() as meter:
         device, found = device_named(work.device), opened(source, meter)
         done = apply(
@@ -62,6 +65,7 @@ def cure(
             settings=pairs(settings),
             probes=probe or None,
             budget=work.budget,
+            inputs=most,
             standards=standards,
             control=control,
             seed=work.seed,

@@ -45,12 +45,20 @@ class Input:
     why_not: Annotated[
         str | None, typer.Option("--why-not", metavar="CLASS", help="By number or name; else the second likeliest.")
     ] = None
+    of: Annotated[
+        str | None,
+        typer.Option(
+            "--of",
+            metavar="NAME",
+            help="Of an answer that is no class: which number, channel, label, class or item of it, by number or name.",
+        ),
+    ] = None
     units: Annotated[
         str | None,
         typer.Option(
-            metavar="patches|superpixels|pixels|columns|words",
+            metavar="patches|superpixels|pixels|columns|words|stretches",
             help="What is ranked and picked; pixels take many minutes. [default: patches of an image, columns of a "
-            "row, words of a text]",
+            "row, words of a text, stretches of a series]",
         ),
     ] = None
     criterion: Annotated[
@@ -103,6 +111,9 @@ def explain(
 ) -> None:
     """Explain one answer by many maps, and put each map on trial.
 
+    What is explained is the score of the class that a classifier says; of any other answer it is one number: a
+    predicted value, the mean of a forecast, a label, a region, the surest box, tag or match (--of names another).
+
     A map is believable if it ranks features better than chance, changes when the model's weights are random (turning
     its signs over is no change), and adds up where it promises to. What cannot be made of this model is left out, and
     the page says why.
@@ -114,6 +125,10 @@ def explain(
 
     Example: assay explain fashion-cnn --input 17 --method all --why-not 3
 
+    Example: assay explain diabetes-mlp --input 3
+
+    Example: assay explain seasons-forecaster --of heat
+
     Example: assay explain topics-text --input "the doctor had a fever"
 
     Example: assay explain fashion-cnn --input 17 --method greedy-as --units superpixels --criterion moved
@@ -123,8 +138,8 @@ def explain(
     Example: assay explain digits-ranker --pair 12 40 --set region=0,0,4,8 --set tv=0.01
     """
     if two.pair is not None:
-        if of.method or of.why_not is not None or of.units is not None:
-            raise AssayError("--method, --why-not and --units are for one input; leave them out with --pair.")
+        if of.method or of.why_not is not None or of.units is not None or of.of is not None:
+            raise AssayError("--method, --why-not, --of and --units are for one input; leave them out with --pair.")
         _explain_pair(subject, two, two.pair, opening, work, out, debug)
     elif two.to is not None or two.decoder or two.settings:
         raise AssayError("--to, --decoder and --set are for a pair; give --pair A B too.")
@@ -178,6 +193,7 @@ def _explain_input(subject: str, of: Input, opening: Opening, work: Work, out: P
             of.given,
             methods=asked,
             why_not=of.why_not,
+            of=of.of,
             units=of.units,
             criterion=of.criterion,
             run=ready,
@@ -190,7 +206,9 @@ def _explain_input(subject: str, of: Input, opening: Opening, work: Work, out: P
         maps.add_row(Text(m.verdict, colour[m.verdict]), m.name, " ".join(check.says for check in m.checks))
     for name, why in done.left_out:
         maps.add_row("left out", name, why)
-    sure = f"{100 * done.probabilities[done.answer]:.1f} %"
-    typer.echo(plain(f"{done.subject}, {done.input.what}: {done.classes[done.answer]} ({sure})"))
+    said = f"{done.says}; explained is {done.number}, {done.score:.4g}"
+    if done.answer is not None:
+        said = f"{done.classes[done.answer]} ({100 * done.probabilities[done.answer]:.1f} %)"
+    typer.echo(plain(f"{done.subject}, {done.input.what}: {said}"))
     console().print(maps)
     typer.echo(done.page)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from assay.cli.meter import Meter
     from assay.engine.guarded import Limits
     from assay.run import Run
+    from assay.standard import Standards
     from assay.subject import Subject
     from assay.subjects import Source
 
@@ -28,7 +29,18 @@ SubjectName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
-Budget = Annotated[str, typer.Option("--budget", metavar="quick|standard|full", help="How hard to look.")]
+Budget = Annotated[
+    str,
+    typer.Option(
+        "--budget",
+        metavar="quick|standard|full|TIME",
+        help="How hard to look; of audit, ask and check also for how long: 90s, 10m, 2h.",
+    ),
+]
+Inputs = Annotated[
+    str | None,
+    typer.Option("--inputs", metavar="N", help="The most inputs that any question looks at, whatever the budget has."),
+]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and looked for to go on with.")
 ]
@@ -82,10 +94,18 @@ class Opening:
         str | None,
         typer.Option("--train", metavar="PATH", help="The table that it was trained on, whose columns are taken."),
     ] = None
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fixed", metavar="COLUMN", help="Of a table: what nobody can change, such as age; may be given again."
+        ),
+    ] = None
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="classification|regression", help="Of a table, where the target could be either."
+            "--task",
+            metavar="classification|regression|control",
+            help="Of a table, where the target could be either; of a policy with its --environment, control.",
         ),
     ] = None
     bounds: Annotated[
@@ -128,6 +148,14 @@ class Opening:
             "--builder", metavar="FILE.py:FUNCTION", help="Builds the network that a file of weights is put into."
         ),
     ] = None
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            metavar="FILE.py:FUNCTION|ID",
+            help="What a policy acts in: what makes a fresh one with gymnasium's interface, or its id. It runs.",
+        ),
+    ] = None
     trust: Annotated[
         list[str] | None,
         typer.Option("--trust", metavar="TYPE", help="A type that a .skops file may be made of, beside those known."),
@@ -151,11 +179,13 @@ class Opening:
             target=self.target,
             text=self.text,
             train=self.train,
-            task=self.task,
+            fixed=tuple(self.fixed or ()),
+            task=None if self.task is None else self.task.lower(),
             output=self.output,
             layout=self.layout,
             feed=tuple(self.feed or ()),
             builder=self.builder,
+            environment=self.environment,
             trust=tuple(self.trust or ()),
         )
 
@@ -215,10 +245,16 @@ class Guard:
     ] = True
 
     def limits(self, budget: str) -> Limits:
-        from assay.engine.guarded import Limits
+        from assay.engine.guarded import SECONDS, Limits
+        from assay.jobs.audit.rounds import seconds_named
         from assay.run import budget as budget_named
 
-        return Limits.of(budget_named(budget).name, self.timeout, self.memory, self.sandbox)
+        seconds = seconds_named(budget)
+        if seconds is not None:  # which ends every question by itself; here is only what opening may take
+            name = "quick" if seconds <= SECONDS["quick"] else "full"
+        else:
+            name = budget_named(budget).name
+        return Limits.of(name, self.timeout, self.memory, self.sandbox)
 
 
 def opened(source: Source, meter: Meter) -> Subject:
@@ -226,6 +262,15 @@ def opened(source: Source, meter: Meter) -> Subject:
 
     meter.doing(f"opening {source.subject}")
     return opened(source)
+
+
+def bound(inputs: str | None, standards: Standards | None = None) -> int | None:
+    """What was given with --inputs, else what the standards say; whatever is no number of inputs is refused."""
+    if inputs is None:
+        return None if standards is None else standards.inputs
+    if not inputs.isascii() or not inputs.isdigit() or len(inputs) > 18 or int(inputs) < 1:
+        raise AssayError(f"--inputs {inputs!r} is no number of inputs; give a whole number of at least 1.")
+    return int(inputs)
 
 
 def pairs(settings: Sequence[str] | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from assay.probe import Probe
     from assay.remedy import Remedy
     from assay.shelf import Shelf
-
-NEEDS = {
-    "classes": "a score for each class",
-    "comparison": "a comparison of two inputs",
-    "order": "which of two inputs has the higher value",
-    "train": "the training data",
-}
-"""Needs whose name does not say it."""
 
 
 def probes(
@@ -47,7 +39,7 @@ def probes(
     kind: type[Probe] = shelf.load("probes", name)
     facts = {
         "theme": theme(kind),
-        "needs": ", ".join(NEEDS.get(need, need) for need in kind.needs),
+        "needs": in_words(kind.needs),
         "passes": "; ".join(f"{s.measure or 'its first measure'}, {limit(s, '')}" for s in kind.standards),
         "asked": "" if kind.in_quick else "from --budget standard on, or by its name: it takes long",
         "source": kind.source,
@@ -73,7 +65,7 @@ def remedies(
 
     kind: type[Remedy] = shelf.load("remedies", name)
     facts = {
-        "needs": ", ".join(NEEDS[need] for need in (*kind.needs, *(["train"] if kind.needs_train else []))),
+        "needs": in_words((*kind.needs, *(["train"] if kind.needs_train else []))),
         "source": kind.source,
     }
     _describe(name, kind, kind.promise(), facts, "cure")
@@ -124,6 +116,14 @@ def _describe(name: str, kind: type[Probe | Remedy], says: str, facts: Mapping[s
     given = shown(kind)
     for more in ((), ("--set", given) if given else ("--budget", "standard")):
         say(to, f"example: {shlex.join([*words, *more])}")
+
+
+def in_words(needs: Sequence[str]) -> str:
+    """What is needed of a subject; some names say it themselves."""
+    from assay.tasks.task import GIVES
+
+    words = {**GIVES, "train": "the training data"}
+    return ", ".join(words.get(need, need) for need in needs)
 
 
 def theme(kind: type[Probe]) -> str:

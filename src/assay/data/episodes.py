@@ -86,6 +86,52 @@ def roll_out(
     return Episodes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+def fresh(make: Callable[[], Any]) -> tuple[Floats, Any]:  # -> 1 *d
+    """What a new environment shows for seed 0, and its space of observations."""
+    world = make()
+    try:
+        _refuse_strange(world)
+        shape = tuple(getattr(world.observation_space, "shape", None) or ())
+        return _observed([_reset(world, 0)], shape, np.zeros(1, dtype=np.int64), 0), world.observation_space
+    finally:
+        _close(world)
+
+
+def collected(
+    make: Callable[[], Any],
+    policy: Policy,
+    seeds: Sequence[int] | Whole,
+    *,
+    actions: int,
+    shape: tuple[int, ...],
+    longest: int,
+    most: int,
+) -> tuple[Floats, Whole]:  # -> n *d, n
+    """What a policy, or a reference, saw in these episodes, and what it did: at most so many, spread evenly.
+
+    An episode that still runs after `longest` steps is refused: what is met in it has no end.
+    """
+    seen: list[Floats] = []
+    done: list[Whole] = []
+
+    def watched(shown: Floats, rows: Whole) -> Whole:
+        taken = policy(shown, rows)
+        seen.append(shown.copy())
+        done.append(np.asarray(taken))
+        return taken
+
+    found = roll_out(make, watched, seeds, actions=actions, shape=shape, longest=longest)
+    if found.cut.any():
+        seed = np.asarray(seeds)[found.cut][0]
+        raise SubjectError(
+            f"The episode of seed {seed} still ran after {longest:,} steps; give the environment a clock, such as "
+            "gymnasium.wrappers.TimeLimit."
+        )
+    x, y = np.concatenate(seen), np.concatenate(done)
+    rows = np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(np.int64)
+    return x[rows], y[rows].astype(np.int64)
+
+
 def _together(
     make: Callable[[], Any],
     policy: Policy,
@@ -135,12 +181,8 @@ def _together(
 
 def _check(world: Any, actions: int, shape: tuple[int, ...]) -> None:
     """Refuse an environment without the interface, or one that the policy does not fit."""
+    _refuse_strange(world)
     name = type(world).__name__
-    missing = [part for part in NEEDED if getattr(world, part, None) is None]
-    if missing:
-        raise SubjectError(
-            f"The environment {name} has no {' and no '.join(missing)}; give one with gymnasium's interface."
-        )
     count = getattr(world.action_space, "n", None)
     if count is None or int(count) != actions:
         has = f"the action space {world.action_space}" if count is None else f"{count} actions"
@@ -153,6 +195,15 @@ def _check(world: Any, actions: int, shape: tuple[int, ...]) -> None:
         raise SubjectError(
             f"The environment {name} shows observations of shape {shown}, and the policy takes {shape}; give the "
             "environment that it was made for, or wrap it."
+        )
+
+
+def _refuse_strange(world: Any) -> None:
+    missing = [part for part in NEEDED if getattr(world, part, None) is None]
+    if missing:
+        raise SubjectError(
+            f"The environment {type(world).__name__} has no {' and no '.join(missing)}; give one with gymnasium's "
+            "interface."
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from assay.data.arrays import UNIT, as_inputs, as_labels
+from assay.data.arrays import UNIT, as_inputs, as_labels, as_targets
 from assay.data.digest import of_array
 from assay.data.image import channels_first
 from assay.data.parquet import one_line
@@ -31,7 +31,8 @@ class Loaded:
     Of a DataLoader the items go through its collate function, in the order of its data set: how it draws does not
     matter here, but a SubsetRandomSampler says which items there are. `input` and `target` name the parts of items that
     are dicts, guessed from the usual names unless given. Targets are class indices, names of classes, one-hot rows or
-    probabilities (the largest is the class), numbers, or rows of numbers.
+    probabilities (the largest is the class), numbers, or rows of numbers; without `classes` only numbers, which stay as
+    they are.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Loaded:
         input: str | None = None,
         target: str | None = None,
         pixels: tuple[float, float] = UNIT,
+        classes: bool = True,
     ) -> None:
         self.pixels = pixels
         self.collate = source.collate_fn if isinstance(source, DataLoader) else None
@@ -64,7 +66,7 @@ class Loaded:
             raise AssayError(
                 f"The items of {self.name} are {type(first).__name__}, not (input, target); give both in one item."
             )
-        self.labels, named = _labels(list(self._targets()), self.name)
+        self.labels, named = _labels(list(self._targets()), self.name, classes)
         self.classes: tuple[str, ...] | None = named or _names(self.dataset, self.asked)
 
     def __len__(self) -> int:
@@ -182,9 +184,10 @@ def _names(dataset: Any, asked: str | None) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names) if names else None
 
 
-def _labels(targets: list[Any], name: str) -> tuple[NDArray[Any], tuple[str, ...] | None]:  # -> n or n t
-    """Targets as class indices, or as the numbers that they are; and the classes where they are words."""
-    if all(isinstance(t, str) for t in targets):
+def _labels(targets: list[Any], name: str, chosen: bool) -> tuple[NDArray[Any], tuple[str, ...] | None]:  # -> n *t
+    """Targets as class indices where one may be `chosen`, or as the numbers that they are; and the classes where they
+    are words."""
+    if chosen and all(isinstance(t, str) for t in targets):
         classes = tuple(sorted(set(targets)))
         return np.array([classes.index(t) for t in targets], dtype=np.int64), classes
     arrays: list[NDArray[Any]] = []
@@ -202,6 +205,8 @@ def _labels(targets: list[Any], name: str) -> tuple[NDArray[Any], tuple[str, ...
     if not np.isfinite(y).all():
         row = int(np.argwhere(~np.isfinite(y))[0][0])
         raise AssayError(f"The target of item {row} of {name} is {y[row]}; give finite numbers.")
+    if not chosen:
+        return as_targets(y, len(y)), None
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2 and (y >= 0).all() and np.abs(y.sum(1) - 1).max() <= SUM:

@@ -128,9 +128,9 @@ class Child:
         """Since the clock was last set back."""
         return time.monotonic() - self._since
 
-    def set_clock_back(self) -> None:
-        """From now on the time is the model's."""
-        self._since, self._allowed = time.monotonic(), self._limits.seconds
+    def set_clock_back(self, most: float | None = None) -> None:
+        """From now on the time is the model's: as long as the limits allow, or less."""
+        self._since, self._allowed = time.monotonic(), min(self._limits.seconds, most or self._limits.seconds)
 
     def hear(self) -> dict[str, Any] | None:
         """The next message, or None if there is none for a moment. Raises `Died` where the child is at its end."""

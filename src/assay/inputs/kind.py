@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -190,7 +190,7 @@ class Bounded(Told, Kind[Tensor, Tensor]):
             )
         if not x.numel():
             return
-        low, high = (bound.to(x.device) for bound in self.bounds())
+        low, high = (bound.to(x.device) for bound in self._held_to[:2])
         slack = SLACK * (high - low).clamp_min(torch.finfo(torch.float32).tiny)
         slack = slack.maximum(torch.maximum(low.abs(), high.abs()) * torch.finfo(x.dtype).eps)
         fine = (x >= low - slack) & (x <= high + slack) | (x.isnan() & self.may_miss().to(x.device)) | ~self.present(x)
@@ -232,10 +232,15 @@ class Bounded(Told, Kind[Tensor, Tensor]):
         if not len(x):
             return x.clone()
         work = x.to(torch.promote_types(x.dtype, torch.float32))
-        low, high = (bound.to(work) for bound in self.bounds())
+        low, high, free = self._held_to
         changed = function(work, strength, rng)
-        changed = self.typed(torch.minimum(torch.maximum(changed, low), high)).to(x.dtype)
-        return torch.where(self.reach.free.to(x.device) & self.present(x), changed, x)
+        changed = self.typed(torch.minimum(torch.maximum(changed, low.to(work)), high.to(work))).to(x.dtype)
+        return torch.where(free.to(x.device) & self.present(x), changed, x)
+
+    @cached_property
+    def _held_to(self) -> tuple[Tensor, Tensor, Tensor]:  # *d or (), *d or (), *d
+        """Bounds and what can change, made once: a kind is frozen, and an episode asks for them at every step."""
+        return *self.bounds(), self.reach.free
 
 
 def as_float(x: Tensor | Sequence[float] | object) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -22,7 +22,7 @@ class Reach:
 
     norms: tuple[Norm, ...]
     gradient: bool  # whether small steps along a gradient make sense: some feature is free and has no step
-    free: Tensor  # *d bool: what may change at all
+    free: Tensor  # *d bool: what may change at all; n *d where that is another of each input (a padding)
     low: Tensor  # *d float64, natural units
     span: Tensor  # *d float64, natural units
     step: Tensor  # *d float64, natural units
@@ -33,15 +33,70 @@ class Reach:
         """What a proposed change comes to: inside the box, in whole steps, only where something may change.
 
         Steps are taken from the clean value and cut off towards it, so that no norm of the change grows: what was
-        inside a ball around `clean`, a point of the box, stays inside.
+        inside a ball around `clean`, a point of the box, stays inside. A cell that is missing stays so, and none goes
+        missing.
         """
         low, span, step = (edge.to(x.device) for edge in (self.low, self.span, self.step))
         change = torch.minimum(torch.maximum(x.double(), low), low + span) - clean.double()
         # a change of one step less a rounding error is one step
         whole = torch.trunc(change / torch.where(step > 0, step, 1.0) * (1 + 1e-6)) * step
         change = torch.where(step > 0, whole, change)
-        moved = (clean.double() + change).to(x.dtype)
-        return torch.where(self.free.to(x.device) & (change != 0), moved, clean)
+        moved = torch.minimum(torch.maximum(clean.double() + change, low), low + span).to(x.dtype)
+        return torch.where(self.free.to(x.device) & (change.abs() > 0), moved, clean)  # NaN is no change
+
+    @property
+    def coded(self) -> Tensor:
+        """Where a value is the code of a category, so that its size says nothing: *d."""
+        return self.choices > 0
+
+    @property
+    def smooth(self) -> Tensor:
+        """What may take any value of its range: *d, or n *d."""
+        return self.free & (self.step == 0)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """What a gradient may move, whole numbers among it: `settled` brings them to whole steps. None: all of it."""
+        ordered = self.free & ~self.coded
+        return None if bool(ordered.all()) else ordered
+
+    def take(self, rows: Tensor) -> Reach:
+        """That of some of the inputs."""
+        return self if self.free.ndim == self.low.ndim else replace(self, free=self.free[rows])
+
+    def to(self, device: torch.device) -> Reach:
+        parts = {name: getattr(self, name).to(device) for name in ("free", "low", "span", "step", "choices")}
+        return replace(self, **parts)
+
+    def in_shares(self, low: Tensor, span: Tensor) -> Reach:  # *d or (), *d or ()
+        """The same of values that are shares of these ranges; what has no range is 0."""
+        wide = torch.where(span > 0, span, torch.inf)
+        return replace(self, low=(self.low - low) / wide, span=self.span / wide, step=self.step / wide)
+
+    def told(self, codes: int = 0) -> str:
+        """How such inputs may change, where not every value may by any amount, in words that follow a size."""
+        free = self.free if self.free.ndim == self.low.ndim else self.free.any(0)
+        whole, coded = free & (self.step > 0) & ~self.coded, free & self.coded
+        still = int((~free & (self.span > 0)).sum())
+        parts = ["whole numbers in whole steps"] if bool(whole.any()) else []
+        if bool(coded.any()):
+            count = f"any {codes} categories" if codes > 1 else "any one category"
+            parts.append(f"{count} at will" if codes else "categories not at all")
+        if still:
+            parts.append(f"{still} fixed {'values' if still > 1 else 'value'} never")
+        return "".join(f", {part}" for part in parts)
+
+    def of_proofs(self) -> str:
+        """What a proof over every change of a size says of such inputs; nothing to add where all of it may happen."""
+        told = self.told()
+        if not told:
+            return ""
+        codes = bool((self.free & self.coded).any())
+        return (
+            f"A proof lets every value take any change of that size, and an attack what can happen{told}: what is "
+            "proved of the one holds for the other."
+            + (" Of a category that takes another code nothing is proved." if codes else "")
+        )
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,7 @@ class InShares(Bounded):
 
     @property
     def reach(self) -> Reach:
-        there = self.whole.reach
-        wide = torch.where(there.span > 0, there.span, 1.0)
-        return replace(there, low=torch.zeros_like(there.low), span=there.span / wide, step=there.step / wide)
+        return self.whole.reach.in_shares(*self.whole.edges())
 
     def may_miss(self) -> Tensor:
         return self.whole.may_miss()

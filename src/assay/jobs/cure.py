@@ -93,6 +93,7 @@ def cure(
     settings: Mapping[str, Any] | None = None,
     probes: Sequence[str | Probe] | None = None,
     budget: str = "quick",
+    inputs: int | None = None,
     standards: str | Path | Standards | None = None,
     control: bool = True,
     seed: int = 0,
@@ -119,9 +120,10 @@ def cure(
     reason = chosen.why_not(subject)
     if reason is not None:
         raise AssayError(f"The remedy {chosen.name()!r} cannot be applied to {subject.name!r}: {reason}.")
+    most = standards.inputs if inputs is None else inputs
     run = Run(
         engine=engine or ThisProcess(),
-        budget=budget_named(budget),
+        budget=budget_named(budget, most),
         seed=seed,
         device=device,
         progress=progress,
@@ -133,6 +135,7 @@ def cure(
             of,
             probes=probes,
             budget=budget,
+            inputs=most,
             standards=standards,
             seed=seed,
             device=device,

@@ -4,6 +4,9 @@
 
 An input is the number of a test input, an image file, a sentence (for a model that reads texts) or the values of a row
 (for one that reads tables). A model that reads texts or names its columns says so by what it has: `Reader`, `Table`.
+
+Of a classifier the logit of its answer is explained, and why it is not another class; of any other task the one number
+that it names (`Task.focus`), whose trial is how far it moves while features come and go.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from assay.inputs import Series
     from assay.methods.explain.greedy import Explained as Decided
     from assay.methods.explain.sanity import Likeness
     from assay.methods.explain.subset_robustness import Search
@@ -40,6 +44,7 @@ UNITS: dict[Kind, tuple[Units, ...]] = {
     "image": ("patches", "superpixels", "pixels"),
     "table": ("columns",),
     "text": ("words",),
+    "series": ("stretches",),
 }
 """What may be ranked and picked, the usual first."""
 CRITERIA: dict[Criterion, Literal["s_r_bar", "s_r"]] = {"held": "s_r_bar", "moved": "s_r"}
@@ -48,7 +53,7 @@ GREEDY = "greedy-as"
 GRADIENTS = ("gradient", "gradient-input", "integrated-gradients", "expected-gradients", "smoothgrad", "gradcam")
 WEIGHTS, LAST = "random weights", "a random last layer"  # what a map has to change under
 BLIND = ("random", "edges")  # maps that look at no model, whichever it is
-HEADS: dict[Kind, int] = {"image": 10, "table": 32, "text": 32}
+HEADS: dict[Kind, int] = {"image": 10, "table": 32, "text": 32, "series": 32}
 """Models with new weights that a map is compared on: the fewer its entries, the more of them it takes to tell."""
 BACKGROUND = 32  # inputs that expected gradients start from
 MOST_PICKS = 5
@@ -57,16 +62,21 @@ SHARE = 0.2
 SEEDS = 2  # with which features are picked, to see how far the draw decides
 RIVALS = 3  # classes that a search tries; for images, where each takes seconds, the budget says how many
 CELLS = 4  # of an image on either side: the patches that are ranked and picked
-DRAWS: dict[Kind, int] = {"image": 19, "table": 39, "text": 39}  # random rankings; those of images take seconds
+DRAWS: dict[Kind, int] = {
+    "image": 19,
+    "table": 39,
+    "text": 39,
+    "series": 39,
+}  # random rankings; those of images take seconds
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """A model of embedded texts that can read a text and say which words an input is."""
+    """A model of embedded texts, or of rows of word numbers, that can read a text and say which words an input is."""
 
-    def read(self, text: str) -> Tensor: ...  # -> words m
+    def read(self, text: str) -> Tensor: ...  # -> words m, or L
 
-    def words(self, embedded: Tensor) -> tuple[str, ...]: ...  # L m -> words
+    def words(self, text: Tensor) -> tuple[str, ...]: ...  # L m or L -> words, up to the end of the text
 
 
 @runtime_checkable
@@ -86,6 +96,7 @@ def explain_input(
     *,
     methods: Sequence[str] = ("all",),
     why_not: int | str | None = None,
+    of: int | str | None = None,
     units: str | None = None,
     criterion: str | None = None,
     run: Run,
@@ -96,16 +107,22 @@ def explain_input(
 
     `given` is the number of a test input, an image file, a sentence, or a row as "13.2,1.8,...". `methods` are names
     of `assay.methods.explain.maps.METHODS`, "greedy-as", or "all". `why_not` is another class, by number or name; by
-    default the second likeliest. `units` is what is ranked and picked (UNITS), `criterion` what Greedy-AS is after
-    (CRITERIA), by default what finds known words best: "moved" for a text, else "held".
+    default the second likeliest; where the answer is no class, `of` is which part of it (`Task.named`). `units` is what
+    is ranked and picked (UNITS), `criterion` what Greedy-AS is after (CRITERIA), by default what finds known words
+    best: "moved" for a text, else "held".
     """
     from assay.door import admit
     from assay.probe import undisturbed
     from assay.report.explanation import render
 
-    lacks = subject.task.lacks(("classes",))
+    lacks = subject.task.lacks(("focus",))
     if lacks is not None:
-        raise AssayError(f"{subject.name!r} cannot be explained: {lacks}; give a classifier.")
+        raise AssayError(f"{subject.name!r} cannot be explained: {lacks}.")
+    if "classes" in subject.task.gives:
+        if of is not None:
+            raise AssayError(f"{subject.name!r} is a classifier: its answer is explained; leave out --of.")
+    elif why_not is not None:
+        raise AssayError(f"{subject.name!r} says no class, so there is no why not; leave it out.")
     subject = admit(subject).subject
     if subject.draws > 1:
         raise AssayError(
@@ -116,23 +133,27 @@ def explain_input(
     x, told = read_input(subject, given)
     cut, after = units_of(told.kind, units), aim or ("moved" if told.kind == "text" else "held")
     with undisturbed(subject.model, run):
-        scene = _Scene.of(subject, x.to(run.device), told, why_not, cut, after, run)
+        scene = _Scene.of(subject, x.to(run.device), told, why_not, of, cut, after, run)
         maps, left_out = _maps(scene, asked, run)
     made = Explanation(
         subject=subject.name,
         about=subject.about,
         input=told,
-        classes=subject.task.classes,
+        classes=scene.classes,
         probabilities=scene.probabilities,
         score=scene.score,
         answer=scene.answer,
         rival=scene.rival,
+        says=scene.says,
+        number=scene.number,
+        of=None if of is None else str(of),
+        picture=None if scene.classes else subject.task.picture(scene.out),
         units=cut,
         criterion=after,
         methods=tuple(methods),
         maps=maps,
         left_out=left_out,
-        groups=scene.labels().numpy(),
+        groups=scene.labels().cpu().numpy(),
         reference=scene.reference,
         budget=run.budget.name,
         seed=run.seed,
@@ -173,7 +194,7 @@ def units_of(kind: Kind, units: str | None) -> Units:
     if units is None:
         return UNITS[kind][0]
     if units not in UNITS[kind]:
-        what = {"image": "An image", "table": "A row", "text": "A text"}[kind]
+        what = {"image": "An image", "table": "A row", "text": "A text", "series": "A series"}[kind]
         raise AssayError(f"{what} is cut into {' or '.join(UNITS[kind])}, not into {units!r}.")
     return units
 
@@ -182,15 +203,20 @@ def read_input(subject: Subject, given: int | str | Path) -> tuple[Tensor, Input
     """The input as the model takes it, 1 *d, and what there is to show of it."""
     import numpy as np
 
+    from assay.inputs import Series
+    from assay.inputs.show import Cells
+
     text, model = str(given).strip(), subject.model
     if re.fullmatch(r"-?\d+", text):
         data, index = subject.data["test"], int(text)
         if not 0 <= index < len(data):
             raise AssayError(f"There is no input {index}; 'test' has {len(data):,}, numbered 0 to {len(data) - 1}.")
         x, y = data.take(np.array([index]))
-        what, truth = f"input {index}", subject.task.classes[int(y[0])]
+        what, truth = f"input {index}", subject.task.told(y[0])
     else:
         x, what, truth = _typed(subject, text), text, None
+    if subject.tokens:
+        return x, Input(what=what, kind="text", names=_spelt(subject, x[0], what), truth=truth)
     if isinstance(model, Reader):
         x = x[:, (x[0] != 0).any(1)]  # what comes after the end is no word, and no map should speak of it
         if x.shape[1] == 0:
@@ -199,16 +225,47 @@ def read_input(subject: Subject, given: int | str | Path) -> tuple[Tensor, Input
     if subject.inputs.is_image:
         low, high = subject.inputs.low, subject.inputs.high
         return x, Input(what=what, kind="image", image=((x[0] - low) / (high - low)).numpy(), truth=truth)
+    if isinstance(subject.kind, Series):
+        return x, _series(subject.kind, x[0], what, truth)
     if x.ndim != 2:
         raise ShapeError(
             f"An input of shape {tuple(x.shape[1:])} is neither an image (1 or 3 channels) nor a row, and the model "
             f"has no `read` and `words` for texts; explain cannot show it."
         )
     if isinstance(model, Table):
-        names, values = model.columns, model.in_units(x[0])
-    else:
-        names, values = tuple(f"column {k}" for k in range(x.shape[1])), tuple(x[0].tolist())
-    return x, Input(what=what, kind="table", names=names, values=values, truth=truth)
+        return x, Input(what=what, kind="table", names=model.columns, values=model.in_units(x[0]), truth=truth)
+    names, values = tuple(f"column {k}" for k in range(x.shape[1])), tuple(x[0].tolist())
+    recorded: tuple[str, ...] = ()
+    if subject.kind is not None:
+        names, shown = subject.kind.features(x[0]).names, subject.kind.show(x[0])
+        recorded = tuple(cell for _, cell in shown.cells) if isinstance(shown, Cells) else ()
+    return x, Input(what=what, kind="table", names=names, values=values, told=recorded, truth=truth)
+
+
+def _spelt(subject: Subject, tokens: Tensor, what: str) -> tuple[str, ...]:  # L -> words
+    """The words of a row of word numbers, up to its end; the numbers themselves of a model that cannot spell them."""
+    names = subject.model.words(tokens) if isinstance(subject.model, Reader) else None
+    if names is None:
+        return tuple(f"word {int(k)}" for k in tokens)
+    if not names:
+        raise AssayError(f"The text of {what} has no words; choose another input.")
+    return names
+
+
+def _series(kind: Series, x: Tensor, what: str, truth: str | None) -> Input:  # t c
+    """A series by its stretches of time, with the mean in each."""
+    from assay.methods.explain import groups as grouping
+
+    parts = kind.features(x)
+    size = grouping.gather((parts.groups >= 0).double()[None], parts.groups)[0]
+    means = grouping.gather(x.double().nan_to_num()[None], parts.groups)[0] / size
+    lines = tuple(
+        (channel.name, tuple(line.tolist())) for channel, line in zip(kind.channels, x.double().T, strict=True)
+    )
+    return Input(
+        what=what, kind="series", names=parts.names, values=tuple(means.tolist()), lines=lines, truth=truth,
+        told=tuple(f"mean {v:.4g}" for v in means.tolist()),
+    )  # fmt: skip
 
 
 def _typed(subject: Subject, text: str) -> Tensor:
@@ -242,24 +299,27 @@ def _typed(subject: Subject, text: str) -> Tensor:
     if not isinstance(model, Table) and len(values) != space.shape[0]:
         raise ShapeError(f"A row of {len(values)} values; the model takes {space.shape[0]}.")
     row = model.from_units(values) if isinstance(model, Table) else torch.tensor(values)
-    outside = ((row < space.low) | (row > space.high) | row.isnan()).nonzero().flatten().tolist()
+    least, span = (edge.to(row).expand_as(row) for edge in space.edges())
+    outside = ((row < least) | (row > least + span) | row.isnan()).nonzero().flatten().tolist()
     if outside:
-        k, ends = outside[0], (torch.full_like(row, space.low), torch.full_like(row, space.high))
-        name = model.columns[k] if isinstance(model, Table) else f"column {k}"
+        k, ends = outside[0], (least, least + span)
+        names = (
+            subject.kind.features(row).names if subject.kind is not None else [f"column {i}" for i in range(len(row))]
+        )
+        name = model.columns[k] if isinstance(model, Table) else names[k]
         low, high = ((model.in_units(end) if isinstance(model, Table) else end.tolist())[k] for end in ends)
         raise AssayError(f"The value {values[k]:g} of {name} lies outside {low:g} to {high:g}, which the model takes.")
     return row[None]
 
 
-def _class(subject: Subject, named: int | str) -> int:
-    classes = subject.task.classes
+def _class(classes: tuple[str, ...], named: int | str, what: str = "class") -> int:
     if str(named) in classes:
         return classes.index(str(named))
     number = re.fullmatch(r"\d+", str(named))
     if not number or int(named) >= len(classes):
         near = [] if number else get_close_matches(str(named), classes, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {len(classes)}, numbered from 0: {classes[0]!r}."
-        raise AssayError(f"There is no class {named!r}; {hint}")
+        some = f"there are {len(classes)}, numbered from 0: {classes[0]!r}." if classes else "there is only one."
+        raise AssayError(f"There is no {what} {named!r}; {f'did you mean {near[0]!r}?' if near else some}")
     return int(named)
 
 
@@ -269,10 +329,14 @@ class _Scene(NamedTuple):
     model: nn.Module
     kind: Kind
     x: Tensor  # 1 *d
+    out: Tensor  # *o: the answer
+    target: int | Tensor  # what is explained: the class that is said, or the weights of a number, 1 *o
+    says: str
+    number: str
+    score: float  # the logit of the answer, or the number
     probabilities: tuple[float, ...]
-    score: float  # the logit of the answer
-    answer: int
-    rival: int
+    answer: int | None
+    rival: int | None
     named: bool  # the rival, by whoever asks
     criterion: Criterion
     classes: tuple[str, ...]
@@ -283,15 +347,50 @@ class _Scene(NamedTuple):
     heads: tuple[_Blank, ...]
     search: Search | None  # None for a model without gradients
 
+    @property
+    def weights(self) -> Tensor | None:
+        """Those of the number that is tried in the place of a class; None where the answer is one."""
+        return None if isinstance(self.target, int) or self.answer is not None else self.target
+
     def labels(self) -> Tensor:
-        """The features of what is shown, where a pixel's channels and a word's entries are one: -> h w, words, d."""
+        """The features of what is shown, where a pixel's channels and a word's entries are one: -> h w, words, d, k."""
+        import torch
+
+        from assay.methods.explain import groups as grouping
+
         match self.kind:
             case "image":
                 return self.groups[0]
-            case "text":
+            case "text" if self.groups.ndim > 1:
                 return self.groups[:, 0]
-            case "table":
+            case "text":
+                return self.groups[self.groups >= 0]
+            case "series":
+                return torch.arange(grouping.count(self.groups))
+            case _:
                 return self.groups
+
+    def as_shown(self, values: Tensor, *, mean: bool = False) -> NDArray[np.float64]:
+        """A map as the page shows it, a pixel's channels together, a word's entries, a stretch's times: 1 *d -> as
+        `labels`."""
+        from assay.methods.explain import groups as grouping
+
+        joined = values[0].double().cpu()
+        match self.kind:
+            case "image":
+                joined = joined.mean(0) if mean else joined.sum(0)
+            case "text" if joined.ndim > 1:
+                joined = joined.mean(1) if mean else joined.sum(1)
+            case "text":
+                joined = joined[self.groups.cpu() >= 0]
+            case "series":
+                groups = self.groups.cpu()
+                size = grouping.gather((groups >= 0).double()[None], groups)[0]
+                joined = grouping.gather(joined[None], groups)[0] / (size if mean else 1)
+            case "table":
+                pass
+        shown: NDArray[np.float64] = joined.numpy()
+        return shown
 
     @classmethod
     def of(
@@ -300,20 +399,36 @@ class _Scene(NamedTuple):
         x: Tensor,
         told: Input,
         why_not: int | str | None,
+        of: int | str | None,
         units: Units,
         criterion: Criterion,
         run: Run,
     ) -> _Scene:
+        from assay.methods.explain.spoken import class_of, is_class, number, weights
         from assay.methods.explain.subset_robustness import Search
         from assay.methods.explain.words import unbounded
 
-        logits = subject.predict(x)[0].double()
-        answer, second = logits.topk(2).indices.tolist()
-        rival = second if why_not is None else _class(subject, why_not)
-        if rival == answer:
-            raise AssayError(
-                f"The model says {subject.task.classes[answer]!r} itself, so there is no why not; give another class."
-            )
+        out, task, space = subject.predict(x), subject.task, subject.inputs
+        answer = rival = None
+        says = "its logit"
+        which = None if of is None else _class(task.named, of, "part of the answer")
+        target: int | Tensor
+        if "classes" in task.gives:
+            logits = out[0].double()
+            answer, second = logits.topk(2).indices.tolist()
+            rival = second if why_not is None else _class(task.classes, why_not)
+            if rival == answer:
+                raise AssayError(
+                    f"The model says {task.classes[answer]!r} itself, so there is no why not; give another class."
+                )
+            target, score, chances = answer, float(logits[answer]), tuple(logits.softmax(0).tolist())
+            apart = class_of(out)
+            if not is_class(apart):  # a model with one score
+                target, score = apart, float(number(out.double(), apart.double())[0])
+                says = f"its logit less that of {task.classes[1 - answer]}"
+        else:
+            target, chances = weights(task, out, which), ()
+            score, says = float(number(out.double(), target.double())[0]), task.focus(out, which).says[0]
         split = "train" if "train" in subject.data else "test"
         some, _ = subject.data[split].take(run.pick(subject.data[split], BACKGROUND))
         some = some[:, : x.shape[1]] if told.kind == "text" else some
@@ -321,26 +436,31 @@ class _Scene(NamedTuple):
             steps=max(1, run.budget.steps // 2),
             halvings=2,
             rivals=run.budget.restarts if told.kind == "image" else RIVALS,
-            bounds=(subject.inputs.low, subject.inputs.high),
+            bounds=(space.low, space.high),
         )
-        baseline: float | Tensor = 0.0 if told.kind == "text" else subject.inputs.low
-        reference = "no word" if told.kind == "text" else f"{subject.inputs.low:g}"
-        if told.kind == "table":  # the least of every column is no row that anybody has seen
-            baseline, reference = some.mean(0).to(x.device), f"the mean of {len(some)} rows"
-        if told.kind == "text":
+        baseline: float | Tensor = 0.0 if told.kind == "text" else space.low
+        reference = "no word" if told.kind == "text" else f"{space.low:g}"
+        if told.kind in ("table", "series"):  # the least of every column is no row that anybody has seen
+            rows = "rows" if told.kind == "table" else "series"
+            baseline, reference = some.mean(0).to(x.device), f"the mean of {len(some)} {rows}"
+        if told.kind == "text" and answer is not None and not subject.tokens:
             search = unbounded(x[0], search)
         return cls(
             model=subject.model,
             kind=told.kind,
             x=x,
-            probabilities=tuple(logits.softmax(0).tolist()),
-            score=float(logits[answer]),
+            out=out[0].cpu(),
+            target=target,
+            says=task.words(out[0].cpu()),
+            number=says,
+            score=score,
+            probabilities=chances,
             answer=answer,
             rival=rival,
             named=why_not is not None,
             criterion=criterion,
-            classes=subject.task.classes,
-            groups=_features(told, x.shape[1:], units),
+            classes=() if answer is None else task.classes,
+            groups=_features(subject, told, x[0].cpu(), units),
             baseline=baseline,
             reference=reference,
             background=some.to(x.device),
@@ -373,7 +493,7 @@ def _heads(model: nn.Module, x: Tensor, count: int, rng: torch.Generator) -> tup
     return tuple(made)
 
 
-def _features(told: Input, shape: torch.Size, units: Units) -> Tensor:  # -> *d
+def _features(subject: Subject, told: Input, x: Tensor, units: Units) -> Tensor:  # *d -> *d
     """What is ranked and picked."""
     import torch
 
@@ -382,16 +502,22 @@ def _features(told: Input, shape: torch.Size, units: Units) -> Tensor:  # -> *d
 
     match units:
         case "patches":
-            return grouping.patches(shape, -(-max(shape[1:]) // CELLS))
+            return grouping.patches(x.shape, -(-max(x.shape[1:]) // CELLS))
         case "superpixels":
             assert told.image is not None  # units_of: only an image has them
             return grouping.superpixels(torch.from_numpy(told.image), CELLS**2)
         case "pixels":
-            return grouping.pixels(shape)
+            return grouping.pixels(x.shape)
         case "columns":
             return grouping.columns(told.names)
+        case "words" if subject.tokens:
+            place = torch.arange(len(x))
+            return torch.where(place < len(told.names), place, grouping.NEVER)
         case "words":
-            return usual_groups(shape)
+            return usual_groups(x.shape)
+        case "stretches":
+            assert subject.kind is not None  # read_input: a series has a kind
+            return subject.kind.features(x).groups
 
 
 class _Made(NamedTuple):
@@ -426,6 +552,10 @@ def _maps(scene: _Scene, asked: Sequence[str], run: Run) -> tuple[tuple[Map, ...
             try:
                 if scene.search is None and name in (*GRADIENTS, GREEDY):
                     raise AssayError("It needs gradients, and this model gives answers only.")
+                if scene.answer is None and name == GREEDY:
+                    raise AssayError("It looks for the least change to another class, and this answer is no class.")
+                if scene.kind == "text" and scene.x.ndim == 2 and name in (*GRADIENTS, GREEDY):
+                    raise AssayError("It moves words by a little, and between the numbers of two words lies none.")
                 made += _decided(scene, run) if name == GREEDY else [_map(scene, name, run)]
             except AssayError as e:
                 left_out.append((name, str(e)))
@@ -441,6 +571,7 @@ def _maps(scene: _Scene, asked: Sequence[str], run: Run) -> tuple[tuple[Map, ...
                 torch.stack([made[i].ranking for i in rows]),
                 groups=scene.groups,
                 target=target,
+                weights=scene.weights,
                 reference=scene.baseline,
                 search=scene.search,
                 draws=DRAWS[scene.kind],
@@ -484,7 +615,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
         return explain(
             model,
             scene.x,
-            scene.answer,
+            scene.target,
             name,
             baseline=scene.baseline,
             background=scene.background,
@@ -493,7 +624,7 @@ def _map(scene: _Scene, name: str, run: Run) -> _Made:
         )
 
     found = of(scene.model)
-    shown = _as_shown(found.values, scene.kind, mean=not found.signed)  # what has no sign does not add up either
+    shown = scene.as_shown(found.values, mean=not found.signed)  # what has no sign does not add up either
     heads = [head.whole for head in scene.heads] or ([scene.model] * 2 if name in BLIND else [])
     others = [of(head).values for head in heads]
     lost, gap = missed(found), None if found.gap is None else float(found.gap[0])
@@ -522,6 +653,8 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
     from assay.methods.explain.greedy import robust_features
     from assay.methods.explain.words import keywords
 
+    assert scene.answer is not None  # what says no class was turned away
+    assert scene.rival is not None
     k = grouping.count(scene.groups)
     many = k > MANY
     size = math.ceil(SHARE * k) if many else min(MOST_PICKS, -(-k // 2))
@@ -584,9 +717,7 @@ def _decided(scene: _Scene, run: Run) -> list[_Made]:
                 says=f"what must hold for {answer}{'' if target is None else f' and not {rival}'}"
                 if scene.criterion == "held"
                 else f"what turns {answer} into {'anything else' if target is None else rival} by the least change",
-                shown=_as_shown(
-                    found.map.view(1, k, -1) if scene.kind == "text" else found.map[None], scene.kind, mean=True
-                ),
+                shown=scene.as_shown(found.map.view(1, k, -1) if scene.kind == "text" else found.map[None], mean=True),
                 signed=False,
                 ranking=found.ranking(),
                 likeness=_alike(found.scores[None], others),
@@ -625,13 +756,3 @@ def _alike(own: Tensor, others: Sequence[Tensor]) -> Likeness | None:  # 1 *d, h
     if not others:
         return None
     return likeness(by_word(own).expand(len(others), *by_word(own).shape[1:]), by_word(torch.cat(list(others))))
-
-
-def _as_shown(values: Tensor, kind: Kind, *, mean: bool = False) -> NDArray[np.float64]:
-    """A map as the page shows it: a pixel's channels together, a word's entries together: 1 *d -> h w, words, d."""
-    joined = values[0].double().cpu()
-    if kind != "table":
-        axis = 0 if kind == "image" else 1
-        joined = joined.mean(axis) if mean else joined.sum(axis)
-    shown: NDArray[np.float64] = joined.numpy()
-    return shown

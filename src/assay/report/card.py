@@ -18,6 +18,19 @@ from assay.report import words
 from assay.report.page import facts, says, why
 from assay.store import slug
 
+HUB = {
+    "Classification": {3: "image-classification", 1: "tabular-classification"},
+    "Labels": {3: "image-classification", 1: "tabular-classification"},
+    "Regression": {1: "tabular-regression"},
+    "Segmentation": {3: "image-segmentation"},
+    "ImageToImage": {3: "image-to-image"},
+    "Forecast": {2: "time-series-forecasting"},
+    "Tagging": {1: "token-classification"},
+    "Detection": {3: "object-detection"},
+    "Control": {1: "reinforcement-learning", 3: "reinforcement-learning"},
+}
+"""What a hub calls our tasks, by the axes of an input."""
+
 
 def card(audit: Audit) -> str:
     return f"---\n{_yaml(front_matter(audit))}---\n\n{_body(audit)}"
@@ -25,8 +38,7 @@ def card(audit: Audit) -> str:
 
 def front_matter(audit: Audit) -> dict[str, Any]:
     """What a hub reads: every measured number with its interval, size and settings."""
-    shape = audit.subject.shape
-    task = "image-classification" if len(shape) == 3 else "tabular-classification" if len(shape) == 1 else "other"
+    task = HUB.get(audit.subject.task, {}).get(len(audit.subject.shape), "other")
     metrics = list(_metrics(audit))
     told: dict[str, Any] = {"tags": ["assay", task]}
     if metrics:  # a hub refuses an index without results

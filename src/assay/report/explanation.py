@@ -31,11 +31,14 @@ COLUMNS = {
     "s_r": ("Robustness, top moved", "lower is better", "how far the top features must move to change it"),
     "insertion": ("Insertion", "higher is better", "the answer's probability while the top features come in"),
     "deletion": ("Deletion", "lower is better", "the answer's probability while the top features go"),
+    "kept": ("Top kept", "lower is better", "how far the number is from what it was with only the top features there"),
+    "gone": ("Top gone", "higher is better", "how far the number moves when the top features go"),
 }
 OTHERS = (
     ("Likeness", "lower is better", "to maps of models with random weights, signs left out; 1 if it needs no model"),
     ("Gap", "lower is better", "what the values miss of the score that they should add up to"),
 )
+FEATURES = {"image": "pixels", "text": "words", "table": "columns", "series": "stretches"}
 BADGES = {"believable": "pass", "not believable": "fail", "cannot tell": "cannot tell"}
 
 
@@ -131,14 +134,22 @@ def render(told: Explanation) -> str:
     count = {v: sum(m.verdict == v for m in told.maps) for v in BADGES}
     order = sorted(range(len(told.classes)), key=lambda c: -told.probabilities[c])
     shown = [c for c in order if c in order[:MOST_CLASSES] or c == told.rival]
+    chosen = told.answer is not None
     return (
         environment()
         .get_template("explanation.html")
         .render(
             told=told,
             picture=_original(told),
-            answer=told.classes[told.answer],
-            rival=told.classes[told.rival],
+            answer=told.says if told.answer is None else told.classes[told.answer],
+            rival="" if told.rival is None else told.classes[told.rival],
+            explained=told.number
+            if told.answer is None
+            else f"the score of {told.classes[told.answer]}, {told.number}",
+            chosen=chosen,
+            said=None if told.picture is None else _pixels(told.picture, "The answer"),
+            traces=[_trace(name, line) for name, line in told.input.lines],
+            features=FEATURES[told.input.kind],
             chances=[(told.classes[c], told.probabilities[c], c == told.answer) for c in shown],
             hidden=len(told.classes) - len(shown),
             tally=", ".join(f"{n} {word}" for word, n in count.items()),
@@ -167,7 +178,7 @@ def _card(told: Explanation, m: Map) -> Card:
             )
         case "text":
             return Card(map=m, badge=badge, tokens=tuple(_tokens(told, m)), sum=total)
-        case "table":
+        case "table" | "series":
             return Card(map=m, badge=badge, bars=tuple(_bars(told, m)), sum=total)
 
 
@@ -213,7 +224,7 @@ def _tokens(told: Explanation, m: Map) -> Iterator[Token]:
 
 def _bars(told: Explanation, m: Map) -> Iterator[Bar]:
     """The columns of a row, the largest first; where the map adds up, a waterfall from its base to the score."""
-    named = [(name, f"{v:.4g}") for name, v in zip(told.input.names, told.input.values, strict=True)]
+    named = list(zip(told.input.names, told.input.recorded, strict=True))
     if m.picks:
         picked = sorted((place, k) for k in range(len(named)) if (place := _place(told, m, k)) is not None)
         for place, k in picked:
@@ -224,7 +235,9 @@ def _bars(told: Explanation, m: Map) -> Iterator[Bar]:
     lines = [(*named[k], float(m.shown[k])) for k in first]
     if rest:
         share = float(m.shown[rest].sum()) if m.signed else float(m.shown[rest].mean())
-        lines.append((f"{len(rest)} other columns, {'together' if m.signed else 'on average'}", "", share))
+        lines.append(
+            (f"{len(rest)} other {FEATURES[told.input.kind]}, {'together' if m.signed else 'on average'}", "", share)
+        )
     if m.base is None or m.missed is None:
         d = digits_of([v for *_, v in lines])
         least, most = min(v for *_, v in lines), max(v for *_, v in lines)
@@ -240,9 +253,8 @@ def _bars(told: Explanation, m: Map) -> Iterator[Bar]:
     yield _bar("base value", m.start, figure(m.base, d), 0.0, m.base, low, high, whole=True)
     for (name, value, v), start in zip(lines, ends, strict=False):
         yield _bar(name, value, figure(v, d, sign=True), start, start + v, low, high)
-    yield _bar(
-        f"score of {told.classes[told.answer]}", "", figure(told.score, d), 0.0, told.score, low, high, whole=True
-    )
+    whole = told.number if told.answer is None else f"score of {told.classes[told.answer]}"
+    yield _bar(whole, "", figure(told.score, d), 0.0, told.score, low, high, whole=True)
 
 
 def _bar(
@@ -280,7 +292,7 @@ def scale_of(values: NDArray[np.float64], *, signed: bool, stops: int = 17) -> S
     patch = heat(along[None], np.full((1, 1, stops), 0.5, np.float32), signed=signed)[0]
     d = digits_of((low, high))
     if signed:
-        says = f"Full colour at {figure(high, d)} for or against the class"
+        says = f"Full colour at {figure(high, d)} for or against it"
         quarter, ticks = high / 4, (figure(low, d), "0", figure(high, d, sign=True))
     else:
         says = f"No colour at {figure(low, d)}, all of it at {figure(high, d)}"
@@ -319,11 +331,26 @@ def _picks(told: Explanation, m: Map) -> Picture:
 
 
 def _original(told: Explanation) -> Picture | None:
-    image = told.input.image
-    if image is None:
-        return None
-    pixels = image.transpose(1, 2, 0).repeat(3 // len(image), 2)  # h w 3
-    return _picture(_eight(pixels), "The input")
+    return None if told.input.image is None else _pixels(told.input.image, "The input")
+
+
+def _pixels(image: NDArray[np.float32], alt: str) -> Picture:  # c h w
+    return _picture(_eight(image.transpose(1, 2, 0).repeat(3 // len(image), 2)), alt)
+
+
+class Trace(NamedTuple):
+    """A channel of a series as a line in a box of 100 by 20."""
+
+    name: str
+    points: str
+    ends: str
+
+
+def _trace(name: str, line: Sequence[float]) -> Trace:
+    low, high = min(line), max(line)
+    step, span = 100 / max(1, len(line) - 1), (high - low) or 1.0
+    points = " ".join(f"{k * step:.2f},{19 - 18 * (v - low) / span:.2f}" for k, v in enumerate(line))
+    return Trace(name, points, f"{len(line)} times, from {low:.4g} to {high:.4g}")
 
 
 def _picture(pixels: NDArray[np.uint8], alt: str, marks: Sequence[Mark] = ()) -> Picture:  # h w 3
@@ -379,6 +406,8 @@ def _command(told: Explanation) -> tuple[str, ...]:
         return ()
     methods = [word for name in told.methods for word in ("--method", name)]
     given = told.input.what.removeprefix("input ")
-    line = ["assay", "explain", *told.source, "--input", given, *methods, "--why-not", str(told.rival)]
-    line += ["--units", told.units, "--criterion", told.criterion, "--budget", told.budget, "--seed", str(told.seed)]
+    line = ["assay", "explain", *told.source, "--input", given, *methods]
+    line += [] if told.rival is None else ["--why-not", str(told.rival), "--criterion", told.criterion]
+    line += [] if told.of is None else ["--of", told.of]
+    line += ["--units", told.units, "--budget", told.budget, "--seed", str(told.seed)]
     return tuple(shlex.quote(word) for word in line)

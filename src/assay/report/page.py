@@ -229,12 +229,13 @@ class Fact:
 def facts(subject: Described) -> list[Fact]:
     """What the subject is, in the order in which a stranger asks."""
     classes = [" ".join(c.split()) for c in subject.classes]
-    named = ", ".join(classes)
-    told_apart = f"{len(classes)} classes" if subject.task == "Classification" else " or ".join(classes)
+    nameless = classes == [str(k) for k in range(len(classes))]  # numbers from 0, which the count tells already
+    between = f"{subject.low:g} to {subject.high:g}".replace("-", words.MINUS)
+    sides = " × ".join(map(str, subject.shape))
     told = [
-        Fact("Task", ", ".join(filter(None, (subject.task.lower(), told_apart))), named),
-        Fact("Input", f"{' × '.join(map(str, subject.shape))}, {subject.low:g} to {subject.high:g}"),
-        Fact("Parameters", f"{subject.parameters:,}"),
+        Fact("Task", words.task(subject.task, len(classes)), "" if nameless else ", ".join(classes)),
+        Fact("Input", f"{sides}{' values' if len(subject.shape) == 1 else ''}, {between}"),
+        Fact("Parameters", f"{subject.parameters:,}" if subject.parameters else "none that torch holds"),
         Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),
         Fact("Origin", " → ".join(("as given", *subject.origin))),
         Fact("Gradients", "yes" if subject.differentiable else "no, answers only"),
@@ -311,7 +312,7 @@ def why(judgement: Judgement) -> str:
     reason = judgement.why.rstrip(".")
     if judgement.more is None or f"{judgement.more:,} more" in reason:
         return reason
-    return f"{reason}; about {judgement.more:,} more inputs would settle it"
+    return f"{reason}; about {judgement.more:,} more input{'' if judgement.more == 1 else 's'} would settle it"
 
 
 def _limit(judgement: Judgement, measures: dict[str, Measure]) -> str:

@@ -19,26 +19,52 @@ ATTACKED = (
     "Training on attacked inputs (Madry et al., ICLR 2018, arXiv:1706.06083) is the defence that has held up best; no "
     "remedy here does it."
 )
+HELD_OUT = "Take its confidence for an order and not for a chance, and set thresholds by what held-out inputs show."
 MAPS = "Rest no decision on a map that fails here."
 INSTEAD: dict[str, str] = {
     "accuracy": MORE_DATA,
     "everyday-change": "Training on inputs that are changed in the ways that its section shows to cost most is the "
     "plainest way.",
+    "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
+    "is the plainest way; until then let something simpler take over where an episode goes astray.",
     "worst-case-accuracy": ATTACKED,
     "distance-to-failure": ATTACKED,
     "does-it-transfer": ATTACKED,
+    "how-far-to-a-tie": ATTACKED,
+    "one-change-for-all": "Training on inputs with such a change added is the plainest way.",
+    "can-a-few-words-break-it": "Folding capitals and letters that look alike before it reads takes the slips away; "
+    "against other words, training on texts that are reworded as its section shows is the plainest way.",
     "is-the-number-real": "Do not rest on its robustness: what counts is the strongest attack in its section.",
     "certified-radius": "Training with the noise that smoothing adds makes more of it certifiable (Cohen et al., ICML "
     "2019, arXiv:1902.02918).",
+    "how-steep": "Training with a penalty on its weights or on its gradient makes it less steep.",
+    "confidence": HELD_OUT,
+    "confidence-under-shift": f"{HELD_OUT} They must have shifted as its inputs will.",
+    "which-estimator": "No estimate is close at so few inputs; more of them are the only way.",
+    "how-often-is-the-set-right": "Fit the sets on inputs like those that it will meet; more of them hold the promise "
+    "closer.",
+    "does-it-know-how-far-off": "Do not take its spread at its word: stretch its intervals by what held-out inputs ask "
+    "for, as how-wide-must-it-be does.",
+    "how-wide-must-it-be": "Its intervals are as wide as its errors: only a model nearer the truth, or one that says "
+    "where it is far off, has narrower ones.",
     "does-it-know": "Where another score in its section tells outliers better, turn inputs away by that one.",
     "is-it-sure-far-away": "Let no input reach it that lies outside the range of the training data.",
+    "does-the-metric-hold": "Let several neighbours decide and not the nearest alone; training that keeps unlike "
+    "inputs further apart is the plainest way.",
+    "is-it-a-consistent-order": "Ask it both ways round and take the mean; an order of many needs one score for each.",
+    "is-the-comparison-calibrated": "Take its comparisons for an order, and not for how far apart two inputs are.",
     "was-it-tampered-with": "Get the model again from whoever trained it, and compare the two files.",
+    "where-does-it-look": MAPS,
     "can-the-map-be-chosen": MAPS,
     "does-the-map-survive": MAPS,
     "does-the-map-need-the-model": MAPS,
+    "does-the-pair-map-need-the-model": MAPS,
     "is-the-map-faithful": MAPS,
+    "may-one-map-stand-in": MAPS,
+    "what-would-change-its-mind": MAPS,
+    "does-it-agree-with-itself": MAPS,
 }
-"""What a person could do where no remedy fits, by probe; of the others there is nothing to say that is sure."""
+"""What a person could do where no remedy fits, for each probe on Assay's shelf; a third party's has none."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,18 @@ def tally(audit: Audit) -> str:
     return ", ".join(parts)
 
 
+def task(name: str, classes: int) -> str:
+    """A task as people read it, and what it chooses from: 'image to image', 'detection, 3 classes'."""
+    said = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    things = {"Labels": "label", "Control": "action", "Ranking": "answer", "Similarity": "answer"}.get(name, "class")
+    if not classes:
+        return said
+    several = f"{things}{'es' if things.endswith('s') else 's'}"
+    if name == "Labels":
+        return f"several labels at once, of {classes:,}"
+    return f"{said}, {classes:,} {things if classes == 1 else several}"
+
+
 def _digits(value: float, unit: str, width: float | None) -> int:
     """Decimals to print: two figures of the interval's width; of a percentage one, and more next to 0 and 100."""
     if unit == "%":
@@ -158,12 +170,17 @@ def budget(told: Mapping[str, Any]) -> str:
     def counted(n: int, thing: str) -> str:
         return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
+    if told.get("seconds"):
+        most = f"at most {counted(told['inputs'], 'input')} per question; " if told.get("inputs") else ""
+        goes_on = "more inputs and steps, round by round, until verdicts are settled or time is over"
+        return f"{told.get('name')}: {most}{goes_on}"
     samples = told.get("samples")
     inputs = "every input" if samples is None else f"at most {counted(samples, 'input')}"
     dear = f", {told['dear']:,} where each is asked about dozens of times" if told.get("dear") else ""
     search = [counted(told[f"{thing}s"], thing) for thing in ("step", "restart") if f"{thing}s" in told]
     searched = f"; {' and '.join(search)} where a worst case is searched for" if search else ""
-    return f"{told.get('name', 'unnamed')}: {inputs} per question{dear}{searched}"
+    bound = f", --inputs {told['inputs']}" if told.get("inputs") else ""
+    return f"{told.get('name', 'unnamed')}{bound}: {inputs} per question{dear}{searched}"
 
 
 def made_with(environment: Mapping[str, str], device: str) -> str:
@@ -205,7 +222,7 @@ def command(audit: Audit, answer: Answer) -> tuple[str, ...]:
         )
         device = f", device={audit.device!r}" if audit.device != "cpu" else ""
         return (
-            f"assay.audit(subject, probes=[{answer.probe!r}], budget={name!r}, seed={audit.seed}"
+            f"assay.audit(subject, probes=[{answer.probe!r}], budget={name!r}{_bound(audit)}, seed={audit.seed}"
             f"{device}{with_settings})",
         )
     words = ["assay", "ask", answer.probe, *audit.source, *_conditions(audit)]
@@ -219,16 +236,21 @@ def cure_command(audit: Audit, remedy: str, probes: Sequence[str]) -> tuple[str,
     if not audit.source:
         name, device = audit.budget.get("name", "quick"), f", device={audit.device!r}" if audit.device != "cpu" else ""
         return (
-            f"assay.jobs.cure.cure({remedy!r}, subject, probes={list(probes)!r}, budget={name!r}, seed={audit.seed}"
-            f"{device})",
+            f"assay.jobs.cure.cure({remedy!r}, subject, probes={list(probes)!r}, budget={name!r}{_bound(audit)}, "
+            f"seed={audit.seed}{device})",
         )
     asked = [word for probe in probes for word in ("--probe", probe)]
     return tuple(shlex.quote(word) for word in ("assay", "cure", remedy, *audit.source, *asked, *_conditions(audit)))
 
 
+def _bound(audit: Audit) -> str:
+    return f", inputs={audit.budget['inputs']}" if audit.budget.get("inputs") else ""
+
+
 def _conditions(audit: Audit) -> list[str]:
     device = ["--device", audit.device] if audit.device != "cpu" else []
-    return ["--budget", str(audit.budget.get("name", "quick")), "--seed", str(audit.seed), *device]
+    bound = ["--inputs", str(audit.budget["inputs"])] if audit.budget.get("inputs") else []
+    return ["--budget", str(audit.budget.get("name", "quick")), *bound, "--seed", str(audit.seed), *device]
 
 
 def cost(training: float | None, inference: float | None) -> str:

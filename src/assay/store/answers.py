@@ -13,14 +13,14 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Table, Witnesses, finding_from_json, finding_to_json
-from assay.probe import OTHER, THEMES, Answer
+from assay.probe import OTHER, THEMES, Answer, Look
 from assay.store.files import (
     JSON_BYTES,
     MOST_BYTES,
@@ -57,7 +57,7 @@ def save_answer(folder: Path, answer: Answer) -> None:
         make_folder(folder)
     for _ in range(TRIES):
         with turn(folder):
-            if first_key(folder, name) == answer.key and _stands(folder, name):
+            if first_key(folder, name) == answer.key and _stands(folder, name, looks=len(answer.looks)):
                 return
             _write_answer(folder, name, answer)
             if _stands(folder, name, answer.status):
@@ -65,10 +65,11 @@ def save_answer(folder: Path, answer: Answer) -> None:
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
 
 
-def _stands(folder: Path, name: str, status: str = "asked") -> bool:
-    """Whether an answer that is stored is whole."""
+def _stands(folder: Path, name: str, status: str = "asked", looks: int = 0) -> bool:
+    """Whether an answer that is stored is whole, and of at least so many looks."""
     try:
-        return load_answer(folder / name, whole=False, linked=True).status == status
+        stored = load_answer(folder / name, whole=False, linked=True)
+        return stored.status == status and len(stored.looks) >= looks
     except AssayError:
         return False
 
@@ -87,6 +88,7 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
         "when": answer.when,
         "environment": dict(answer.environment),
         "theme": answer.theme,
+        **({"looks": [asdict(look) for look in answer.looks]} if answer.looks else {}),
         "links": {},
     }
     finding = answer.finding
@@ -251,6 +253,7 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
         when=stored["when"],
         environment=stored["environment"],
         theme=theme_of(stored),
+        looks=tuple(Look(**look) for look in stored.get("looks", ())),
     )
     check_types(answer, leave=(Table, Witnesses))
     return answer

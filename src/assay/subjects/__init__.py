@@ -47,8 +47,10 @@ class Source:
     """Of a table, the column of the texts that the model reads."""
     train: str | None = None
     """The table that the model was trained on: its columns, categories and medians are taken."""
+    fixed: tuple[str, ...] = ()
+    """Columns of the table that nobody can change, so that no attack moves them."""
     task: str | None = None
-    """Of a table whose target could be either: classification or regression."""
+    """Of a table whose target could be either: classification or regression; of a policy control."""
     output: str | None = None
     """Of a model with several outputs, the one to read."""
     layout: str | None = None
@@ -57,6 +59,8 @@ class Source:
     """NAME=NUMBER of inputs beside the data: what they are filled with."""
     builder: str | None = None
     """FILE.py:FUNCTION or MODULE:FUNCTION that builds the network that weights are put into."""
+    environment: str | None = None
+    """FILE.py:FUNCTION, MODULE:FUNCTION or gymnasium's id of what the policy acts in."""
     trust: tuple[str, ...] = ()
     """Types that a .skops file may be made of beside those that skops trusts."""
 
@@ -74,11 +78,11 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for name in ("target", "text", "train", "task", "output", "layout", "builder"):
+        for name in ("target", "text", "train", "task", "output", "layout", "builder", "environment"):
             text = getattr(self, name)
             if text is not None:
                 words += [f"--{name}", text]
-        for option, texts in (("--feed", self.feed), ("--trust", self.trust)):
+        for option, texts in (("--fixed", self.fixed), ("--feed", self.feed), ("--trust", self.trust)):
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
 
@@ -92,10 +96,15 @@ def located(source: Source) -> Path | None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
     if source.layout not in (None, "nchw", "nhwc"):
         raise AssayError(f"--layout {source.layout!r} is none; give nchw (channels first) or nhwc (channels last).")
-    if source.task not in (None, "classification", "regression"):
+    acts = source.environment is not None
+    if source.task == "control" and not acts:
+        raise AssayError("--task control is for a policy; say what it acts in: --environment FILE.py:FUNCTION.")
+    if acts and source.task not in (None, "control"):
+        raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
+    if source.task not in (None, "classification", "regression", "control"):
         raise AssayError(f"--task {source.task!r} is none that a table can say; give classification or regression.")
-    for option in ("target", "text", "train", "task"):
-        if getattr(source, option) is not None and source.data is None:
+    for option in ("target", "text", "train", "task", "fixed"):
+        if getattr(source, option) not in (None, (), "control") and source.data is None:
             raise AssayError(f"--{option} is about the table of --data, and there is no --data; give both.")
     if text in shelf.names("subjects"):
         return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from assay.data.arrays import Arrays
+from assay.data.episodes import Floats, Whole
 from assay.data.image_folder import ImageFolder
 from assay.data.open import open_data
 from assay.data.pairs import Pairs
@@ -18,33 +21,24 @@ from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
-from assay.errors import AssayError
-from assay.inputs import Row
-from assay.subject import (
-    PAIRS,
-    SURE,
-    Data,
-    InputSpace,
-    Subject,
-    answer_once,
-    as_data,
-    as_targets,
-    check,
-    first_inputs,
-    in_splits,
-    pixel_bounds,
-    refuse_places,
-    task_of,
-)
+from assay.errors import AssayError, SubjectError
+from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
+from assay.inputs import Observation, Row
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
-from assay.subjects.doors import OPTIONS
+from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Comparison, Labels, Ranking, Regression, Tagging, Task
+from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Tagging, Task
+
+NAMES = "The numbers of a row are read as names (bytes, words, codes), which are not moved by a little."
+ROWS = 4096  # that are held at a time to find the largest name
 
 
 def assembled(opened: Opened, source: Source) -> Subject:
     """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
+    if source.environment is not None:
+        return _policy(opened, source, source.environment)
     given = opened.data
     if given is None or source.data is not None:
         given = data_of(source, opened.channels, opened)
@@ -52,21 +46,77 @@ def assembled(opened: Opened, source: Source) -> Subject:
     return joined(opened, given, source)
 
 
+def _policy(opened: Opened, source: Source, word: str) -> Subject:
+    """A policy with its environment; its data is --data, or what it meets in whole episodes and does there itself."""
+    make = environment.maker(word)
+    seen, *ends = environment.first(make, word)
+    try:
+        # Until it has acted nobody knows what the readings lie between that have no ends.
+        room = source.bounds or _sides(ends, seen - 1.0, seen + 1.0)
+        subject = joined(opened, (seen, np.zeros(1, dtype=np.int64)), dataclasses.replace(source, bounds=room))
+    except SubjectError as e:
+        raise SubjectError(
+            f"{opened.name} does not take what {word} shows, observations of shape {tuple(seen.shape[1:])}; give the "
+            f"environment that it was made for ({str(e).rstrip('.')})."
+        ) from e
+    task = Control(subject.task.classes)
+
+    def act(shown: Floats, rows: Whole) -> Whole:
+        out = subject.predict(torch.from_numpy(shown)).argmax(1)
+        return np.asarray(out.numpy(), dtype=np.int64)
+
+    x, y = environment.met(make, act, actions=len(task.classes), shape=subject.inputs.shape)
+    test: Data = Arrays(x, y, task.classes)
+    told: tuple[str, ...] = (
+        f"A target is what the policy does itself, on {len(x):,} observations of {environment.EPISODES} episodes.",
+    )
+    if source.data is not None:
+        test, told = _test(in_splits(data_of(source, opened.channels, opened), source.bounds)), ()
+        x = first_inputs(test).numpy()
+    space = InputSpace.between(subject.inputs.shape, *(source.bounds or _sides(ends, x, x)))
+    low, width = (edge.expand(space.shape) for edge in space.edges())
+    subject = dataclasses.replace(
+        subject,
+        task=task,
+        data={"test": test},
+        inputs=space,
+        kind=Observation.of(x, low=low.tolist(), high=(low + width).tolist()) if x.ndim == 2 else None,
+        environment=make,
+        notes=(*subject.notes, *told),
+    )
+    check(subject)
+    return subject
+
+
+def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[Any, Any]:
+    """What observations lie between: as their space says, and where that has no end what was seen; of a vector for
+    each reading, of images one for all."""
+    low = np.where(np.isfinite(ends[0]), ends[0], least.min(0))
+    high = np.where(np.isfinite(ends[1]), ends[1], most.max(0))
+    if low.ndim > 1:
+        return float(low.min()), float(high.max())
+    return tuple(low.tolist()), tuple(high.tolist())
+
+
 def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
     """A model that came through its door, and data in any form that `Subject.of` takes."""
-    given = in_splits(_encoded(given, opened), source.bounds)
+    chosen = opened.answers in (None, "classes") if task is None else "classes" in task.gives
+    given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
     if task is None:
         given = _in_its_order(given, opened, source)
         task = _task_of(opened, given)
     if opened.look is not None:
         opened = opened.shown(first_inputs(_test(given)))
+    tokens = opened.tokens is not None or (opened.whole and "test" in given and not isinstance(given["test"], Table))
+    if tokens and opened.tokens is None:
+        opened = dataclasses.replace(opened, notes=(*opened.notes, NAMES))
     told: dict[str, Any] = {} if task is not None else {"classes": opened.classes}
     subject = Subject.of(
         _one_output(opened, source, given, task),
         given,
         task,
         name=opened.name,
-        bounds=source.bounds if opened.tokens is None else _numbers_of_tokens(opened.tokens, given),
+        bounds=_numbers_of_tokens(opened.tokens, given, source.bounds) if tokens else source.bounds,
         mean=source.mean,
         std=source.std,
         about=opened.about,
@@ -74,8 +124,8 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     )
     return dataclasses.replace(
         subject,
-        kind=_row(given, subject.inputs),
-        tokens=opened.tokens is not None,
+        kind=_row(given, subject.inputs, source.fixed),
+        tokens=tokens,
         differentiable=opened.gradients is not False and _has_gradient(subject),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
@@ -98,20 +148,43 @@ def _encoded(given: Any, opened: Opened) -> Any:
     return {**splits, **{split: (ids.float(), splits[split][1]) for split, ids in zip(texts, tokens, strict=True)}}
 
 
-def _numbers_of_tokens(count: int, given: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """What the places of a text lie between: each may hold any token."""
+def _numbers_of_tokens(count: int | None, given: Mapping[str, Any], bounds: Any) -> tuple[Any, Any]:
+    """What the places of a row of tokens lie between: each may hold any; where nobody knows which, any that the data
+    have."""
     places = first_inputs(_test(given)).shape[1:].numel()
-    return [0.0] * places, [count - 1.0] * places
+    if count is None and bounds is not None:
+        low, high = bounds
+    elif count is None:
+        low, high = 0.0, 1.0
+        for split, each in given.items():
+            data = as_targets(each, split)
+            for rows in np.array_split(np.arange(len(data)), max(1, len(data) // ROWS)):
+                high = max(high, float(data.take(rows)[0].max())) if len(rows) else high
+    else:
+        low, high = 0.0, count - 1.0
+    if not isinstance(low, tuple) and not isinstance(high, tuple):
+        return (float(low),) * places, (float(high),) * places
+    return low, high
 
 
-def _row(given: Any, space: InputSpace) -> Row | None:
-    """The columns of a table, each between what all splits have."""
+def _row(given: Any, space: InputSpace, fixed: tuple[str, ...]) -> Row | None:
+    """The columns of a table, each between what all splits have; those that nobody can change are `fixed`."""
     table = given.get("test") if isinstance(given, Mapping) else given
+    names = [column.name for column in table.columns] if isinstance(table, Table) else []
+    if strange := [name for name in fixed if name not in names]:
+        there = (
+            f"no column of {', '.join(names)}; mend the name" if names else "and the data has no columns; leave it out"
+        )
+        raise AssayError(f"--fixed {strange[0]!r} is {there}.")
     if not isinstance(table, Table):
         return None
     low, span = (edge.expand(space.shape).tolist() for edge in space.edges())
-    ends = zip(table.columns, low, span, strict=True)
-    return Row(tuple(dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + w)) for c, a, w in ends))
+    return Row(
+        tuple(
+            dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + width), fixed=c.fixed or c.name in fixed)
+            for c, a, width in zip(table.columns, low, span, strict=True)
+        )
+    )
 
 
 def _task_of(opened: Opened, given: Any) -> Task | None:
@@ -132,7 +205,12 @@ def _task_of(opened: Opened, given: Any) -> Task | None:
 
 def adjusted(subject: Subject, source: Source) -> Subject:
     """A whole subject, on other data where --data is given. What belongs to its model stays as it was built."""
-    refuse(source, "bounds", "mean", "std", *OPTIONS)
+    if source.environment is not None:
+        raise AssayError(
+            f"{source.subject} is a whole subject, so --environment does not apply; name it where that is built: "
+            "Subject.of(..., environment=...)."
+        )
+    refuse(source, "bounds", "mean", "std", "fixed", *OPTIONS)
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from assay.data.digits import weights
 from assay.data.sentences import LONGEST, NONE, TAGS, WORDS, load_sentences
+from assay.errors import AssayError
 from assay.subject import Recipe, Subject
 from assay.tasks import Tagging
 
@@ -30,6 +32,20 @@ class Tagger(nn.Module):
         embedded = self.table(tokens.round().long().clamp(0, len(WORDS) - 1))
         logits: Tensor = self.head(self.around(embedded.transpose(1, 2))).transpose(1, 2)
         return logits
+
+    def read(self, text: str) -> Tensor:  # -> L
+        """A text as a row of word numbers, NONE after its end."""
+        number = {word: k for k, word in enumerate(WORDS)}
+        said = text.lower().split()
+        strange = [word for word in said if word not in number]
+        if strange or not 0 < len(said) <= LONGEST:
+            why = f"the word {strange[0]!r} is none of its {len(WORDS) - 1}" if strange else f"it has {len(said)} words"
+            raise AssayError(f"{text!r} is no text for this model: {why}; give 1 to {LONGEST} of its words.")
+        return torch.tensor([float(number[word]) for word in said] + [float(NONE)] * (LONGEST - len(said)))
+
+    def words(self, text: Tensor) -> tuple[str, ...]:  # L -> words
+        """The words of a row, up to its end."""
+        return tuple(WORDS[int(k)] for k in text.round().long() if int(k) != NONE)
 
 
 def task() -> Tagging:

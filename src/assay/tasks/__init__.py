@@ -20,7 +20,7 @@ from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
 from assay.tasks.segmentation import Segmentation
 from assay.tasks.tagging import Tagging
-from assay.tasks.task import Task, Trivial
+from assay.tasks.task import Focus, Task, Trivial
 
 __all__ = [
     "OURS",
@@ -28,6 +28,7 @@ __all__ = [
     "Comparison",
     "Control",
     "Detection",
+    "Focus",
     "Forecast",
     "ImageToImage",
     "Labels",

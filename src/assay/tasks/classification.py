@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, misshapen
+from assay.tasks.task import Focus, Task, Trivial, misshapen, one_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ class Classification(Task):
 
     def told(self, target: Tensor) -> str:
         return self.classes[int(target)]
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The logit of the class that it chose."""
+        own = out.argmax(1) if which is None else torch.full((len(out),), which, device=out.device)
+        return Focus(one_of(out, own), tuple(f"the logit of {self.classes[c]}" for c in own.tolist()))
 
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         return np.asarray(targets, dtype=np.int64)
@@ -147,6 +152,12 @@ class Labels(Task):
 
     def told(self, target: Tensor) -> str:
         return self._listed(target.bool())
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The logit of the surest label that it says; where it says none, of the one that is surest not to hold."""
+        sure = torch.where((out > 0).any(1, keepdim=True), out, -out).argmax(1)
+        own = sure if which is None else torch.full_like(sure, which)
+        return Focus(one_of(out, own), tuple(f"the logit of {self.classes[c]}" for c in own.tolist()))
 
     def _listed(self, holds: Tensor) -> str:  # k
         return ", ".join(name for name, held in zip(self.classes, holds.tolist(), strict=True) if held) or "no label"

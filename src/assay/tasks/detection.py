@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, above, check_enough, misshapen, through
+from assay.tasks.task import Focus, Task, Trivial, above, check_enough, misshapen, one_of, through
 
 BOX, OBJECT = slice(0, 4), 4  # what the entries of a proposal are; classes from 5 on
 REACH = (-1.0, 2.0)  # an untrained box may leave the image; one in pixels is told
@@ -162,6 +162,17 @@ class Detection(Task):
         box = np.median(rows[rows[:, 0] == commonest, 1:], axis=0)
         out = np.concatenate([box, [1.0], np.eye(k)[commonest]])
         return Trivial("always says the commonest class in its median box", torch.from_numpy(out).float()[None])
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The objectness and the class logit of its surest box; of its likeliest proposal where it says no box."""
+        k, says = len(self.classes), out[..., OBJECT] > 0
+        sure = out[..., OBJECT, None].sigmoid() * out[..., 5:].softmax(2)  # n q k
+        if which is not None:
+            sure = sure.masked_fill(torch.arange(k, device=out.device) != which, -1)
+        place = sure.masked_fill((~says & says.any(1, keepdim=True))[..., None], -1).flatten(1).argmax(1)
+        box, kind = place // k, place % k
+        weight = one_of(out, box * (5 + k) + OBJECT) + one_of(out, box * (5 + k) + 5 + kind)
+        return Focus(weight, tuple(f"the score of its surest {self.classes[c]}, a logit" for c in kind.tolist()))
 
     def words(self, out: Tensor) -> str:
         said = self.said(out[None])

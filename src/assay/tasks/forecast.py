@@ -24,7 +24,7 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.tasks.regression import Regression, check_levels, middle, pinball
-from assay.tasks.task import Task, Trivial, not_finite
+from assay.tasks.task import Focus, Task, Trivial, not_finite, slope_of
 
 TOLD = 4  # steps in the words of an answer
 
@@ -132,6 +132,16 @@ class Forecast(Task):
 
     def words(self, out: Tensor) -> str:
         return self.told(self.answer(out[None])[0])
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.channels
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The mean over the steps of the first channel: channels may have different units."""
+        channel = which or 0
+        weight = slope_of(lambda at: self.answer(at)[..., channel].mean(1), out)
+        return Focus(weight, (f"{self.channels[channel]}, the mean of {self.horizon} steps",) * len(out))
 
     def told(self, target: Tensor) -> str:
         more = ", ..." if self.horizon > TOLD else ""

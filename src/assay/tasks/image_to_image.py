@@ -22,7 +22,7 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.tasks.regression import TOLERATED
-from assay.tasks.task import Task, Trivial, misshapen
+from assay.tasks.task import Focus, Task, Trivial, misshapen
 
 NO_ERROR = 1e-30  # of a mean square: the root of 0 has no gradient
 
@@ -91,6 +91,21 @@ class ImageToImage(Task):
 
     def words(self, out: Tensor) -> str:
         return f"an image of mean {float(out.mean()):.3g}, from {float(out.min()):.3g} to {float(out.max()):.3g}"
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        r"""How much of the answer's own contrast a changed answer still has, of the change of the output that counts.
+
+            <out, a - mean a> / |a - mean a|^2        with a the answer as it is: 1 there, and 0 for an even image
+
+        Of an answer that is even itself it is the mean.
+        """
+        own = out - out.flatten(1).mean(1).view(-1, 1, 1, 1)
+        size = own.square().flatten(1).sum(1).view(-1, 1, 1, 1)
+        plain = torch.full_like(out, 1 / out[0].numel()) if len(out) else out
+        even = size <= NO_ERROR
+        weight = torch.where(even, plain, own / size.clamp_min(NO_ERROR))
+        told = ("the mean of its answer", "the share of its answer's contrast that is there")
+        return Focus(weight, tuple(told[int(not flat)] for flat in even.flatten().tolist()))
 
     def picture(self, out: Tensor) -> NDArray[np.float32] | None:
         """The answer where it is grey or has three colours, else its mean over the channels: c h w."""

@@ -1,24 +1,40 @@
-"""Models that compare: which of two inputs has the higher value, and are the two the same?
+r"""Models that compare: which of two inputs has the higher value, and are the two the same?
 
-Both answer a pair with one number. Its odds, above 0 where the answer is the second of the classes, are the margin.
+Both answer a pair with one number. Its odds o, above 0 where the answer is the second of the classes, are the margin,
+and (-o / 2, o / 2) the logits of the two classes. Two equal values have no order: such a pair has no class.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from assay.data.pairs import LIKENESS, ORDER
+from assay.data.held_out import Part
+from assay.data.pairs import LIKENESS, ORDER, Pairs
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, not_finite
+from assay.tasks.classification import Classification
+from assay.tasks.task import Choice, Task, Trivial, not_finite
 
 ROUNDING = 1e-7  # a comparison of exactly 0 or 1 has no odds
+
+
+class Logits(nn.Module):
+    """A model of pairs that gives the logits of both classes in place of its one number."""
+
+    def __init__(self, model: nn.Module, task: Comparison) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+
+    def forward(self, pair: Tensor) -> Tensor:  # n 2 *d -> n 2
+        half = self.task.odds(self.model(pair)) / 2
+        return torch.stack([-half, half], 1)
 
 
 class Comparison(Task):
@@ -57,10 +73,11 @@ class Comparison(Task):
         return self.right(out, target).to(out.dtype)
 
     def margin(self, out: Tensor, target: Tensor) -> Tensor:
-        return (2 * target.to(out.dtype) - 1) * self.odds(out)
+        odds = self.odds(out)
+        first = (odds == 0) & ~target.bool()  # even odds say the first of the classes, as equal logits do
+        return (2 * target.to(out.dtype) - 1) * odds + first * torch.finfo(out.dtype).tiny
 
     def right(self, out: Tensor, target: Tensor) -> Tensor:
-        """Odds of exactly 0 say the first of the classes, as equal logits do."""
         return ((self.odds(out) > 0) == target.bool()) & ~out.isnan()
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
@@ -68,6 +85,11 @@ class Comparison(Task):
 
     def confidence(self, out: Tensor) -> Tensor:
         return torch.sigmoid(self.odds(out).abs())
+
+    def choice(self, model: nn.Module, data: Mapping[str, Pairs]) -> Choice:
+        """Which of the two it says, among pairs of which one is right."""
+        with_class = {split: Part(pairs, np.arange(pairs.untied)) for split, pairs in data.items()}
+        return Choice(Logits(model, self), Classification(self.classes), with_class)
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         second = bool(np.asarray(targets).mean() > 0.5)

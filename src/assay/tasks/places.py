@@ -93,6 +93,18 @@ class Places(Task):
     def average(self, outs: Tensor) -> Tensor:
         return outs.softmax(self.axis % self.axes + 1).mean(0).clamp_min(1e-38).log()
 
+    def said_most(self, out: Tensor, which: int | None = None) -> tuple[Tensor, Tensor]:  # n *o -> n k p, n p
+        """Logits, and the class that each place says; -1 for those that are not `which`, or else say the first class
+        where another is said: it is the ground, or no tag, and every answer is full of it."""
+        logits = out.movedim(self.axis, 1).flatten(2)
+        said = logits.argmax(1)
+        plain = said != which if which is not None else (said == 0) & (said > 0).any(1, keepdim=True)
+        return logits, said.masked_fill(plain, NOT_COUNTED)
+
+    def placed(self, weight: Tensor, out: Tensor) -> Tensor:  # n k p, n *o -> n *o
+        """Weights of logits at places, in the shape of an answer."""
+        return weight.view_as(out.movedim(self.axis, 1)).movedim(1, self.axis)
+
     def shares(self, targets: NDArray[Any]) -> Tensor:  # n *t -> k *t
         """The log of how often each class is at each place."""
         often = np.stack([(targets == c).sum(0) for c in range(len(self.classes))])

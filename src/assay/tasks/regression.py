@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, not_finite
+from assay.tasks.task import Focus, Task, Trivial, not_finite, slope_of
 
 TOLERATED = 0.5  # of the targets' standard deviation, where nobody says what error is small enough
 
@@ -200,6 +200,17 @@ class Regression(Task):
                 text += f", {float(between[0][0, i]):.4g} to {float(between[1][0, i]):.4g}"
             told.append(text if len(values) == 1 else f"{name} {text}")
         return "; ".join(told)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.names
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The first number, without its spread."""
+        place = which or 0
+        unit = f" in {self.units[place]}" if self.units and self.units[place] else ""
+        weight = slope_of(lambda at: self.answer(at)[:, place], out)
+        return Focus(weight, (f"{self.names[place]}{unit}",) * len(out))
 
     def told(self, target: Tensor) -> str:
         units = self.units or ("",) * len(self.names)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Task, Trivial, misshapen
+from assay.tasks.task import Focus, Task, Trivial, misshapen, one_of
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,15 @@ class Retrieval(Task):
         out = torch.empty(len(order))
         out[torch.from_numpy(order)] = -torch.arange(len(order), dtype=torch.float32)
         return Trivial("always puts the items first that are relevant most often", out)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.items
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The similarity to the item that it puts first."""
+        own = out.argmax(1) if which is None else torch.full((len(out),), which, device=out.device)
+        return Focus(one_of(out, own), tuple(f"the similarity to {self.items[j]}" for j in own.tolist()))
 
     def words(self, out: Tensor) -> str:
         return self._listed(out.argsort(descending=True, stable=True)[: self.first])

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from assay.tasks.places import Places
-from assay.tasks.task import Trivial, above, through
+from assay.tasks.task import Focus, Trivial, above, through
 
 GOLDEN = 0.618  # of the circle of hues between one class and the next: neighbours differ, however many there are
 TOLD = 3  # classes in the words of an answer
@@ -56,6 +56,18 @@ class Segmentation(Places):
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         return Trivial("always says the commonest class of each pixel", self.shares(targets))
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The mean logit of a class over the region that is said to be it: the largest one besides the first class."""
+        _, said = self.said_most(out, which)
+        kinds = torch.arange(len(self.classes), device=out.device)[:, None]
+        there = (said[:, None] == kinds).to(out.dtype)  # n k p
+        own = there.sum(2).argmax(1) if which is None else torch.full((len(out),), which, device=out.device)
+        region = there * (own[:, None] == kinds[:, 0])[..., None]
+        everywhere = (own[:, None] == kinds[:, 0])[..., None].to(out.dtype).expand_as(region)  # of a class never said
+        region = torch.where(region.flatten(1).any(1).view(-1, 1, 1), region, everywhere)
+        weight = self.placed(region / region.flatten(1).sum(1).view(-1, 1, 1), out)
+        return Focus(weight, tuple(f"the mean logit of {self.classes[c]} over its region" for c in own.tolist()))
 
     def words(self, out: Tensor) -> str:
         return self.told(out.argmax(0))

@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 
 from assay.errors import AssayError
 from assay.tasks.places import Places
-from assay.tasks.task import Trivial, above, through
+from assay.tasks.task import Focus, Trivial, above, one_of, through
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,17 @@ class Tagging(Places):
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         return Trivial("always says the commonest tag of each place", self.shares(targets).T)
+
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:
+        """The logit of the surest tag at its place, of tags other than the first where there are any."""
+        logits, said = self.said_most(out, which)
+        sure = logits.softmax(1).amax(1) if which is None else logits[:, which]
+        counts = said != -1
+        place = sure.masked_fill(~(counts | ~counts.any(1, keepdim=True)), -torch.inf).argmax(1)
+        tag = said.gather(1, place[:, None])[:, 0] if which is None else torch.full_like(place, which)
+        told = zip(tag.tolist(), place.tolist(), strict=True)
+        says = tuple(f"the logit of {self.classes[c]} at place {p + 1}" for c, p in told)
+        return Focus(one_of(out, place * len(self.classes) + tag), says)
 
     def words(self, out: Tensor) -> str:
         return self.told(out.argmax(1))

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
 
@@ -35,6 +35,7 @@ GIVES: Mapping[str, str] = {
     "order": "which of two inputs has the higher value",
     "numbers": "numbers",
     "spread": "what it says of the spread of its numbers (a standard deviation, or quantiles on both sides)",
+    "focus": "a number of one input's answer that can be explained",
 }
 """What some questions need of an answer, in words."""
 
@@ -44,6 +45,26 @@ class Trivial(NamedTuple):
 
     says: str
     out: Tensor  # *o: the same output for every input
+
+
+class Choice(NamedTuple):
+    """A model whose answers are choices, as the classifier that it is then: a logit for each class, a label for each
+    input."""
+
+    model: nn.Module  # n *d -> n k
+    task: Task
+    data: Mapping[str, Any]
+    """The splits with those inputs alone for which one of the classes is right."""
+
+
+class Focus(NamedTuple):
+    """The one number of each answer that an explanation speaks of: the sum of weight times answer over its entries.
+
+    Fixed by the answer as it is, and held while the input changes, as the class of a classifier is.
+    """
+
+    weight: Tensor  # n *o
+    says: tuple[str, ...]  # n: what the number is, in words and with its unit
 
 
 class Task(ABC):
@@ -59,6 +80,11 @@ class Task(ABC):
     """What one answer is about."""
     classes: tuple[str, ...] = ()
     """What an answer is chosen from, where it is chosen."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What of an answer can be asked for by name: its classes, unless it has others."""
+        return self.classes
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -78,7 +104,8 @@ class Task(ABC):
 
     def lacks(self, needs: Sequence[str]) -> str | None:
         """What of these needs its answers do not hold, in words, or None."""
-        need = next((n for n in needs if n in GIVES and n not in self.gives), None)
+        gives = self.gives if type(self).focus is Task.focus else (*self.gives, "focus")
+        need = next((n for n in needs if n in GIVES and n not in gives), None)
         return None if need is None else f"it needs {GIVES[need]}, and the subject's task is {self.name()}"
 
     @abstractmethod
@@ -121,8 +148,20 @@ class Task(ABC):
         """One target in words."""
         return self.words(target)
 
+    def focus(self, out: Tensor, which: int | None = None) -> Focus:  # n *o
+        """The number of each answer that an explanation speaks of; `which` is one of `named`, else the task's choice.
+
+        A task that has none is not asked for explanations.
+        """
+        raise AssayError(f"{self.name()} names no number of its answers to explain; write its `focus`.")
+
     def picture(self, out: Tensor) -> NDArray[np.float32] | None:  # *o -> c h w in [0, 1]
         """One answer as an image, where it is one."""
+        return None
+
+    def choice(self, model: nn.Module, data: Mapping[str, Any]) -> Choice | None:
+        """The model and its splits as questions meet them that want to know which answer it chose, and nothing else of
+        it; None where they are met as they are."""
         return None
 
     def average(self, outs: Tensor) -> Tensor:  # draws n *o -> n *o
@@ -193,6 +232,18 @@ def above(score: Tensor, enough: float) -> Tensor:  # n -> n
 def unsaid(out: Tensor) -> Tensor:  # n *o -> n bool
     """Which answers hold something that is not a number."""
     return out.isnan().flatten(1).any(1) if out.ndim > 1 else out.isnan()
+
+
+def one_of(out: Tensor, place: Tensor) -> Tensor:  # n *o, n -> n *o
+    """1 at one entry of each answer, counted through all of them, and 0 elsewhere."""
+    return torch.zeros_like(out).flatten(1).scatter(1, place[:, None], 1.0).view_as(out)
+
+
+def slope_of(read: Callable[[Tensor], Tensor], out: Tensor) -> Tensor:  # n *o -> n *o
+    """The weights of a number that is read off each answer linearly: its gradient."""
+    with torch.enable_grad():
+        at = out.detach().clone().requires_grad_()
+        return torch.autograd.grad(read(at).sum(), at)[0]
 
 
 def check_enough(enough: float, task: str) -> None:

@@ -7,10 +7,13 @@ An audit has two sides. `Asker` needs the model; `Record` needs neither it nor t
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,16 +22,19 @@ from assay import shelf, store
 from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked
 from assay.probe import Answer, Probe, configure, put
 from assay.report import write
-from assay.run import Engine, Progress, Run, environment, silent
-from assay.run import budget as budget_named
+from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
     from assay.remedy import Remedy
     from assay.subject import Subject
+
+
+STOPPED = "it was not asked: the audit was stopped before; the same command goes on"
 
 
 def questions(wanted: Sequence[str | Probe] | None, standards: Standards) -> list[Probe]:
@@ -80,17 +86,31 @@ class Begun:
     """Of each question, in the order of the plan."""
     offers: tuple[Offer, ...] = ()
     """The remedies that fit the subject."""
+    applies: tuple[bool, ...] = ()
+    """Of an audit with a time limit: which questions can be put to the subject."""
+    pace: float = 0.0
+    """Of such an audit: the seconds that the model takes for an input."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
         alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
+        applies, pace = told.get("applies", ()), told.get("pace", 0.0)
+        if not isinstance(applies, list | tuple) or not isinstance(pace, int | float) or not 0 <= pace < math.inf:
+            raise AssayError(f"The model's process says that it takes {str(pace)[:40]} s an input; audit again.")
         try:
             offers = tuple(map(Offer.from_json, told.get("offers", ())))
             for offer in offers:
                 check_types(offer)
         except (LookupError, TypeError, ValueError, AttributeError) as e:  # the model's process may say anything
             raise AssayError(f"The remedies that the model's process names do not read: {e}; audit again.") from e
-        return cls(subject=Described.from_json(told["subject"]), alarms=alarms, keys=tuple(told["keys"]), offers=offers)
+        return cls(
+            subject=Described.from_json(told["subject"]),
+            alarms=alarms,
+            keys=tuple(told["keys"]),
+            offers=offers,
+            applies=tuple(map(bool, applies)),
+            pace=float(pace),
+        )
 
 
 class Asker:
@@ -114,19 +134,36 @@ class Asker:
                     f"The limit on {probe.name()!r} can never apply to {self.subject.name!r}: {reason}; take it out "
                     f"of the standards."
                 )
+        known = dataclasses.replace(run, budget=keyed(run.budget))
         with reading(run.progress):
             fingerprint, behaviour = self.subject.fingerprint(), self.subject.behaviour()
             described = describe(self.subject, fingerprint)
         self.begun = Begun(
             subject=described,
             alarms=alarms,
-            keys=tuple(probe.key(fingerprint, run, behaviour) for probe, _ in planned),
+            keys=tuple(probe.key(fingerprint, known, behaviour) for probe, _ in planned),
             offers=tuple(offers(self.subject)),
         )
+        if run.budget.seconds is not None:
+            from assay.jobs.audit.pace import tried
+
+            applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
+            pace = tried(self.subject.in_classes(), run.device).seconds
+            self.begun = dataclasses.replace(self.begun, applies=applies, pace=pace)
 
     def put(self, place: int) -> Answer:
         probe, question = self.planned[place]
         return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+
+    def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
+        """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
+        probe, question = self.planned[place]
+        run = dataclasses.replace(self.run, budget=budget, progress=until(most, self.run.progress), drawn=[])
+        try:
+            answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+        except OutOfTime:
+            return None
+        return answer, run.drawn[0].grows if run.drawn else None
 
 
 def offers(subject: Subject) -> Iterator[Offer]:
@@ -154,7 +191,7 @@ class Record:
         begun: Begun,
         *,
         standards: Standards,
-        budget: str,
+        budget: Budget,
         seed: int,
         device: str,
         out: Path | None,
@@ -162,8 +199,9 @@ class Record:
         source: tuple[str, ...] = (),
     ) -> None:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
-        self.budget, self.seed, self.device, self.source = budget_named(budget), seed, device, source
+        self.budget, self.seed, self.device, self.source = budget, seed, device, source
         self.rows: dict[int, Judged] = {}
+        self.spent = 0.0
         self.folder: Path | None = None
         if out is not None:
             named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
@@ -171,7 +209,8 @@ class Record:
             manifest = {
                 "subject": begun.subject.name,
                 "source": list(source),
-                "budget": budget,
+                "budget": budget.name,
+                **({} if budget.inputs is None else {"inputs": budget.inputs}),
                 "seed": seed,
                 "probes": [probe for probe, _ in named],
             }
@@ -198,6 +237,21 @@ class Record:
                 store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
 
+    def look(self, turn: Turn, answer: Answer, drawn: str | None, at: float) -> bool:
+        """Keep and judge one look of several; False where it broke and an earlier one stands."""
+        row = self.rows.get(turn.place)
+        if row is not None and answer.finding is None:
+            return False
+        before = () if row is None else row.answer.looks
+        self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
+        return True
+
+    def recall(self) -> None:
+        """Enter every answer that is known from before, and how long the looks at them have taken."""
+        for place in range(len(self.asked)):
+            self.knows(place)
+        self.spent = max((look.at for row in self.rows.values() for look in row.answer.looks), default=0.0)
+
     def _enter(self, place: int, answer: Answer, asked: bool) -> None:
         question = self.asked[place]
         row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
@@ -205,14 +259,25 @@ class Record:
         if question.named:
             self.told(row, asked)
 
-    def conclude(self, surroundings: Mapping[str, str] | None = None) -> Audit:
+    def conclude(
+        self, surroundings: Mapping[str, str] | None = None, missing: Callable[[int], str] | None = None
+    ) -> Audit:
         """The audit, written to its folder, of a record in which every question has its answer.
 
-        `surroundings` are those in which it was asked, where that was not this process.
+        `surroundings` are those in which it was asked, where that was not this process; `missing` says of a question
+        that has no answer why that is so.
         """
+        rows = []
+        for place, question in enumerate(self.asked):
+            row = self.rows.get(place)
+            if row is None and missing is not None:
+                answer = question.unanswered(self.begun.keys[place], missing(place), 0.0)
+                answer = dataclasses.replace(answer, status="does not apply", environment=surroundings or {})
+                row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
+            rows.append(self.rows[place] if row is None else row)
         done = Audit(
             subject=self.begun.subject,
-            rows=tuple(self.rows[place] for place in range(len(self.asked))),
+            rows=tuple(rows),
             budget=dataclasses.asdict(self.budget),
             seed=self.seed,
             device=self.device,
@@ -233,6 +298,7 @@ def audit(
     *,
     probes: Sequence[str | Probe] | None = None,
     budget: str = "quick",
+    inputs: int | None = None,
     standards: str | Path | Standards | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -250,6 +316,10 @@ def audit(
     was: a question whose subject, settings, seed, budget and method are unchanged is not asked twice. `told` hears of
     each answer, and whether it was asked now.
 
+    `inputs` is the most that any question looks at, fewer than the budget's own where it is less. A `budget` of
+    "90s", "10m" or "2h" asks in rounds until every verdict is settled or that time is over (see `rounds`); here the
+    time is looked at between two batches of inputs.
+
     A limit of the user's that was not put to the test cannot be told: where its question was left out, by `probes` or
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
@@ -260,10 +330,13 @@ def audit(
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
+    began = time.monotonic()
+    chosen = budget_of(budget, standards.inputs if inputs is None else inputs)
     planned = plan(probes, standards, budget)
+    planned_questions = [question for _, question in planned]
     run = Run(
         engine=engine or ThisProcess(),
-        budget=budget_named(budget),
+        budget=chosen,
         seed=seed,
         device=device,
         progress=progress,
@@ -271,21 +344,58 @@ def audit(
         open=open,
     )
     asker = Asker(subject, planned, run, standards)
+    rounds = None
+    if chosen.seconds is not None:
+        rounds = rounds_of(chosen, planned_questions, asker.begun, standards, lambda: time.monotonic() - began)
     record = Record(
-        [question for _, question in planned],
+        planned_questions,
         asker.begun,
         standards=standards,
-        budget=budget,
+        budget=chosen,
         seed=seed,
         device=device,
         out=None if out is None else Path(out),
         told=told,
         source=source,
     )
+    if rounds is not None:
+        return _in_rounds(rounds, record, asker)
     for place in range(len(planned)):
         if not record.knows(place):
             record.take(place, asker.put(place))
     return record.conclude()
+
+
+def rounds_of(
+    budget: Budget, asked: Sequence[Question], begun: Begun, standards: Standards, clock: Callable[[], float]
+) -> Rounds:
+    """What chooses the questions of an audit with a time limit; an error where not even the first of them fits."""
+    there = begun.subject.splits.get("test", 1)
+    if len(begun.applies) != len(asked):
+        raise AssayError(f"The model's process tells of {len(begun.applies)} questions of {len(asked)}; audit again.")
+    rounds = Rounds(budget, asked, begun.applies, standards, pace=begun.pace, there=there, clock=clock)
+    rounds.refuse_what_is_too_short()
+    return rounds
+
+
+def _in_rounds(rounds: Rounds, record: Record, asker: Asker) -> Audit:
+    """Ask until all is settled or the time is over; who stops it before has the report of what is known."""
+    record.recall()
+    try:
+        while (turn := rounds.next(record.rows)) is not None:
+            found = asker.look(turn.place, turn.budget, turn.most)
+            if found is None or not record.look(turn, *found, rounds.clock()):
+                rounds.leave(turn.place)
+    except KeyboardInterrupt:
+        if record.folder is not None:
+            record.conclude(missing=lambda place: STOPPED)
+        raise
+    return record.conclude(missing=partial(not_asked, rounds))
+
+
+def not_asked(rounds: Rounds, place: int) -> str:
+    """Why a question of an audit with a time limit has no answer, and what gives it one."""
+    return f"{rounds.why_not(place)}; assay audit RUN --more 30m asks it"
 
 
 def _judgements(

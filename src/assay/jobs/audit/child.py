@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 import time
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.engine.child import Line, left_behind
 from assay.errors import AssayError
+
+if TYPE_CHECKING:
+    from assay.jobs.audit import Asker
+    from assay.probe import Answer
 
 
 def ask() -> NoReturn:
@@ -35,8 +42,8 @@ def _ask_all(job: Any, line: Line) -> None:
     from assay.engine.local import ThisProcess
     from assay.engine.opening import device_named, opened
     from assay.jobs.audit import Asker
-    from assay.run import Run, budget, environment
-    from assay.store import save_answer
+    from assay.jobs.audit.rounds import budget_of
+    from assay.run import Run, environment
     from assay.subjects import Source
 
     planned, device = job.plan(), device_named(job.device)
@@ -49,7 +56,7 @@ def _ask_all(job: Any, line: Line) -> None:
 
     run = Run(
         engine=ThisProcess(),
-        budget=budget(job.budget),
+        budget=budget_of(job.budget, job.inputs),
         seed=job.seed,
         device=device,
         progress=line.progress,
@@ -59,20 +66,53 @@ def _ask_all(job: Any, line: Line) -> None:
     )
     asker = Asker(open(job.source), planned, run, job.standards)
     line.send(begun=dataclasses.asdict(asker.begun))
-    for place, (_, question) in enumerate(planned):
+    if run.budget.seconds is not None:
+        _ask_in_rounds(asker, line)
+        return
+    for place in range(len(planned)):
         line.send(next=place)
-        if not line.receive()["ask"]:
-            continue
-        started, before = time.perf_counter(), set(threading.enumerate())
+        if line.receive()["ask"]:
+            _ask_one(asker, line, place, partial(_plainly, asker, place))
+
+
+def _plainly(asker: Asker, place: int) -> tuple[Answer, None]:
+    return asker.put(place), None
+
+
+def _ask_in_rounds(asker: Asker, line: Line) -> None:
+    """Put what the parent chooses, as it says, until it says that this was all."""
+    from assay.run import Budget
+
+    while True:
+        line.send(ready=True)
+        told = line.receive()
+        if told["ask"] is None:
+            return
+        place, budget, most = told["ask"], Budget(**told["budget"]), told["most"]
+        _ask_one(asker, line, place, partial(asker.look, place, budget, most))
+
+
+def _ask_one(asker: Asker, line: Line, place: int, ask: Callable[[], tuple[Answer, str | None] | None]) -> None:
+    """Ask, and tell what came of it: the answer in the folder or, where there is no finding, on the line."""
+    from assay.store import save_answer
+
+    question, key = asker.planned[place].question, asker.begun.keys[place]
+    started, before = time.perf_counter(), set(threading.enumerate())
+    try:
+        found = ask()
+    except KeyboardInterrupt as e:  # nobody can press a key here: the model raised it
+        found = question.unanswered(key, line.in_words(e), time.perf_counter() - started), None
+    if found is None:
+        line.send(late=place)
+        return
+    answer, drawn = found
+    if answer.finding is not None and (left := left_behind(before)):
+        answer = question.unanswered(key, left, answer.seconds)
+    if answer.finding is not None:
         try:
-            answer = asker.put(place)
-        except KeyboardInterrupt as e:  # nobody can press a key here: the model raised it
-            answer = question.unanswered(asker.begun.keys[place], line.in_words(e), time.perf_counter() - started)
-        if answer.finding is not None and (left := left_behind(before)):
-            answer = question.unanswered(asker.begun.keys[place], left, answer.seconds)
-        if answer.finding is not None:
-            try:
-                save_answer(line.folder / str(place), answer)
-            except AssayError as e:
-                answer = question.unanswered(asker.begun.keys[place], str(e), answer.seconds)
-        line.send(answered=place, answer=None if answer.finding is not None else dataclasses.asdict(answer))
+            shutil.rmtree(line.folder / str(place), ignore_errors=True)  # of a look before
+            save_answer(line.folder / str(place), answer)
+        except AssayError as e:
+            answer = question.unanswered(key, str(e), answer.seconds)
+    told = None if answer.finding is not None else dataclasses.asdict(answer)
+    line.send(answered=place, answer=told, drawn=drawn)

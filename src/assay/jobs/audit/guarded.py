@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,13 +21,15 @@ from assay import store
 from assay.audit import Audit, Judged, Question
 from assay.engine.guarded import Child, Died, Limits, Refused, handed_over, started, stopped_by_signals
 from assay.errors import AssayError
-from assay.jobs.audit import Begun, Record
+from assay.jobs.audit import STOPPED, Begun, Record, not_asked, rounds_of
 from assay.jobs.audit.job import Job
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of
 from assay.probe import Answer
 from assay.run import Progress, Tick
 from assay.subjects import located
 
 ASK = "assay.jobs.audit.child:ask"
+LATE = 1.0  # seconds after which a question that does not look at the time is ended
 
 
 class Meter(Protocol):
@@ -50,10 +54,14 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
     located(job.source)  # a slip of the pen is told at once
     with stopped_by_signals(), handed_over() as folder:
         asking = _Asking(job, limits, out, meter, folder)
-        while not asking.complete:
-            asking.go_on()
+        try:
+            while not asking.complete:
+                asking.go_on()
+        except KeyboardInterrupt:
+            asking.leave_what_is_known()
+            raise
         assert asking.record is not None  # complete
-        return asking.record.conclude(asking.surroundings)
+        return asking.record.conclude(asking.surroundings, asking.missing)
 
 
 class _Asking:
@@ -67,14 +75,37 @@ class _Asking:
         self.device = job.device
         self.place: int | None = None
         self.tick: Tick = lambda n: None
+        self.budget, self.began = budget_of(job.budget, job.inputs), time.monotonic()
+        self.rounds: Rounds | None = None
+        self.turn: Turn | None = None
+        self.settled, self.opened, self.due = 0, 0.0, 0.0
+        """How often a question came to an end; how long it took to open the subject; when to write the next report."""
+        self.over = False
+
+    @property
+    def missing(self) -> Callable[[int], str] | None:
+        """Why questions have no answer, of an audit with a time limit."""
+        if self.rounds is None:
+            return None
+        return partial(not_asked, self.rounds)
+
+    @property
+    def _come_of(self) -> int:
+        """How much has come of it all; a child after which it is the same was of no use."""
+        return self.settled + (0 if self.record is None else len(self.record.rows))
+
+    def clock(self) -> float:
+        return time.monotonic() - self.began
 
     @property
     def complete(self) -> bool:
+        if self.rounds is not None:
+            return self.over
         return self.record is not None and len(self.record.rows) == len(self.asked)
 
     def go_on(self) -> None:
         """Start a child and hear it out. One that settles nothing is the last: another would not get further."""
-        settled = 0 if self.record is None else len(self.record.rows)
+        settled = self._come_of
         self.meter.doing("loading torch and the questions" if self.record is None else "starting the model anew")
         self.place, why = None, "the model's process said that it was done before it was"
         with ExitStack() as stack:
@@ -88,13 +119,18 @@ class _Asking:
                     what = f"{self.job.source.subject!r} could not be opened: "
                     raise AssayError(why if isinstance(e, Refused) else what + why) from e
                 if self.place is not None:
-                    self._enter(self.place, why, child.seconds)
-        if self.record is None or len(self.record.rows) == settled:
+                    self._broke(self.place, why, child.seconds)
+        if self.rounds is not None and self.over:
+            return
+        if self.record is None or self._come_of == settled:
             self._give_up(why)
+        if self.rounds is not None and self.rounds.left < self.opened:
+            self.over = True  # no time to open it once more
 
     def _listen(self, child: Child, bars: ExitStack) -> None:
         while True:
             message = child.hear()
+            self._mind_the_time()
             if message is None:
                 if self.asked or child.seconds > 10:
                     self.meter.alive(child.seconds)
@@ -106,7 +142,8 @@ class _Asking:
                 if not self.asked:
                     self.asked, self.device = [Question.from_json(q) for q in message["plan"]], message["device"]
                     self.surroundings |= message["environment"]
-                    self.meter.expect(sum(question.named for question in self.asked))
+                    if self.budget.seconds is None:
+                        self.meter.expect(sum(question.named for question in self.asked))
                 child.set_clock_back()
             elif "held" in message:
                 self._confined(message)
@@ -122,8 +159,12 @@ class _Asking:
                 self._begin(Begun.from_json(message["begun"]))
             elif "next" in message:
                 self._next(message["next"], child)
+            elif "ready" in message:
+                self._choose(child)
+            elif "late" in message and message["late"] == self.place and self.rounds is not None:
+                self._broke(message["late"], "", child.seconds)
             elif "answered" in message and message["answered"] == self.place:
-                self._take(message["answer"], child.seconds)
+                self._take(message["answer"], child.seconds, message.get("drawn"))
 
     def _confined(self, message: Mapping[str, Any]) -> None:
         held, missing = ("; ".join(map(str, message[name])) for name in ("held", "missing"))
@@ -132,18 +173,23 @@ class _Asking:
         self.surroundings["sandbox"] = f"{held or 'nothing'}; not held: {missing}" if missing else held
 
     def _begin(self, begun: Begun) -> None:
+        if self.record is None and self.budget.seconds is not None:
+            self.opened = self.clock()
+            self.rounds = rounds_of(self.budget, self.asked, begun, self.job.standards, self.clock)
         if self.record is None:
             self.record = Record(
                 self.asked,
                 begun,
                 standards=self.job.standards,
-                budget=self.job.budget,
+                budget=self.budget,
                 seed=self.job.seed,
                 device=self.device,
                 out=self.out,
                 told=self.meter.told,
                 source=self.job.source.words(),
             )
+            if self.rounds is not None:
+                self.record.recall()
         elif begun.keys != self.record.begun.keys:
             self._give_up(
                 "a question before ended the model's process, and opened again it is another model: its weights, data "
@@ -158,7 +204,52 @@ class _Asking:
         child.set_clock_back()
         child.say(ask=wanted)
 
-    def _take(self, told: Mapping[str, Any] | None, seconds: float) -> None:
+    def _choose(self, child: Child) -> None:
+        """Have the next question asked, with the inputs and steps that fit; meanwhile write what is known."""
+        if self.record is None or self.rounds is None:
+            return
+        self.turn = turn = None if self.over else self.rounds.next(self.record.rows)
+        if turn is None:
+            self.over, self.place = True, None
+            child.say(ask=None)
+            return
+        self.place = turn.place
+        child.set_clock_back(turn.most + LATE)
+        child.say(ask=turn.place, budget=dataclasses.asdict(turn.budget), most=turn.most)
+        if self.rounds.answered and self.clock() > self.due and self.rounds.left > 4 * self.rounds.ending:
+            before = self.clock()
+            self.record.conclude(self.surroundings, lambda place: "it was not asked yet: the audit goes on")
+            took = self.clock() - before
+            self.rounds.wrote(took)
+            self.due = self.clock() + max(15.0, 20 * took)
+
+    def _mind_the_time(self) -> None:
+        if self.budget.seconds is None or self.clock() <= self.budget.seconds:
+            return
+        if self.record is None:
+            raise AssayError(
+                f"--budget {self.budget.name} is too short: the model was not open when it was over; give it longer."
+            )
+        if self.place is None and not self.over:
+            raise Died("wants no question, and the time is over")
+
+    def _broke(self, place: int, why: str, seconds: float) -> None:
+        """Nothing came of this question: in the time there was, or at all. What came of it before stands."""
+        assert self.record is not None
+        late = self.turn is not None and (not why or seconds >= self.turn.most)
+        if self.rounds is None or not (late or place in self.record.rows):
+            self._enter(place, why, seconds)
+            return
+        self.place = None
+        self.settled += 1
+        self.rounds.leave(place)
+
+    def leave_what_is_known(self) -> None:
+        """Of an audit with a time limit that is stopped, the report."""
+        if self.rounds is not None and self.record is not None and self.record.rows:
+            self.record.conclude(self.surroundings, lambda place: STOPPED)
+
+    def _take(self, told: Mapping[str, Any] | None, seconds: float, drawn: object) -> None:
         """Keep an answer if it is one to the question that was asked."""
         assert self.record is not None
         assert self.place is not None
@@ -178,15 +269,21 @@ class _Asking:
                 settings=question.settings,
                 theme=question.theme,
                 environment=self.surroundings,
+                looks=(),
             )
         except (AssayError, TypeError) as e:
             self._enter(place, str(e), seconds)
             return
-        self.record.take(place, answer)
+        self.settled += 1
+        if self.turn is None or self.rounds is None:
+            self.record.take(place, answer)
+        elif not self.record.look(self.turn, answer, drawn if isinstance(drawn, str) else None, self.clock()):
+            self.rounds.leave(place)
 
     def _enter(self, place: int, why: str, seconds: float) -> None:
         """This question broke."""
         assert self.record is not None
+        self.settled += 1
         answer = self.asked[place].unanswered(self.record.begun.keys[place], why, seconds)
         self.record.take(place, dataclasses.replace(answer, environment=self.surroundings))
 
@@ -194,6 +291,7 @@ class _Asking:
         """Nothing more can be asked: what is left is unanswered, and what was found stands."""
         if self.record is None:
             raise AssayError(why)
+        self.over = True
         for place in range(len(self.asked)):
             if not self.record.knows(place):
                 self._enter(place, why, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
+from assay.audit import open_audit
 from assay.errors import AssayError
 from assay.jobs.audit import Planned, plan
+from assay.jobs.audit.rounds import seconds_named
 from assay.probe import Probe, configure
 from assay.standard import Standard, Standards
+from assay.store.files import JSON_BYTES, read, read_json
 from assay.subjects import Source
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ class Job:
     """Of the one probe, as they were typed; the subjects that they name may then run their code."""
     standards: Standards = field(default_factory=Standards)
     budget: str = "quick"
+    inputs: int | None = None
+    """The most that a question looks at; None: what the budget has."""
     seed: int = 0
     device: str = "cpu"
     debug: bool = False
@@ -47,7 +53,7 @@ class Job:
                 **told,
                 "source": Source(**{name: _tuples(value) for name, value in told["source"].items()}),
                 "probes": _tuples(told["probes"]),
-                "standards": Standards(limits=limits, settings=told["standards"]["settings"]),
+                "standards": Standards(**{**told["standards"], "limits": limits}),
             }
         )
 
@@ -80,9 +86,48 @@ class Job:
 
     def reads(self) -> list[Path]:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
-        words = [self.source.subject, self.source.data or "", self.source.builder or "", self.source.train or ""]
+        told = (self.source.data, self.source.builder, self.source.environment, self.source.train)
+        words = [self.source.subject, *(word or "" for word in told)]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
+
+
+def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
+    """The job that goes on with a run that had a time limit, for so long, and where its runs are kept.
+
+    No code is taken from a run: a model that comes with Assay is opened by its name, any other has to be typed.
+    """
+    if seconds_named(more) is None:
+        raise AssayError(f"--more {more!r} is no time; write it like --more 30m.")
+    stored = open_audit(folder)
+    if not stored.budget.get("seconds"):
+        raise AssayError(
+            f"{str(folder)!r} was made with --budget {stored.budget.get('name')}, which asks once; --more goes on with "
+            "a run that had a time: start one with --budget 10m."
+        )
+    conditions = ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
+    name = next((name for name in shelf.ours("subjects") if stored.source == (name,)), None)
+    if name is None:
+        words = shlex.join(["assay", "audit", *stored.source, "--budget", more, *conditions])
+        raise AssayError(f"No code is taken from a run: type what was audited, and it goes on. {words}")
+    rows = [row for row in stored.rows if row.answer.probe in shelf.names("probes")]
+    standards = Standards(
+        limits={row.answer.probe: row.standards for row in rows if row.standards},
+        settings={row.answer.probe: row.answer.settings for row in rows},
+        inputs=stored.budget.get("inputs"),
+    )
+    asked = read_json(read(folder, "run.json", JSON_BYTES)).get("probes")
+    job = Job(
+        source=Source(name),
+        probes=tuple(map(str, asked)) if isinstance(asked, list) else None,
+        standards=standards,
+        budget=more,
+        inputs=standards.inputs,
+        seed=stored.seed,
+        device=stored.device,
+        debug=debug,
+    )
+    return job, folder.parent
 
 
 def named_paths(words: Sequence[str]) -> list[Path]:

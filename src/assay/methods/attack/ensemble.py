@@ -26,8 +26,7 @@ Departs from print: the order, the first three short rounds, the near and the fa
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,7 +50,7 @@ ATTACKS = ("none", "pgd", "apgd-ce", "apgd-dlr", "minimal-norm", "square")
 """What `by` counts in: 0 is an input that was wrong before anyone touched it."""
 
 
-Hit = Callable[[Tensor, Truth], Attacked]  # (n *d, n) -> Attacked
+Hit = Callable[[Tensor], Attacked]  # k rows -> Attacked
 
 
 class WorstCase(NamedTuple):
@@ -72,7 +71,7 @@ def worst_case(
     y: Truth,
     *,
     norm: Norm = "linf",
-    radius: float,
+    radius: float | Tensor,
     steps: int = 100,
     restarts: int = 1,
     targets: int = 9,
@@ -93,33 +92,41 @@ def worst_case(
     of as many steps, which draws nothing and so would walk the same way again; it is left out. `steps`, `restarts`,
     `targets` and `queries` are what an input gets at the most from each attack. `batch`: how many inputs are attacked
     together, 64 on a CPU and all on a GPU unless given; a model that may only see few at a time wants it there too.
-    `mask` (*d) is True where a feature may change, in every input.
+    `mask` is True where a feature may change: *d, or n *d where that differs. `radius` is a number, or one per input.
 
     An Aim has one wrong class, "not good enough", to lead to, so that it takes no more passes than a classifier does.
     """
     check(x, y, bounds=bounds)
-    if mask is not None and mask.shape != x.shape[1:]:
+    if mask is not None and mask.shape not in (x.shape, x.shape[1:]):
         raise ShapeError(f"The mask has shape {tuple(mask.shape)}; give it that of one input, {tuple(x.shape[1:])}.")
     rng = rng or torch.Generator().manual_seed(0)
     batch = batch or (CPU_BATCH if x.device.type == "cpu" else max(1, len(x)))
     field = _Field(model, x.detach(), y, norm, radius, eot, batch)
-    if radius == 0:
+    if bool(torch.as_tensor(radius == 0).all()):
         return field.result()
     quarter = max(5, steps // 4)
 
+    def room(rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
+        """The radius and the mask of these inputs."""
+        return (
+            radius[rows] if isinstance(radius, Tensor) else radius,
+            mask if mask is None or mask.ndim < x.ndim else mask[rows],
+        )
+
     def climb(loss: LossName, passes: int, leads: int, runs: int = 1) -> Hit:
-        def hit(a: Tensor, b: Truth) -> Attacked:
+        def hit(rows: Tensor) -> Attacked:
+            reach, free = room(rows)
             return apgd(
                 model,
-                a,
-                b,
+                field.x[rows],
+                y[rows],
                 norm=norm,
-                radius=radius,
+                radius=reach,
                 steps=passes,
                 restarts=runs,
                 loss=loss,
                 targets=leads,
-                mask=mask,
+                mask=free,
                 eot=eot,
                 eot_mode=eot_mode if loss == "ce" else "loss",
                 bounds=bounds,
@@ -129,36 +136,62 @@ def worst_case(
 
         return hit
 
-    def descend(a: Tensor, b: Truth) -> Attacked:
+    def descend(rows: Tensor) -> Attacked:
         """Short margin steps from the input itself: what is easily broken leaves here."""
+        reach, free = room(rows)
         return pgd(
             model,
-            a,
-            b,
+            field.x[rows],
+            y[rows],
             norm=norm,
-            radius=radius,
+            radius=reach,
             steps=min(10, steps),
-            step=radius / 4,
+            step=reach / 4,
             random_start=False,
             loss="margin",
-            mask=mask,
+            mask=free,
             eot=eot,
             bounds=bounds,
             precision=precision,
             rng=rng,
         )
 
-    def shrink(a: Tensor, b: Truth) -> Attacked:
+    def shrink(rows: Tensor) -> Attacked:
+        reach, free = room(rows)
         return minimal_norm(
-            model, a, b, norm=norm, radius=radius, steps=steps, mask=mask, eot=eot, bounds=bounds, precision=precision
+            model,
+            field.x[rows],
+            y[rows],
+            norm=norm,
+            radius=reach,
+            steps=steps,
+            mask=free,
+            eot=eot,
+            bounds=bounds,
+            precision=precision,
         )
 
     def search(asked: int) -> Hit:
         if norm not in ("linf", "l2"):
             raise AssayError(f"Square knows linf and l2, not {norm}; without gradients use hop_skip_jump.")
-        return partial(
-            square, model, norm=norm, radius=radius, queries=asked, mask=mask, eot=eot, bounds=bounds, rng=rng
-        )
+        way: Literal["linf", "l2"] = "linf" if norm == "linf" else "l2"
+
+        def hit(rows: Tensor) -> Attacked:
+            reach, free = room(rows)
+            return square(
+                model,
+                field.x[rows],
+                y[rows],
+                norm=way,
+                radius=reach,
+                queries=asked,
+                mask=free,
+                eot=eot,
+                bounds=bounds,
+                rng=rng,
+            )
+
+        return hit
 
     if not gradients:
         field.attack("square", search(queries), field.alive())
@@ -193,8 +226,11 @@ def worst_case(
 class _Field:
     """The inputs, what became of each, and how near the rest came."""
 
-    def __init__(self, model: Model, x: Tensor, y: Truth, norm: Norm, radius: float, eot: int, batch: int) -> None:
-        self.model, self.x, self.y, self.norm, self.radius, self.eot, self.batch = model, x, y, norm, radius, eot, batch
+    def __init__(
+        self, model: Model, x: Tensor, y: Truth, norm: Norm, radius: float | Tensor, eot: int, batch: int
+    ) -> None:
+        self.model, self.x, self.y, self.norm, self.eot, self.batch = model, x, y, norm, eot, batch
+        self.radius = torch.as_tensor(radius, dtype=torch.float64, device=x.device).expand(len(x))
         self.worst = x.clone()
         self.full = TALLY if eot > 1 else 1  # fresh answers that judge a point
         looks = [self._look(rows, x[rows]) for rows in torch.split(torch.arange(len(x), device=x.device), batch)]
@@ -219,8 +255,8 @@ class _Field:
         return sum([self._hit(name, attack, part) for part in torch.split(rows, self.batch) if len(part)])
 
     def _hit(self, name: str, attack: Hit, rows: Tensor) -> int:
-        found, before = attack(self.x[rows], self.y[rows]), int(self.success.sum())
-        inside = found.distance <= self.radius * (1 + 1e-6)
+        found, before = attack(rows), int(self.success.sum())
+        inside = found.distance <= self.radius[rows] * (1 + 1e-6)
         if self.full == 1:
             fell = found.success & inside
             self._keep(name, rows[fell], found.x[fell], self.hits.new_ones(int(fell.sum())))

@@ -29,7 +29,13 @@ class MagnitudeMargin(NamedTuple):
 
 
 def magnitude_margin(
-    model: Model, x: Tensor, y: Truth, *, norm: Norm = "linf", all_rivals: bool = False
+    model: Model,
+    x: Tensor,
+    y: Truth,
+    *,
+    norm: Norm = "linf",
+    all_rivals: bool = False,
+    mask: Tensor | None = None,
 ) -> MagnitudeMargin:
     r"""Divide the margin of the logits by how fast it moves with the input: n *d, n -> n each.
 
@@ -40,7 +46,8 @@ def magnitude_margin(
     to first order. eps* is exact for a linear model and a box out of reach; on a curved one it is an estimate, not a
     bound. `all_rivals` looks at every boundary and not only at the runner-up's: eps* = min_j M_j / ||g_j||_dual and
     R = max_j m_j / M_j. It keeps the graph of one forward pass and goes back through it c - 1 times, one rival after
-    the other, so that memory does not grow with the classes.
+    the other, so that memory does not grow with the classes. `mask` (*d or n *d) is True for the d features that may
+    change, and g is that of those.
 
     Source: Wang & Loog, CVPR 2022, arXiv:2203.12693; Wang, TU Delft 2024 (dissertation), eq. 5.4 and 5.17.
     Departs from print: "magnitude" is read as the mean absolute entry of the margin's gradient, with which eq. 5.17
@@ -53,17 +60,18 @@ def magnitude_margin(
     seen = slope.at(x)  # the margin's slope in the logits is 1 and -1, so this gradient has no factor
     refuse_nan(seen.height)
     margin, right = -seen.height, ~seen.reached
-    m, size = _magnitudes(seen.gradient, norm)
+    free = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.to(x.device).expand_as(x)
+    m, size = _magnitudes(seen.gradient, norm, free)
     safe = right & (margin > 0)  # a tie may be answered right, and any push flips it
     ratio = torch.where(safe, m / margin, torch.inf)
     radius = torch.where(safe, margin / size, 0.0)
     rows = safe.nonzero()[:, 0]
     if all_rivals and len(rows):
-        ratio[rows], radius[rows] = _over_rivals(slope.take(rows), x[rows], norm)
+        ratio[rows], radius[rows] = _over_rivals(slope.take(rows), x[rows], norm, free[rows])
     return MagnitudeMargin(right, margin, ratio, radius)
 
 
-def _over_rivals(slope: Slope, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+def _over_rivals(slope: Slope, x: Tensor, norm: Norm, free: Tensor) -> tuple[Tensor, Tensor]:
     """The largest ratio and the smallest radius over all rivals: n *d, n -> n, n."""
     ratio = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     radius, y = torch.full_like(ratio, torch.inf), slope.goal.label
@@ -74,12 +82,12 @@ def _over_rivals(slope: Slope, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
             j = (y + k) % z.shape[1]
             (g,) = torch.autograd.grad((own(z, y) - own(z, j)).sum(), at, retain_graph=k < z.shape[1] - 1)
             gap = own(z.detach().double(), y) - own(z.detach().double(), j)
-            m, size = _magnitudes(g, norm)
+            m, size = _magnitudes(g, norm, free)
             ratio, radius = torch.maximum(ratio, m / gap), torch.minimum(radius, gap / size)
     return ratio, radius
 
 
-def _magnitudes(g: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-    """The mean absolute entry and the dual norm of each gradient: n *d -> n, n."""
-    g = g.double()
-    return g.abs().flatten(1).mean(1), norms(g, DUAL[norm])
+def _magnitudes(g: Tensor, norm: Norm, free: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean absolute entry and the dual norm of each gradient, of what is free: n *d, n *d -> n, n."""
+    g = torch.where(free, g.double(), 0.0)
+    return g.abs().flatten(1).sum(1) / free.flatten(1).sum(1).clamp_min(1), norms(g, DUAL[norm])

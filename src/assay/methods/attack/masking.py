@@ -8,7 +8,8 @@ model that rolls dice. Each of these leaves a sign, a pair of numbers in the wro
     one start > restarts    the surface is rough
     seeing > blind          Square asks for no gradient, a substitute's gradients are another's, the step between class
                             means is fixed in advance: none of them may break what the attacks that see leave standing
-    any size > 0            with the whole box to move in, everything must break
+    any size > 0            with the whole box to move in, everything must break; of an Aim, whatever some other input
+                            of the batch breaks, for the change may lead there
 
 `examine` runs the attacks, `read` finds the signs, `vital_signs` are those that a few passes show.
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,15 +39,20 @@ from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.apgd import apgd
 from assay.methods.attack.attacked import Model, Slope, sparing
 from assay.methods.attack.average_sample import average_sample
+from assay.methods.attack.cells import masked
 from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import square
 
+if TYPE_CHECKING:
+    from assay.inputs.reach import Reach
+
 GAP = 0.02  # two accuracies closer than this are taken as equal
 MORE, RESTARTS, DRAWS = 5, 3, 16  # times the steps; starts; passes of a model that turns out to be random
 NOISE = 3.0  # standard errors of fresh draws that two numbers of a random model may differ by
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
+NEXT = 16  # inputs of the batch that each could be changed into
 TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
 
 ATTACKS = (
@@ -178,6 +184,7 @@ def examine(
     draws: int = 1,
     ladder: Sequence[int] = (),
     eots: Sequence[int] = (),
+    reach: Reach | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator,
 ) -> Examined:
@@ -187,6 +194,8 @@ def examine(
     average-sample attack, `substitute` a network that was taught the model's answers; without them those two are left
     out. A model that is found to roll dice is one of DRAWS draws from there on. `ladder` are more numbers of steps, and
     `eots` numbers of draws in a gradient, for which the margin attack is run on all inputs: does it level off?
+    `reach` says what may change, where not everything may: points are what the attacks' come to there, and where some
+    values stay nothing need break at any size.
     """
     x = x.detach()
     vitals = vital_signs(model, x, y, random=draws > 1, bounds=bounds)
@@ -203,34 +212,46 @@ def examine(
         rows: Tensor,
         loss: LossName = "margin",
         steps: int = steps,
-        reach: float = radius,
+        size: float = radius,
         restarts: int = 1,
         eot: int = eot,
     ) -> Tensor:
         return pgd(
-            model, x[rows], y[rows], radius=reach, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
-            random_start=steps > 1, as_published=loss == "ce", rng=rng,
+            model, x[rows], y[rows], radius=size, steps=steps, loss=loss, restarts=restarts, eot=eot, bounds=bounds,
+            random_start=steps > 1, as_published=loss == "ce", mask=masked(reach, rows), rng=rng,
         ).x  # fmt: skip
 
-    def blind(rows: Tensor, reach: float = radius) -> Tensor:
-        return square(model, x[rows], y[rows], radius=reach, queries=queries, eot=eot, bounds=bounds, rng=rng).x
+    def blind(rows: Tensor, size: float = radius) -> Tensor:
+        return square(
+            model, x[rows], y[rows], radius=size, queries=queries, mask=masked(reach, rows), eot=eot, bounds=bounds,
+            rng=rng,
+        ).x  # fmt: skip
 
     def longer(rows: Tensor) -> Tensor:
-        return apgd(model, x[rows], y[rows], radius=radius, steps=MORE * steps, eot=eot, bounds=bounds, rng=rng).x
+        return apgd(
+            model, x[rows], y[rows], radius=radius, steps=MORE * steps, mask=masked(reach, rows), eot=eot,
+            bounds=bounds, rng=rng,
+        ).x  # fmt: skip
 
     def between_means(rows: Tensor) -> Tensor:
         assert means is not None
-        return average_sample(model, x[rows], y[rows], means=means, radius=radius, eot=eot, bounds=bounds).x
+        return average_sample(
+            model, x[rows], y[rows], means=means, radius=radius, mask=masked(reach, rows), eot=eot, bounds=bounds
+        ).x
 
     def transferred(rows: Tensor) -> Tensor:
         assert substitute is not None
-        return pgd(substitute, x[rows], y[rows], radius=radius, steps=steps, bounds=bounds, leave=False, rng=rng).x
+        return pgd(
+            substitute, x[rows], y[rows], radius=radius, steps=steps, mask=masked(reach, rows), bounds=bounds,
+            leave=False, rng=rng,
+        ).x  # fmt: skip
 
     def judge(attack: Callable[[Tensor], Tensor], held: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """An attack on those that `held`: whom it met, its points, the wrong answers there: n -> k, k *d, k."""
         parts = list(sparing(attack, held.nonzero()[:, 0], sick))
         rows = torch.cat([part for part, _ in parts]) if parts else by[:0]
         found = torch.cat([at for _, at in parts]) if parts else x[:0]
+        found = found if reach is None else reach.take(rows).settled(found, x[rows])
         return rows, found, chance(model, found, y[rows], draws=eot).wrong if parts else rows
 
     def trial(name: str, attack: Callable[[Tensor], Tensor], *, all_inputs: bool = False) -> None:
@@ -259,12 +280,23 @@ def examine(
         trial("average-sample", between_means, all_inputs=True)
     if substitute is not None:
         trial("transfer", transferred, all_inputs=True)
-    any_size = by == -1
-    for attack in (partial(climb, steps=max(2, steps // 2), reach=span), partial(blind, reach=span)):
+    any_size = (by == -1) & (reach is None or not reach.told())
+    for attack in (partial(climb, steps=max(2, steps // 2), size=span), partial(blind, size=span)):
         rows, _, wrong = judge(attack, any_size)
         any_size = any_size.index_fill(0, rows[2 * wrong > count], False)
+    if isinstance(y, Aim):
+        any_size &= _elsewhere(model, x, y)
     last = chance(model, worst, y, draws=eot)
     return Examined(right, by, worst, any_size & ~sick, columns, _held(last.wrong, count), via, sick, last.said)
+
+
+@torch.no_grad()
+def _elsewhere(model: Model, x: Tensor, y: Aim) -> Tensor:
+    """Whether the answer to one of the next inputs of the batch would not do for each: n *d -> n bool."""
+    out, found = model(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for k in range(1, min(len(x), NEXT + 1)):
+        found |= y.read(out.roll(k, 0)).argmax(1) == 0
+    return found
 
 
 def _held(wrong: Tensor, count: int) -> Tensor:
@@ -279,8 +311,12 @@ def read(
     *,
     steps: int,
     draws: int = 1,
+    classes: bool = True,
 ) -> tuple[Sign, ...]:
-    """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees."""
+    """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees.
+
+    `classes` says whether the truth was labels, which is a matter of words.
+    """
 
     def held(name: str) -> float:
         return float(columns[f"held {name}"].mean())
@@ -312,6 +348,9 @@ def read(
         says = (
             f"PGD on the model's own cross-entropy, as libraries run it, leaves {percent(usual)} right; on the margin "
             f"of the logits {percent(margin)}. The lower one is kept."
+            if classes
+            else f"PGD on the cross-entropy of good against bad leaves {percent(usual)} right; on the margin itself "
+            f"{percent(margin)}. The lower one is kept."
         )
         sign("loss", says, expected=margin, seen=usual, open_=False)
     ladder = [("1 step", 1), ("few steps", max(2, steps // 4)), ("margin", steps)]
@@ -346,8 +385,9 @@ def read(
     if any_size.any():
         free = float(any_size.mean())
         says = (
-            f"{percent(free)} stay right although the attack may change every value at will, where nothing can; the "
-            "attacks are blind to something."
+            f"{percent(free)} stay right although the attack may change every value at will, where nothing can"
+            + ("" if classes else " whose answer another input would spoil")
+            + "; the attacks are blind to something."
         )
         sign("any size", says, expected=0.0, seen=free, open_=True)
     return tuple(signs)

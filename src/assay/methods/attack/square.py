@@ -85,7 +85,7 @@ def square(
     x = x.detach()
     rng = rng or torch.Generator().manual_seed(0)
     goal = Goal(y, target, loss)
-    slope = Slope(model, goal, eot=eot, head=_head(model, x[:HEAD_ROWS], goal))
+    slope = Slope(model, goal, eot=eot, head=head_of(model, x[:HEAD_ROWS], goal))
     standing = stand(Ball(norm, radius, *bounds, mask).around(x), slope, queries, leave=leave)
     start, move = (_stripes, _window_linf) if norm == "linf" else (_tiles, _window_l2)
     for _ in range(restarts):
@@ -115,7 +115,7 @@ def square(
     return standing.result()
 
 
-def _head(model: Model, x: Tensor, goal: Goal) -> Head:
+def head_of(model: Model, x: Tensor, goal: Goal) -> Head:
     """What the model's rows are, found out without a graph."""
     if isinstance(goal.y, Aim):
         return "logits"

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
 from assay.errors import ShapeError, SubjectError
-from assay.nn.read_as import Rescaled
+from assay.nn.read_as import OneScore, Rescaled
 from assay.nn.small_cnn import SmallCNN
 
 Shape = tuple[int, ...]
@@ -176,7 +176,7 @@ def layers(model: nn.Module, shape: Shape | None = None) -> tuple[Affine, ...]:
 
     `shape=None` takes the width of the model's first Linear, where one comes first. A ReLU in front or at the end
     stands beside an identity. Reads (nested) Sequential, a module that puts (x - mean) / std in front of its child
-    `model`, Rescaled and SmallCNN.
+    `model`, Rescaled and SmallCNN; a OneScore z, of a logit or before its sigmoid, as (0, z).
     """
     found = list(_flat(model, ""))
     if shape is None:
@@ -211,8 +211,8 @@ def layers(model: nn.Module, shape: Shape | None = None) -> tuple[Affine, ...]:
     return tuple(chain)
 
 
-def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale]]:
-    """Layers in order, by name; a normalisation is the Scale that it is."""
+def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale | Dense]]:
+    """Layers in order, by name; a normalisation is the Scale that it is, and a score for two classes the Dense."""
     if module._forward_hooks or module._forward_pre_hooks:
         raise SubjectError(
             f"{_called(module, name)} has forward hooks, which may change its answer; remove them first."
@@ -223,11 +223,27 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale
         yield name, Scale(1 / std, -mean / std)
     elif _is(module, Rescaled):
         yield name, Scale(module.get_buffer("span").double(), module.get_buffer("low").double())
+    elif _is(module, OneScore):
+        yield from _one_score(module, name)  # type: ignore[arg-type]
+        return
     elif not _is(module, nn.Sequential):
         yield name, module
         return
     for key, child in children.items():
         yield from _flat(child, f"{name}.{key}" if name else key)
+
+
+def _one_score(module: OneScore, name: str) -> Iterator[tuple[str, nn.Module | Scale | Dense]]:
+    inner = list(_flat(module.model, f"{name}.model" if name else "model"))
+    if module.probability:
+        if not inner or not _is(inner[-1][1], nn.Sigmoid):
+            raise SubjectError(
+                f"{_called(module, name)} reads a probability that no sigmoid gives; let the model return its logit."
+            )
+        inner.pop()
+    yield from inner
+    like = next((p for p in (*module.parameters(), *module.buffers())), torch.zeros(()))
+    yield name, Dense(torch.tensor([[0.0], [1.0]], dtype=torch.float64, device=like.device), None)
 
 
 def normalises(module: nn.Module) -> bool:
@@ -245,9 +261,11 @@ def _called(module: object, name: str) -> str:
     return f"Layer {name!r} ({kind})" if name else f"The model ({kind})"
 
 
-def _part(module: nn.Module | Scale, name: str, shape: Shape) -> Part | None:
+def _part(module: nn.Module | Scale | Dense, name: str, shape: Shape) -> Part | None:
     """The affine map of one layer; None where it does nothing."""
     called = _called(module, name)
+    if isinstance(module, Dense):
+        return module
     if isinstance(module, Scale):
         assert module.bias is not None
         return Scale(_finite(module.scale, called), _finite(module.bias, called))

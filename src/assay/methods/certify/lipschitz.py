@@ -113,6 +113,7 @@ def certified_radius(
     reach: float,
     p: float = 2,
     bounds: tuple[float, float] | None = None,
+    demand: tuple[ArrayLike, ArrayLike] | None = None,
     nodes: int = 1000,
     seconds: float | None = None,
 ) -> float:
@@ -122,7 +123,8 @@ def certified_radius(
 
     Larger `reach` allows a larger radius and raises L_p. `bounds` are those of all valid inputs, if there are any: the
     radius is then about changes that keep them. `nodes` and `seconds` are for each rival class; the search for a class
-    ends when it can no longer lower the radius.
+    ends when it can no longer lower the radius. Where the answer is no class, `demand` is rows (r k) and offsets (r):
+    every rows f + offset must stay above 0, and takes the place of f_y - f_j.
     """
     norm = _norm(p)
     if not reach > 0:
@@ -135,17 +137,21 @@ def certified_radius(
         low, high = np.maximum(low, bounds[0]), np.minimum(high, bounds[1])
     chain = _chain(net, (low, high), tuple(at.shape), None)
     z = _forward(_chain(net, (at, at), tuple(at.shape), None), np.zeros((1, 0)))[-1][0]
-    y = int(z.argmax())
+    if demand is None:
+        rivals = np.argsort(-z)
+        y = int(z.argmax())
+        rows, offset = np.eye(len(z))[y] - np.eye(len(z))[rivals[rivals != y]], np.zeros(len(z) - 1)
+    else:
+        rows, offset = (np.asarray(part, dtype=np.float64) for part in demand)
+        order = np.argsort(rows @ z + offset, kind="stable")  # the nearest to being broken first
+        rows, offset = rows[order], offset[order]
     radius = reach
-    for j in np.argsort(-z):
-        margin = float(z[y] - z[j])
-        if j == y:
-            continue
+    for row, off in zip(rows, offset, strict=True):
+        margin = float(row @ z + off)
         if margin <= 0:
             return 0.0
-        row = np.zeros((1, len(z)))
-        row[0, y], row[0, j] = 1.0, -1.0
-        found = _search(_with_rows(chain, row), norm, gap=1.0, nodes=nodes, seconds=seconds, enough=margin / radius)
+        only = _with_rows(chain, row[None])
+        found = _search(only, norm, gap=1.0, nodes=nodes, seconds=seconds, enough=margin / radius)
         if found.upper * radius > margin:
             radius = margin / found.upper
     return radius

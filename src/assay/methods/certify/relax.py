@@ -17,6 +17,10 @@ best of both, over interval-bounded inner layers and over backward-bounded ones.
 Source: Zhang et al., NeurIPS 2018, arXiv:1811.00866 (CROWN, adaptive lower slope); Gowal et al., 2018, arXiv:1810.12715
 (interval bounds, margins folded into the last layer); Xu et al., NeurIPS 2020, arXiv:2002.12920 (backward mode through
 convolutions by their transpose).
+Where an answer is no class, a `Demand` takes the place of the label: rows A and offsets b, of which every A z + b must
+stay above 0. Of a number z with target y and tolerance t these are z - (y - t) and (y + t) - z, so that the whole
+interval of z lies within the tolerance; of labels that hold together each logit keeps its sign.
+
 Rounding: all of it runs in float64 and is not rounded outwards. A sum of m terms errs by at most about m 1e-16 times
 the sum of their sizes; `certified` asks for margins above 1e-9 times the largest logit at x, which is more than that
 unless terms add up to 100 times the logits in layers of 1e5 inputs. The certificate is for the network in exact
@@ -55,6 +59,17 @@ NEURONS = 2**22  # neurons in one block of inputs
 CLOSE = 0.01  # of a radius
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What the outputs z of each input must keep, in the place of its label: rows z + offset > 0, every row."""
+
+    rows: Tensor  # n r c
+    offset: Tensor  # n r
+
+    def __getitem__(self, which: Tensor) -> Demand:
+        return Demand(self.rows[which], self.offset[which])
+
+
 @torch.no_grad()
 def bounds(
     net: nn.Module,
@@ -83,7 +98,7 @@ def bounds(
     rows = rows.expand(len(x), *rows.shape[-2:])
     both, never = torch.cat([rows, -rows], 1), x.new_full((len(x),), math.inf)
     lows = [
-        relaxed.lower(relaxed.region(part, r), both[part], never[part], DEPTHS[method])
+        relaxed.lower(relaxed.region(part, r), both[part], never[part, None], DEPTHS[method])
         for part, r in relaxed.blocks(relaxed.every, relaxed.radii(radius))
     ]
     low = torch.cat(lows)
@@ -102,14 +117,17 @@ def margins(y: Tensor, classes: int) -> Tensor:
 def certified(
     net: nn.Module,
     x: Tensor,
-    y: Tensor,
+    y: Tensor | Demand,
     *,
     norm: Norm = "linf",
     radius: float | Tensor,
     method: Method = "crown",
     box: Box | None = None,
 ) -> Tensor:
-    """Whether no point of the ball is given another class than y: n *d, n -> n bool. Never where x itself is."""
+    """Whether no point of the ball is given another class than y: n *d, n -> n bool. Never where x itself is.
+
+    Of a Demand: whether it is kept in the whole ball.
+    """
     relaxed = Relaxed.read(net, x, norm, box, method)
     return relaxed.proof(y, DEPTHS[method])(relaxed.every, relaxed.radii(radius))
 
@@ -118,7 +136,7 @@ def certified(
 def certified_radius(
     net: nn.Module,
     x: Tensor,
-    y: Tensor,
+    y: Tensor | Demand,
     *,
     norm: Norm = "linf",
     high: float | Tensor,
@@ -261,8 +279,10 @@ class Relaxed:
         """How many rows a pass backward from layer k takes."""
         return max(1, ROWS // max(math.prod(shape) for affine in self.chain[: k + 1] for shape in affine.shapes))
 
-    def proof(self, y: Tensor, depth: int) -> Proof:
-        """A check whether all margins of label y are positive in the whole ball."""
+    def proof(self, y: Tensor | Demand, depth: int) -> Proof:
+        """A check whether all margins of label y, or all that is demanded, are positive in the whole ball."""
+        if isinstance(y, Demand):
+            return self.kept(y, depth)
         y = y.to(self.x.device)
         if y.shape != (len(self.x),) or y.is_floating_point() or bool(((y < 0) | (y >= self.classes)).any()):
             raise ShapeError(
@@ -274,8 +294,27 @@ class Relaxed:
             verified = [torch.zeros(0, dtype=torch.bool, device=self.x.device)]
             for part, r in self.blocks(which, radii):
                 enough = SLACK * self.logits(self.x[part]).abs().amax(1)
-                low = self.lower(self.region(part, r), margins(y[part], self.classes), enough, depth)
+                low = self.lower(self.region(part, r), margins(y[part], self.classes), enough[:, None], depth)
                 verified.append((low > enough[:, None]).all(1))
+            return torch.cat(verified)
+
+        return proves
+
+    def kept(self, y: Demand, depth: int) -> Proof:
+        """The same of a Demand; the slack is of the largest output or offset."""
+        rows, offset = y.rows.to(self.x), y.offset.to(self.x)
+        if rows.ndim != 3 or rows.shape[::2] != (len(self.x), self.classes) or offset.shape != rows.shape[:2]:
+            raise ShapeError(
+                f"A demand with rows {tuple(rows.shape)} and offsets {tuple(offset.shape)} does not fit {len(self.x)} "
+                f"inputs and {self.classes} outputs; give n x r x {self.classes}, and n x r."
+            )
+
+        def proves(which: Tensor, radii: Tensor) -> Tensor:
+            verified = [torch.zeros(0, dtype=torch.bool, device=self.x.device)]
+            for part, r in self.blocks(which, radii):
+                size = self.logits(self.x[part]).abs().amax(1).maximum(offset[part].abs().amax(1))
+                enough = SLACK * size[:, None] - offset[part]  # n r
+                verified.append((self.lower(self.region(part, r), rows[part], enough, depth) > enough).all(1))
             return torch.cat(verified)
 
         return proves
@@ -286,11 +325,11 @@ class Relaxed:
         return x
 
     def lower(self, region: Region, rows: Tensor, enough: Tensor, depth: int) -> Tensor:
-        """Lower bounds of rows of logits: n r c, n -> n r. Inputs with all of them above `enough` go no deeper."""
+        """Lower bounds of rows of logits: n r c, n r -> n r. Inputs with all of them above `enough` go no deeper."""
         inner = self.interval(region)
         low = self.at_the_end(region, inner, rows, linear=False)
         for stage in range(1, depth + 1 if inner else 1):
-            left = torch.nonzero(~(low > enough[:, None]).all(1))[:, 0]
+            left = torch.nonzero(~(low > enough).all(1))[:, 0]
             if len(left) == 0:
                 break
             few, inside = region.take(left), [(lo[left], hi[left]) for lo, hi in inner]

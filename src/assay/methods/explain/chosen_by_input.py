@@ -6,6 +6,9 @@ g are the logits, divided by the standard deviation of those of x over the class
 the class that x has, summed over channels (or over a word's embedding) and divided by their length, as heat maps are
 shown. So ||h - h_t||^2 = 2 - 2 cos(h, h_t).
 
+Where the answer is no class, h is the map of one number of it (spoken.py), and g are the logits of bad and good that an
+aim reads off it (aim.py): the answer stays good enough.
+
 A ReLU network's gradient is constant on each piece: it tells nothing about where to go. While searching, every kink is
 rounded (softly.py: ReLU is softplus(beta z) / beta, z in units of its own size) with beta rising from step to step;
 what is kept is judged with the kinks back in place. `kinks_left` names what no rounding is known for.
@@ -31,10 +34,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.errors import AssayError, ShapeError, SubjectError
+from assay.methods.attack.aim import Aim
 from assay.methods.attack.attacked import Model
 from assay.methods.attack.ball import Ball, Norm, Region, wide
 from assay.methods.explain.gradcam import last_maps, named
 from assay.methods.explain.softly import Softly
+from assay.methods.explain.spoken import number
 
 Live = Literal["gradient", "gradient-input", "integrated-gradients", "smoothgrad", "gradcam"]
 ROWS = 64  # inputs in one pass
@@ -69,6 +74,8 @@ class LiveMap:
 
     def heat(self, model: Model, x: Tensor, target: Tensor, *, beta: float | None = None) -> tuple[Tensor, Tensor]:
         """The heat map of the classes `target`, of length 1, and the logits: n *d, n -> n f, n c, both with a graph.
+
+        Of a number `target` are its weights, n *o, and the answers come back as they are.
 
         The network's kinks are rounded by beta, unless it is None. A smaller beta of the map's own comes first in the
         map, and does not touch the logits.
@@ -133,8 +140,19 @@ class LiveMap:
 def _slope(y: Tensor, at: Tensor, target: Tensor) -> Tensor:
     if not y.requires_grad:
         raise SubjectError("No gradient leads from the answers to the inputs; the attack needs a differentiable model.")
-    (slope,) = torch.autograd.grad(y.gather(1, target[:, None]).sum(), at, create_graph=True)
+    (slope,) = torch.autograd.grad(number(y, target).sum(), at, create_graph=True)
     return slope
+
+
+class Numbers(NamedTuple):
+    """What is explained and what must stay, where that is not the logit of a class: one row per input."""
+
+    own: Tensor  # n *o: the weights of the number, of the inputs
+    wished: Tensor  # n *o: of those whose maps are wished for
+    aim: Aim | None  # n: what the answer must stay good enough for; None where it is a class all the same
+
+    def take(self, rows: Tensor) -> Numbers:
+        return Numbers(self.own[rows], self.wished[rows], None if self.aim is None else self.aim[rows])
 
 
 class Chosen(NamedTuple):
@@ -158,6 +176,7 @@ def choose_map(
     wish: Tensor | None,
     *,
     explainer: LiveMap | None = None,
+    numbers: Numbers | None = None,
     radius: float | Tensor,
     norm: Norm = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
@@ -170,10 +189,11 @@ def choose_map(
 ) -> Chosen:
     """Inputs near `x` whose maps look like those of the inputs `wish`, with the class of x: n *d, n *d -> Chosen.
 
-    The map of `wish` is that of its own likeliest class. `wish=None` asks for any other map, the further from x's own
-    the better: what is found bounds from below the largest ||h(x') - h(x)|| that the radius allows (`drift`; `before`
-    and `after` are distances to x's own map then). Steps are Adam's, `step` of the radius long; `beta` rises from its
-    first value to its second, None keeps the kinks. `rng=None` is seeded with 0, and only wish=None draws.
+    The map of `wish` is that of its own likeliest class; `numbers` are given where answers are no classes. `wish=None`
+    asks for any other map, the further from x's own the better: what is found bounds from below the largest
+    ||h(x') - h(x)|| that the radius allows (`drift`; `before` and `after` are distances to x's own map then). Steps are
+    Adam's, `step` of the radius long; `beta` rises from its first value to its second, None keeps the kinks. `rng=None`
+    is seeded with 0, and only wish=None draws.
     """
     if steps < 1 or gamma < 0 or not 0 < step < np.inf or batch < 1 or (beta is not None and min(beta) <= 0):
         raise AssayError(
@@ -194,7 +214,7 @@ def choose_map(
             at = search.region.project(at - length * way)
             search.offer(at)
 
-    return _searched(model, x, wish, explainer or LiveMap(), Ball(norm, radius, *bounds), gamma, batch, search)
+    return _searched(model, x, wish, explainer or LiveMap(), Ball(norm, radius, *bounds), gamma, batch, search, numbers)
 
 
 def choose_map_at_once(
@@ -203,6 +223,7 @@ def choose_map_at_once(
     wish: Tensor,
     *,
     explainer: LiveMap | None = None,
+    numbers: Numbers | None = None,
     radius: float | Tensor,
     norm: Norm = "linf",
     bounds: tuple[float, float] = (0.0, 1.0),
@@ -219,18 +240,31 @@ def choose_map_at_once(
         way = search.region.steepest(slope, search.x, search.region.few(float(search.region.radius.max())))
         search.offer(search.region.project(search.x - wide(search.region.radius, way) * way))
 
-    return _searched(model, x, wish, explainer or LiveMap(), Ball(norm, radius, *bounds), gamma, batch, search)
+    return _searched(model, x, wish, explainer or LiveMap(), Ball(norm, radius, *bounds), gamma, batch, search, numbers)
 
 
 class _Search:
     """One batch under attack: L and its slope, and the best point met so far."""
 
-    def __init__(self, model: Model, x: Tensor, wish: Tensor | None, explainer: LiveMap, region: Region, gamma: float):
+    def __init__(
+        self,
+        model: Model,
+        x: Tensor,
+        wish: Tensor | None,
+        explainer: LiveMap,
+        region: Region,
+        gamma: float,
+        numbers: Numbers | None,
+    ):
         self.model, self.x, self.explainer, self.region, self.gamma = model, x, explainer, region, gamma
+        self.numbers = numbers
         with torch.no_grad():
-            self.answer: Tensor = model(x)
+            self.answer: Tensor = self.read(model(x))
             self.label = self.answer.argmax(1)
-            goal = self.label if wish is None else model(wish).argmax(1)
+            if numbers is None:
+                self.target, goal = self.label, self.label if wish is None else model(wish).argmax(1)
+            else:
+                self.target, goal = numbers.own, numbers.wished
             spread = self.answer.var(1, unbiased=False)
             self.spread = torch.where(spread > 0, spread, 1.0)  # n
         self.own = self.seen(x)[0]
@@ -239,12 +273,16 @@ class _Search:
         self.best, self.map, self.moved = x, self.own, torch.zeros_like(self.own[:, 0])
         self.height = self.loss(self.own, self.answer)
 
-    def seen(self, at: Tensor, label: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def read(self, y: Tensor) -> Tensor:  # n *o -> n c
+        """The logits whose largest must stay the same."""
+        return y if self.numbers is None or self.numbers.aim is None else self.numbers.aim.read(y)
+
+    def seen(self, at: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Heat map and logits with the kinks in place: n *d -> n f, n c."""
         with torch.enable_grad():
-            label = self.label if label is None else label
-            heat, y = self.explainer.heat(self.model, at.detach().requires_grad_(), label)
-        return heat.detach(), y.detach()
+            target = self.target if target is None else target
+            heat, y = self.explainer.heat(self.model, at.detach().requires_grad_(), target)
+        return heat.detach(), self.read(y.detach())
 
     def loss(self, heat: Tensor, y: Tensor) -> Tensor:  # n f, n c -> n
         apart = (heat - self.wish).square().sum(1)
@@ -253,7 +291,8 @@ class _Search:
     def slope(self, at: Tensor, beta: float | None) -> Tensor:
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the quick forms of attention have no second slope
             at = at.detach().requires_grad_()
-            total = self.loss(*self.explainer.heat(self.model, at, self.label, beta=beta)).sum()
+            heat, y = self.explainer.heat(self.model, at, self.target, beta=beta)
+            total = self.loss(heat, self.read(y)).sum()
             try:
                 (slope,) = torch.autograd.grad(total, at)
             except RuntimeError as e:  # some functions have a first derivative only
@@ -282,6 +321,7 @@ def _searched(
     gamma: float,
     batch: int,
     search: Callable[[_Search], None],
+    numbers: Numbers | None,
 ) -> Chosen:
     if wish is not None and wish.shape != x.shape:
         raise ShapeError(
@@ -293,7 +333,8 @@ def _searched(
         raise AssayError("choose_map got no inputs; give at least one.")
     whole, parts = ball.around(x.detach()), []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch):
-        one = _Search(model, x[rows].detach(), None if wish is None else wish[rows], explainer, whole.take(rows), gamma)
+        wished, few = None if wish is None else wish[rows], None if numbers is None else numbers.take(rows)
+        one = _Search(model, x[rows].detach(), wished, explainer, whole.take(rows), gamma, few)
         search(one)
         apart = [_apart(p, q) for p, q in ((one.own, one.wish), (one.map, one.wish), (one.map, one.own))]
         parts.append((one.best, *apart, one.moved))

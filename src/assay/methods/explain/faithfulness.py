@@ -5,6 +5,11 @@ r"""Is a ranking of features faithful? Curves over the K best-ranked features S_
     Insertion            softmax f(x with the others removed)_y                                higher is better
     Deletion             softmax f(x with S_r removed)_y                                       lower is better
 
+and where the answer is no class but a number f (spoken.py), in units of that number,
+
+    Kept                 |f(x with the others removed) - f(x)|                                 lower is better
+    Gone                 |f(x with S_r removed) - f(x)|                                        higher is better
+
     AUC = sum_i (y_i + y_{i-1}) / 2 (x_i - x_{i-1}),   x the share of the features in percent
 
 "Removed" is set to a reference value, against which the first two need none: where the reference is 0, what is 0
@@ -27,13 +32,16 @@ from assay.errors import AssayError, ShapeError
 from assay.methods.attack.attacked import Model
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.greedy import Criterion
+from assay.methods.explain.spoken import number
 from assay.methods.explain.subset_robustness import Search, capped, subset_robustness, usual_cap
 
-Removal = Literal["insertion", "deletion"]
+Removal = Literal["insertion", "deletion", "kept", "gone"]
 Better = Literal["higher", "lower"]
 BETTER: dict[Criterion | Removal, Better] = {
-    "s_r_bar": "higher", "s_r": "lower", "insertion": "higher", "deletion": "lower"
+    "s_r_bar": "higher", "s_r": "lower", "insertion": "higher", "deletion": "lower", "kept": "lower", "gone": "higher"
 }  # fmt: skip
+NUMBERS: tuple[Removal, ...] = ("kept", "gone")
+"""The removals of a number; the other two are those of a class."""
 SHARES = tuple(0.05 * k for k in range(1, 10))
 ALL_SHARES = tuple(0.05 * k for k in range(21))
 
@@ -101,22 +109,35 @@ def removal_curve(
     kind: Removal,
     groups: Tensor | None = None,
     reference: float | Tensor = 0.0,
+    target: Tensor | None = None,
     shares: Sequence[float] = ALL_SHARES,
     batch: int = 1024,
 ) -> FaithfulnessCurve:
-    """The probability of the answer to x while ranked features come in or go out: n *d, n k -> FaithfulnessCurve."""
+    """The probability of the answer to x while ranked features come in or go out: n *d, n k -> FaithfulnessCurve.
+
+    Of a number, whose weights are the `target` (n *o), it is how far the number moves: "kept" and "gone".
+    """
     if kind not in get_args(Removal):
         raise AssayError(f"Unknown removal {kind!r}; choose one of {', '.join(get_args(Removal))}.")
+    if (target is None) == (kind in NUMBERS):
+        raise AssayError(f"{kind!r} is for {'a number: give its weights' if target is None else 'classes'}.")
     groups, counts = _counted(x, scores, groups, shares)
     blank = torch.as_tensor(reference, dtype=x.dtype, device=x.device)
-    y = torch.cat([model(part).argmax(1) for part in torch.split(x, batch)])
+
+    def answers(at: Tensor) -> Tensor:
+        return torch.cat([model(part).double() for part in torch.split(at, batch)])
+
+    whole = answers(x)
+    y = whole.argmax(1) if target is None else target.double()
     values = []
     for count in counts:
         chosen = grouping.spread(top(scores, count).to(x.device), groups)
-        shown = (chosen if kind == "insertion" else ~chosen) | (groups.to(x.device) == grouping.NEVER)
-        at = torch.where(shown, x, blank)
-        chance = torch.cat([model(part).double().softmax(1) for part in torch.split(at, batch)])
-        values.append(chance.gather(1, y[:, None])[:, 0])
+        shown = (chosen if kind in ("insertion", "kept") else ~chosen) | (groups.to(x.device) == grouping.NEVER)
+        found = answers(torch.where(shown, x, blank))
+        if target is None:
+            values.append(number(found.softmax(1), y))
+        else:
+            values.append((number(found, y) - number(whole, y)).abs())
     value = torch.stack(values, 1)
     return FaithfulnessCurve(_percent(counts, scores), value, torch.zeros_like(value, dtype=torch.bool), BETTER[kind])
 

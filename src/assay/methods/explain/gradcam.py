@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
+from assay.methods.explain.spoken import is_class, number, refuse_beyond
 
 Score = Literal["logit", "softmax", "centred"]
 BATCH = 256  # inputs in one pass
@@ -40,7 +41,8 @@ def gradcam(
 
         alpha_k^c = (1/N_A) sum_ij  d s^c / d A^k_ij,        I^c = ReLU( sum_k alpha_k^c A^k )
 
-    `target` is one class per input, by default the likeliest. `score` s^c is the `logit` y^c, the probability
+    `target` is one class per input, by default the likeliest, or weights of the answers' entries, n *o (spoken.py), of
+    which s is the weighted sum. `score` s^c is the `logit` y^c, the probability
     `softmax(y)_c`, or the `centred` logit y^c - mean_j y^j. The last two do not see what is added to all logits alike.
     It computes in the type that model and inputs have; give both in float64 where channels differ by many orders of
     magnitude. Parameters collect no gradients.
@@ -54,7 +56,7 @@ def gradcam(
         raise AssayError("The model is in training mode, where one input changes another's map; call model.eval().")
     if len(x) == 0:
         raise AssayError("GradCAM got no inputs; give at least one.")
-    if target is not None and target.shape != (len(x),):
+    if target is not None and (target.shape != (len(x),) if is_class(target) else len(target) != len(x)):
         raise ShapeError(
             f"GradCAM got targets of shape {tuple(target.shape)} for {len(x)} inputs; give one class each."
         )
@@ -88,11 +90,11 @@ def _part(model: nn.Module, x: Tensor, layer: str, target: Tensor | None, score:
             )
         if target is None:
             target = y.argmax(1)
-        elif bool(((target < 0) | (target >= y.shape[1])).any()):
-            wrong = int(target[(target < 0) | (target >= y.shape[1])][0])
-            raise AssayError(f"There is no class {wrong}; the model has {y.shape[1]}, numbered from 0.")
-        of = y.softmax(1) if score == "softmax" else y - y.mean(1, keepdim=True) if score == "centred" else y
-        (slope,) = torch.autograd.grad(of.gather(1, target[:, None]).sum(), caught[0])
+        of = y
+        if is_class(target):
+            refuse_beyond(int(target.min()), int(target.max()), y.shape[1])
+            of = y.softmax(1) if score == "softmax" else y - y.mean(1, keepdim=True) if score == "centred" else y
+        (slope,) = torch.autograd.grad(number(of, target).sum(), caught[0])
     return slope.mean((2, 3)), caught[0].detach()
 
 

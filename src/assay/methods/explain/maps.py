@@ -1,6 +1,7 @@
-r"""Standard maps: how much each entry of an input speaks for a class, by twelve methods behind one function.
+r"""Standard maps: how much each entry of an input speaks for an answer, by twelve methods behind one function.
 
-f is the logit of the class, x0 the baseline, b in {0, 1}^k says which features are shown (the others are set to x0):
+f is the logit of a class, or another number of the answer (spoken.py), x0 the baseline, b in {0, 1}^k says which
+features are shown (the others are set to x0):
 
     gradient               df/dx                                               Simonyan et al. 2013, arXiv:1312.6034
     gradient-input         (x - x0) df/dx                                      Shrikumar et al. 2016, arXiv:1605.01713
@@ -18,7 +19,8 @@ f is the logit of the class, x0 the baseline, b in {0, 1}^k says which features 
 
 Where a feature has many entries its value is shared evenly among them, so that the sum over a feature is its value.
 
-Departs from print: all explain the logit but RISE, which averages what cannot be negative. The integral is Gauss and
+Departs from print: all explain the logit but RISE, which averages what cannot be negative; of a number that is no logit
+of a class, RISE averages the number, less its mean over all masks: it has a sign. The integral is Gauss and
 Legendre's; draws of a in expected gradients are stratified; LIME keeps all features and scales its weights to a mean
 of 1; KernelSHAP draws each set with its complement and takes all sets where they are few; RISE divides by how often an
 entry was shown, not by the expectation. All inputs of a call see the same masks and the same background.
@@ -34,7 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +48,11 @@ from assay.methods.attack.attacked import Model
 from assay.methods.attack.ball import wide
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.gradcam import gradcam, last_maps
+from assay.methods.explain.spoken import is_class, number, refuse_beyond, targets
+
+if TYPE_CHECKING:
+    from assay.inputs import Bounded
+    from assay.tasks import Task
 
 METHODS: dict[str, str] = {
     "gradient": "how steeply the score rises with each entry",
@@ -57,7 +64,7 @@ METHODS: dict[str, str] = {
     "occlusion": "what the score loses when a feature goes",
     "lime": "a linear model of the score where features come and go at random",
     "kernel-shap": "Shapley values of the features, by regression; add up to the score",
-    "rise": "the mean probability while an entry is shown and others come and go",
+    "rise": "the mean probability, or number, while an entry is shown and others come and go",
     "random": "noise: a map that knows nothing",
     "edges": "an edge detector: a map that knows the input and not the model",
 }
@@ -148,7 +155,8 @@ def explain(
 ) -> Attribution:
     """What speaks for the class `target` in each input, by one of METHODS: n *d -> Attribution.
 
-    `target` is one class, one for each input, or None for the likeliest. `x` may be images (n c h w), tables (n d),
+    `target` is one class, one for each input, None for the likeliest, or weights of the answers' entries, n *o, whose
+    weighted sum is explained. `x` may be images (n c h w), tables (n d),
     embedded texts (n L m, with a model of embeddings) or anything else. `layer` is GradCAM's, by default the last maps;
     `background` (m *d) is what expected gradients start from. `groups` says what one feature is for occlusion, LIME,
     KernelSHAP and RISE (groups.py); by default `usual_groups`, and RISE on images has its own soft masks. `samples` is
@@ -169,7 +177,7 @@ def explain(
         raise AssayError(f"explain needs samples and batch >= 1 and noise >= 0, got {samples}, {batch} and {noise}.")
     x = x.detach()
     batch = batch or _rows(x)
-    wanted = _classes(x, target)
+    wanted = targets(target, x)
     if wanted is None and method not in ONE_PASS:
         wanted = _likeliest(model, x, batch)
     asked = _Asked(
@@ -207,12 +215,27 @@ def usual_groups(shape: Sequence[int], cells: int = CELLS) -> Tensor:
     return grouping.checked(None, shape)
 
 
+def parts_of(
+    kind: Bounded | None, task: Task, x: Tensor, cells: int = CELLS
+) -> tuple[Tensor, tuple[str, ...]]:  # *d -> *d, k
+    """What one feature of such inputs is, and what each is called: by the kind of input where somebody said what it is.
+
+    Parts of an image are patches, and a classifier's inputs are cut as they always were: a word or a column each.
+    """
+    groups = usual_groups(x.shape, cells)
+    if kind is not None and x.ndim < 3:
+        found = kind.features(x.cpu())
+        if "classes" not in task.gives or torch.equal(found.groups, groups):
+            return found.groups, found.names
+    return groups, tuple(str(k) for k in range(grouping.count(groups)))
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
     """The number that is explained, the logit (or probability) of each input's class, and its slope in the input."""
 
     model: Model
-    target: Tensor | None  # n; None is the likeliest, where points are the inputs themselves
+    target: Tensor | None  # n, or n *o; None is the likeliest class, where points are the inputs themselves
     batch: int
     probability: bool = False
 
@@ -223,16 +246,15 @@ class Score:
 
     def at(self, points: Tensor, rows: Tensor) -> Tensor:  # b *d, b -> b: points made from the inputs `rows`
         y = self.model(points)
+        if self.target is not None and not is_class(self.target):
+            return number(y, self.target[rows])
         if y.ndim != 2 or len(y) != len(points):
             raise SubjectError(
                 f"The model answered {tuple(y.shape)} to {len(points)} inputs; explain wants (n, classes)."
             )
-        low, high = self.ends
-        if low < 0 or high >= y.shape[1]:
-            wrong = low if low < 0 else high
-            raise AssayError(f"There is no class {wrong}; the model has {y.shape[1]}, numbered from 0.")
         label = y.argmax(1) if self.target is None else self.target[rows]
-        return (y.softmax(1) if self.probability else y).gather(1, label[:, None])[:, 0]
+        refuse_beyond(*self.ends, y.shape[1])
+        return number(y.softmax(1) if self.probability else y, label)
 
     def slope(self, points: Tensor, rows: Tensor) -> Tensor:  # b *d, b -> b *d
         with torch.enable_grad():
@@ -309,19 +331,6 @@ def _baseline(baseline: float | Tensor, x: Tensor) -> Tensor:
         ) from None
 
 
-def _classes(x: Tensor, target: int | Tensor | None) -> Tensor | None:
-    """The class that each input is explained for: n."""
-    if target is None:
-        return None
-    wanted = torch.as_tensor(target, device=x.device)
-    if wanted.ndim > 1 or (wanted.ndim == 1 and len(wanted) != len(x)) or wanted.dtype.is_floating_point:
-        raise ShapeError(
-            f"explain got targets of shape {tuple(wanted.shape)} and type {wanted.dtype} for {len(x)} inputs; give one "
-            "class number, or one for each."
-        )
-    return wanted.long().expand(len(x))
-
-
 @torch.no_grad()
 def _likeliest(model: Model, x: Tensor, batch: int) -> Tensor:
     return torch.cat([model(part).argmax(1) for part in torch.split(x, batch)])
@@ -364,10 +373,12 @@ def _expected_gradients(asked: _Asked) -> Attribution:
 
     values = asked.score.mean_slope(x, k, point)
     with torch.no_grad():
-        whence = torch.cat([asked.score.model(part).double() for part in torch.split(used, asked.score.batch)]).mean(
-            0
-        )  # c
-    return _complete(values, asked.score.plain(x) - whence[asked.score.target])
+        outs = [asked.score.model(part).double() for part in torch.split(used, asked.score.batch)]
+        whence = torch.cat(outs).mean(0, keepdim=True)  # 1 *o
+    assert asked.score.target is not None  # more than one pass: explain has found the likeliest
+    return _complete(
+        values, asked.score.plain(x) - number(whence.expand(len(x), *whence.shape[1:]), asked.score.target)
+    )
 
 
 def _complete(values: Tensor, promised: Tensor) -> Attribution:
@@ -500,9 +511,12 @@ def _rise(asked: _Asked) -> Attribution:
     flat = seen.flatten(1).double()
     mean = (value @ flat) / flat.sum(0).clamp_min(torch.finfo(torch.float64).tiny)
     values = mean.view(len(x), *seen.shape[1:]).expand_as(x).to(x.dtype)
+    signed = score.target is not None and not is_class(score.target)
+    if signed:
+        values = values - wide(value.mean(1), x).to(x.dtype)
     if asked.groups is not None:
         values = values * (asked.groups.to(x.device) != grouping.NEVER)
-    return Attribution(values.clone(), False, False, None)
+    return Attribution(values.clone(), signed, False, None)
 
 
 def soft_masks(count: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.methods.attack.attacked import Model
-from assay.methods.explain.faithfulness import BETTER, Better, area, removal_curve, robustness_curve
+from assay.methods.explain.faithfulness import BETTER, NUMBERS, Better, Removal, area, removal_curve, robustness_curve
+from assay.methods.explain.greedy import Criterion
 from assay.methods.explain.sanity import Likeness, map_needs_the_model
 from assay.methods.explain.subset_robustness import Search
 
 Verdict = Literal["believable", "not believable", "cannot tell"]
 Outcome = Literal["pass", "fail", "cannot tell"]
-ScoreName = Literal["s_r_bar", "s_r", "insertion", "deletion"]
+ScoreName = Criterion | Removal
 CLEAR = 0.05
 MISSED = 0.05  # of what the map should add up to
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the features, where robustness is asked
@@ -70,6 +71,7 @@ def faithfulness(
     *,
     groups: Tensor,
     target: int | None = None,
+    weights: Tensor | None = None,
     reference: float | Tensor = 0.0,
     search: Search | None,
     draws: int = DRAWS,
@@ -77,7 +79,8 @@ def faithfulness(
 ) -> list[tuple[Scored, ...]]:
     """The scores of some rankings of one input's features, all against the same random ones: *d, r k -> r scores.
 
-    `search=None` is for a model without gradients, of which insertion and deletion are all that can be asked.
+    `search=None` is for a model without gradients, of which insertion and deletion are all that can be asked. A number
+    is no class: its `weights` (1 *o) are given, and the trial is how far it moves while features come and go.
     """
     if draws < 1:
         raise AssayError(f"A trial needs at least one random ranking, got {draws}.")
@@ -86,14 +89,16 @@ def faithfulness(
     scores = torch.cat([rankings.double().to(x.device), chance.to(x.device)])  # r+draws k
     many = x[None].expand(len(scores), *x.shape)
     areas: dict[ScoreName, Tensor] = {}
-    if search is not None:
+    if search is not None and weights is None:
         for name in ("s_r_bar", "s_r"):
             curve = robustness_curve(
                 model, many, scores, criterion=name, groups=groups, target=target, shares=SHARES, search=search
             )  # fmt: skip
             areas[name] = area(curve.percent, curve.value)
-    for kind in ("insertion", "deletion"):
-        curve = removal_curve(model, many, scores, kind=kind, groups=groups, reference=reference)
+    each = None if weights is None else weights.expand(len(scores), *weights.shape[1:])
+    kinds: tuple[Removal, ...] = ("insertion", "deletion") if weights is None else NUMBERS
+    for kind in kinds:
+        curve = removal_curve(model, many, scores, kind=kind, groups=groups, reference=reference, target=each)
         areas[kind] = area(curve.percent, curve.value)
     return [tuple(Scored(name, float(a[i]), tuple(a[r:].tolist())) for name, a in areas.items()) for i in range(r)]
 

@@ -32,12 +32,12 @@ from assay.methods.attack.aim import Truth, label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import Norm, distance
 from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.cells import masked, settled, smallest, stepping
 from assay.methods.attack.chance import ASKED, MOST, answers, chance, mostly, nearer
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
-from assay.probe import Probe
-from assay.run import KEPT_BYTES
+from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ BLIND: tuple[Norm, ...] = ("linf", "l2")
 """The norms that an attacker without gradients can search in here."""
 EACH = 3  # inputs for each step of the budget: the search is run once per norm
 ROUNDS = 5  # of Carlini and Wagner's search for the smallest c that breaks
+CELLS = 10  # questions to the cells of a table, at each radius, for each step of the budget
 QUESTIONS = 50  # for each step of the budget, where there are no gradients
 LETTERS = {"linf": "l∞", "l2": "l2", "l1": "l1", "l0": "l0"}
 
@@ -62,6 +63,9 @@ class DistanceToFailure(Probe):
     Of a random model it is the change after which most fresh answers are wrong; beside it stands the smaller one that
     does for an attacker who may ask again, on the way to the first. `attack` carlini-wagner searches so in
     l2, the other norms as ever; `c` are trade-offs for curves of its accuracy and its distortion, as c=0.01,0.1,1,10.
+
+    Where the subject says what an input is, only what can change does: fixed columns never, whole numbers in whole
+    steps. A category has no distance: it stays as it is, but in l0, where it counts as one value whatever its code.
     """
 
     steps: int | None = None
@@ -85,18 +89,7 @@ class DistanceToFailure(Probe):
         steps = self.steps or run.budget.steps
         index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
         norms = NORMS if subject.differentiable else BLIND
-        found = {
-            norm: run.map(
-                partial(self._search, subject, norm, steps),
-                subject,
-                "test",
-                index,
-                f"smallest change, {norm}",
-                few={"changed": "fell"},
-                room=KEPT_BYTES // len(norms),
-            )
-            for norm in norms
-        }
+        found = in_each_norm(norms, partial(self._search, subject, steps), subject, run, index, "smallest change")
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         size = {norm: np.asarray(rows["size"], dtype=np.float64) for norm, rows in found.items()}
         first = {n: np.asarray(found[n]["first"], dtype=np.float64) for n in norms if "first" in found[n]}
@@ -114,8 +107,8 @@ class DistanceToFailure(Probe):
             says=(
                 "For half of the inputs no change was found that breaks them."
                 if typical is None
-                else f"Half of the inputs break when each value may change by {subject.inputs.size(typical)}; "
-                f"{share(int((~right).sum()), len(right))} are wrong as they are."
+                else f"Half of the inputs break when each value may change by {subject.inputs.size(typical)}"
+                f"{_only(subject, 'linf')}; {share(int((~right).sum()), len(right))} are wrong as they are."
             ),
             measures=tuple(measures),
             samples=Table(
@@ -139,21 +132,23 @@ class DistanceToFailure(Probe):
             witnesses=witnesses if len(witnesses) else None,
         )
 
-    def _search(self, subject: Subject, norm: Norm, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+    def _search(self, subject: Subject, steps: int, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
         """The smallest change found for each input: 0 where it is wrong already, infinity where there is none."""
         bounds = (subject.inputs.low, subject.inputs.high)
         draws, count = subject.draws, answers(subject.draws)
-        truth = truth_of(subject.task, shard.y)
+        truth, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
         clean = chance(subject.single, shard.x, truth, draws=draws)
         said, sick = clean.said, clean.sick
         size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
         changed, again = shard.x.clone(), size.clone()
-        if draws > 1:
+        # halfway to a point lie no whole steps, and no codes
+        anew = draws > 1 and (reach is None or not bool((reach.free & (reach.step > 0)).any()))
+        if anew:
             fresh = chance(subject.single, shard.x, truth, draws=draws, count=MOST)
             again[mostly(fresh.wrong, MOST, ASKED)] = 0.0
 
         def search(rows: Tensor) -> Attacked:
-            x, y = shard.x[rows], truth[rows]
+            x, y, mask = shard.x[rows], truth[rows], masked(reach, rows)
             if not subject.differentiable:
                 assert norm in BLIND
                 return hop_skip_jump(
@@ -162,32 +157,51 @@ class DistanceToFailure(Probe):
                     y,
                     norm="linf" if norm == "linf" else "l2",
                     queries=QUESTIONS * steps,
+                    mask=mask,
                     random=draws > 1,
                     bounds=bounds,
                     rng=shard.rng,
                 )
             if norm == "l2" and self.attack == "carlini-wagner":
-                return carlini_wagner(subject.model, x, y, search=ROUNDS, steps=steps, eot=draws, bounds=bounds)
-            return minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=draws, bounds=bounds)
+                return carlini_wagner(
+                    subject.model, x, y, search=ROUNDS, steps=steps, mask=mask, eot=draws, bounds=bounds
+                )
+            return minimal_norm(subject.model, x, y, norm=norm, steps=steps, mask=mask, eot=draws, bounds=bounds)
 
-        for rows, got in sparing(search, (size > 0).nonzero()[:, 0], sick):
-            fresh = chance(subject.single, got.x, truth[rows], draws=draws)
-            fell = 2 * fresh.wrong > count  # what fresh answers confirm, and nothing else
-            there = rows[fell]
-            size[there], changed[there], said[there] = got.distance[fell], got.x[fell], fresh.said[fell]
-            if draws > 1:
-                again[rows] = again[rows].minimum(self._again(subject, norm, shard.x[rows], got.x, truth[rows]))
-        if draws > 1:
+        def in_cells(rows: Tensor) -> Attacked:
+            assert reach is not None
+            return smallest(
+                subject.model, shard.x[rows], truth[rows], reach=reach.take(rows), norm=norm, steps=steps,
+                queries=CELLS * steps, gradients=subject.differentiable, eot=draws, bounds=bounds, rng=shard.rng,
+            )  # fmt: skip
+
+        searches = [search]
+        if reach is not None and bool(stepping(reach, norm, 0).any()):
+            searches.append(in_cells)
+        for each in searches:
+            for rows, got in sparing(each, (size > 0).nonzero()[:, 0], sick):
+                # what `in_cells` finds has whole steps, and codes that `settled` would cut off
+                at, far = settled(reach if each is search else None, rows, got, shard.x[rows], norm)
+                fresh = chance(subject.single, at, truth[rows], draws=draws)
+                # what fresh answers confirm, and nothing else
+                fell = (2 * fresh.wrong > count) & (far < size[rows])
+                there = rows[fell]
+                size[there], changed[there], said[there] = far[fell], at[fell], fresh.said[fell]
+                if anew:
+                    again[rows] = again[rows].minimum(self._again(subject, norm, shard.x[rows], at, truth[rows]))
+        if anew:
             again = again.minimum(size)  # what breaks it at the first try does so at ten
         told = {"label": label_of(truth), "size": size, "changed": changed, "said": said, "sick": sick}
         told["fell"] = torch.isfinite(size) & (size > 0)
-        if draws > 1:
+        if anew:
             told["again"] = again
         if subject.differentiable and norm in DUAL:
             first, ratio = torch.zeros_like(size), torch.full_like(size, torch.inf)
             lost = sick.clone()
             for rows, slant in sparing(
-                lambda rows: magnitude_margin(subject.model, shard.x[rows], truth[rows], norm=norm),
+                lambda rows: magnitude_margin(
+                    subject.model, shard.x[rows], truth[rows], norm=norm, mask=masked(reach, rows)
+                ),
                 torch.arange(len(size), device=size.device),
                 lost,
             ):
@@ -215,21 +229,29 @@ class DistanceToFailure(Probe):
         draws, count, bounds = subject.draws, answers(subject.draws), (subject.inputs.low, subject.inputs.high)
 
         def attack(c: float, shard: Shard) -> Mapping[str, Tensor]:
-            y = truth_of(subject.task, shard.y)
+            y, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
             size, wrong = torch.zeros(len(y), dtype=torch.float64), torch.full_like(label_of(y), count)
             sick = torch.zeros_like(wrong, dtype=torch.bool)
             for rows, got in sparing(
                 lambda rows: carlini_wagner(
-                    subject.model, shard.x[rows], y[rows], c=c, steps=steps, eot=draws, bounds=bounds
+                    subject.model,
+                    shard.x[rows],
+                    y[rows],
+                    c=c,
+                    steps=steps,
+                    mask=masked(reach, rows),
+                    eot=draws,
+                    bounds=bounds,
                 ),
                 torch.arange(len(y), device=y.device),
                 sick,
             ):
                 clean = chance(subject.single, shard.x[rows], y[rows], draws=draws)
-                fresh = chance(subject.single, got.x, y[rows], draws=draws)
+                at, far = settled(reach, rows, got, shard.x[rows], "l2")
+                fresh = chance(subject.single, at, y[rows], draws=draws)
                 # right only if right as it is and under attack
                 wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
-                size[rows.cpu()] = got.distance.cpu()
+                size[rows.cpu()] = far.cpu()
             return {"wrong": wrong, "size": size}
 
         rows = [run.map(partial(attack, c), subject, "test", index, f"Carlini and Wagner at c={c:g}") for c in self.c]
@@ -265,10 +287,19 @@ class DistanceToFailure(Probe):
             size,
             better="higher",
             seed=seed,
-            about=f"half of the inputs break at this {LETTERS[norm]} size or below, by the best search found",
+            about=f"half of the inputs break at this {LETTERS[norm]} size or below{_only(subject, norm)}, by the best "
+            "search found",
             beside=tuple(b for b in beside if np.isfinite(b.value)),
         )
         return median if norm == "l0" else replace(median, about=median.about + subject.inputs.aside(median.value))
+
+
+def _only(subject: Subject, norm: Norm) -> str:
+    """What may change how, where not every value may by any amount."""
+    reach = subject.reach()
+    if reach is None:
+        return ""
+    return reach.told(int((reach.free & reach.coded).sum()) if norm == "l0" else 0)
 
 
 def _asked_again(subject: Subject, norm: Norm, size: NDArray[np.float64], seed: int) -> Measure:  # n
@@ -363,7 +394,10 @@ def _alarms(subject: Subject, size: Mapping[Norm, NDArray[np.float64]], measures
     alarms = []
     for (norm, sizes), measure in zip(size.items(), measures, strict=False):
         never = int(np.isinf(sizes).sum())
-        if never:
+        if never and _only(subject, norm):
+            says = f"For {share(never, len(sizes))} of the inputs no {norm} change that can be made breaks them"
+            alarms.append(Alarm(f"{says}; what cannot change, or by no size, was left as it is."))
+        elif never:
             says = (
                 f"For {share(never, len(sizes))} of the inputs no {norm} change of any size was found that breaks "
                 "them; the search may be blind to something, ask is-the-number-real."

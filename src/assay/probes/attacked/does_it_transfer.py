@@ -29,17 +29,18 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.affinity import Cell, affinity, cross
-from assay.methods.attack.aim import Truth
+from assay.methods.attack.aim import Truth, label_of, truth_of
 from assay.methods.attack.attacked import Attacked, Model, sparing
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.chance import TALLY, Threat, answers, chance, threats
 from assay.methods.attack.pgd import pgd
-from assay.methods.attack.transfer import Kind, learn_substitute, small_substitute
-from assay.probe import Need, Probe, undisturbed
+from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
+from assay.probe import Probe, undisturbed
 from assay.standard import Standard
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
-    from assay.subject import Subject
+    from assay.subject import Data, Subject
 
 SHARE = 0.3  # of the budget's inputs, because each of them is attacked on every model
 SEEDS = 4  # training inputs whose labels a substitute starts from, for each input that is attacked
@@ -56,7 +57,8 @@ class DoesItTransfer(Probe):
     range. `others` are further models of yours for the same inputs and classes (names of `assay subjects`, model.pt2,
     subject.py:build), opened as the subject is: each is attacked too, and shown the examples of all. Of a
     random model the example counts that it was wrong about more often, by its chance to be right in fresh answers;
-    beside it stands an attacker who may ask again.
+    beside it stands an attacker who may ask again. Where an answer is no class, one substitute learns whole answers,
+    and attacks are on the margin of the task: whether the answer is good enough.
     """
 
     radius: float = 8 / 255
@@ -64,7 +66,6 @@ class DoesItTransfer(Probe):
     others: tuple[str, ...] = ()
 
     in_shares: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Papernot et al., ASIACCS 2017, arXiv:1602.02697 (substitutes); Liu et al., ICLR 2019, arXiv:1810.01279 "
         "(affinity)"
@@ -105,7 +106,7 @@ class DoesItTransfer(Probe):
             lambda shard: self._cross(own, run, models, sources, shard), subject, "test", index, "transfer",
             few={"changed": "broke"},
         )  # fmt: skip
-        label = np.asarray(rows["label"], dtype=np.int64)
+        label, classes = np.asarray(rows["label"], dtype=np.int64), "classes" in subject.task.gives
         clean, held = rows["clean"].T, rows["held"].transpose(1, 2, 0)  # m n, s m n
         cells = affinity(list(models), clean, held, sources=sources, seed=run.seed)
         on_it = dict(zip(sources, held[:, 0], strict=True))  # by source, n: right on its examples
@@ -119,7 +120,9 @@ class DoesItTransfer(Probe):
         agreed = dict(zip(others, rows["agreed"].T, strict=True))
         likest = max(others, key=lambda name: agreed[name].mean())
         beside = [
-            Beside("always says the commonest class", float(np.bincount(label).max() / len(label))),
+            Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
+            if classes
+            else Beside(*subject.trivially_right("test", index)),
             Beside("clean accuracy", float(clean[0].mean())),
             Beside("random noise of the same size", float(rows["noise"].mean())),
         ]
@@ -180,7 +183,11 @@ class DoesItTransfer(Probe):
                 agreed[likest],
                 better="neither",
                 about=f"clean inputs on which {likest} gives the model's answer; it was taught with {2 * len(seeds)} "
-                f"labels, half of them of inputs from {split!r} and half of inputs of its own making",
+                f"labels, half of them of inputs from {split!r} and half of inputs of its own making"
+                if classes
+                else f"clean inputs on which the answer of {likest} will do exactly where the model's does; it was "
+                f"taught with {2 * len(seeds)} answers, half of them to inputs from {split!r} and half to inputs of "
+                "its own making",
             ),
         ]
         held_by = share(int(kept.sum()), len(kept)) if count == 1 else f"{100 * kept.mean():.0f} %"
@@ -198,7 +205,7 @@ class DoesItTransfer(Probe):
             for column, (name, threat) in again.items()
             if column != "clean"
         ]
-        witnesses = self._witnesses(subject, rows, index, label, list(others))
+        witnesses = self._witnesses(subject, run, rows, index, label, list(others))
         return Finding(
             says=f"Examples made on models that know only its answers leave {held_by} right, "
             f"of {100 * clean[0].mean():.0f} % on clean inputs"
@@ -208,7 +215,7 @@ class DoesItTransfer(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **({"label": label} if classes else {}),
                     "clean": clean[0],
                     "held transfer": kept,
                     **({"held own": alone[ITSELF]} if alone else {}),
@@ -237,11 +244,14 @@ class DoesItTransfer(Probe):
         self, own: Mapping[str, Subject], run: Run, models: Mapping[str, Model], sources: list[str], shard: Shard
     ) -> Mapping[str, Tensor]:
         subject, draws = own[ITSELF], {name: each.draws for name, each in own.items()}
-        x, y, bounds = shard.x, shard.y, (subject.inputs.low, subject.inputs.high)
+        x, y = shard.x, truth_of(subject.task, shard.y)
+        bounds = (subject.inputs.low, subject.inputs.high)
         seed = int(torch.randint(2**62, (), generator=shard.rng, device=shard.rng.device))
 
         passes = {id(each.model): each.draws for each in own.values()}
         sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+
+        reach = subject.reach(x)
 
         def attack(model: Model, x: Tensor, y: Truth) -> Attacked:
             def search(rows: Tensor) -> Attacked:
@@ -251,6 +261,7 @@ class DoesItTransfer(Probe):
                     y[rows],
                     radius=self.radius,
                     steps=self._steps(run),
+                    mask=masked(reach, rows),
                     eot=passes.get(id(model), 1),
                     bounds=bounds,
                     leave=False,  # an example that stops at its source's boundary does not travel
@@ -262,12 +273,13 @@ class DoesItTransfer(Probe):
                 x.clone(), torch.zeros_like(sick), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros(0, len(x))
             )
             for rows, got in sparing(search, torch.arange(len(x), device=x.device), sick):
-                made.x[rows], made.success[rows], made.distance[rows] = got.x, got.success, got.distance
+                made.x[rows], made.distance[rows] = settled(reach, rows, got, x[rows], "linf")
+                made.success[rows] = got.success
             return made
 
         found = cross(models, x, y, attack=attack, sources=sources, draws=draws, lost=True)
         for at in (x, *found.x):
-            sick |= subject.predict(at).isnan().any(1)
+            sick |= subject.predict(at).flatten(1).isnan().any(1)
         others = [name for name in models if name not in own]
         fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
         how, made = fell.int().argmax(0), found.x[-len(others) :]  # n: the first that broke it; o n *d
@@ -285,15 +297,18 @@ class DoesItTransfer(Probe):
         fresh = chance(subject.single, changed, y, draws=subject.draws)
         if subject.draws > 1:
             told["wrong"] = fresh.wrong
-        signs = torch.randn(x.shape, generator=shard.rng, device=x.device).sign()
-        answer = subject.predict(x).argmax(1)
-        with torch.no_grad():
-            agreed = torch.stack([models[name](x).argmax(1) == answer for name in others], 1)  # n o
+        noisy = (x + self.radius * torch.randn(x.shape, generator=shard.rng, device=x.device).sign()).clamp(*bounds)
+        if isinstance(y, Tensor):
+            answer = subject.predict(x).argmax(1)
+            with torch.no_grad():
+                agreed = torch.stack([models[name](x).argmax(1) == answer for name in others], 1)  # n o
+        else:
+            agreed = (found.clean[-len(others) :] == found.clean[0]).T
         return {
-            "label": y,
+            "label": label_of(y),
             "clean": found.clean.T,
             "held": found.held.permute(2, 0, 1),
-            "noise": _right(subject.predict((x + self.radius * signs).clamp(*bounds)), y),
+            "noise": subject.task.right(subject.predict(noisy if reach is None else reach.settled(noisy, x)), shard.y),
             "agreed": agreed,
             "changed": changed,
             "said": fresh.said,
@@ -307,19 +322,22 @@ class DoesItTransfer(Probe):
     def _witnesses(
         self,
         subject: Subject,
+        run: Run,
         rows: Mapping[str, NDArray[Any]],
         index: NDArray[np.int64],
         label: NDArray[np.int64],
         others: list[str],
     ) -> Witnesses:
-        broke = rows["changed at"]
+        broke, classes = rows["changed at"], "classes" in subject.task.gives
+        clean, target = (part.numpy() for part in subject.data["test"].take(index[broke]))
+        changed = rows["changed"].astype(np.float32)
         return Witnesses(
             split="test",
             index=index[broke],
-            clean=subject.data["test"].take(index[broke])[0].numpy(),
-            changed=rows["changed"].astype(np.float32),
-            label=label[broke],
-            said=rows["said"][broke].astype(np.int64),
+            clean=clean,
+            changed=changed,
+            label=label[broke] if classes else target,
+            said=rows["said"][broke].astype(np.int64) if classes else subject.said(changed, run.device),
             norm=("linf",) * len(broke),
             radius=np.full(len(broke), self.radius),
             how=tuple(f"made on {others[int(h)]}" for h in rows["how"][broke]),
@@ -330,6 +348,10 @@ class DoesItTransfer(Probe):
 def _fitting(name: str, other: Subject, subject: Subject) -> Subject:
     """Another model in the shares that the subject is asked in, if it is for the same inputs and classes."""
     natural = subject.inputs.natural or subject.inputs
+    if other.task != subject.task and not (other.task.classes and subject.task.classes):
+        theirs, ours = (s.task.name() for s in (other, subject))
+        unlike = f"{ours} with other settings" if theirs == ours else theirs
+        raise AssayError(f"The model {name!r} is for {unlike}, and {subject.name!r} for {ours}; give one for the same.")
     if other.task != subject.task:
         theirs, ours = (f"{len(s.task.classes)} ({', '.join(s.task.classes[:4])}, ...)" for s in (other, subject))
         what = type(other.task).__name__ if type(other.task) is not type(subject.task) else f"classes {theirs}"
@@ -351,10 +373,6 @@ def _again(rows: Mapping[str, NDArray[Any]], count: int) -> dict[str, tuple[str,
     return {column: (name, threats(rows[wrong], count)[1]) for column, (name, wrong) in found.items()}
 
 
-def _right(out: Tensor, y: Tensor) -> Tensor:  # n k, n -> n
-    return (out.argmax(1) == y) & ~out.isnan().any(1)
-
-
 def _sick(sick: NDArray[np.generic], names: list[str]) -> tuple[Alarm, ...]:
     if not sick.any():
         return ()
@@ -368,6 +386,8 @@ def _sick(sick: NDArray[np.generic], names: list[str]) -> tuple[Alarm, ...]:
 def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64]) -> dict[str, nn.Module]:
     x = run.rows(subject, split, seeds, "inputs for the substitutes")
     bounds, kinds = (subject.inputs.low, subject.inputs.high), list[Kind](["mlp"])
+    if "classes" not in subject.task.gives:
+        return _answering(subject, run, x)
     if subject.inputs.is_image:
         kinds.insert(0, "cnn")
     learned, rng = {}, run.rng()
@@ -379,6 +399,19 @@ def _substitutes(subject: Subject, run: Run, split: str, seeds: NDArray[np.int64
             ).model
             tick(1)
     return learned
+
+
+def _answering(subject: Subject, run: Run, x: Data) -> dict[str, nn.Module]:
+    """One substitute that learns answers that are no classes."""
+    bounds, rng = (subject.inputs.low, subject.inputs.high), run.rng()
+    one = subject.predict(x.take(np.arange(1))[0].to(run.device))
+    student = answering_substitute(subject.inputs.shape, tuple(one.shape[1:]), bounds=bounds, rng=rng)
+    with run.progress("teaching a substitute", 1) as tick:
+        learned = learn_substitute(
+            subject.predict, x, substitute=student, rounds=1, bounds=bounds, device=run.device, answers=True, rng=rng
+        )
+        tick(1)
+    return {"a substitute": learned.model}
 
 
 def _alarms(
@@ -479,11 +512,10 @@ def _bars(right: Mapping[str, NDArray[np.generic]]) -> Bars:
 def _pictures(subject: Subject, w: Witnesses, shown: int) -> tuple[Gallery, ...]:
     if not subject.inputs.is_image or not len(w):
         return ()
-    names = subject.task.classes
     exhibits = tuple(
         Exhibit.of(
             int(w.index[i]),
-            f"{names[w.label[i]]}, said {names[w.said[i]]}, {w.how[i]}",
+            ", said ".join(subject.in_words(w.label[i], w.said[i])) + f", {w.how[i]}",
             w.clean[i],
             w.changed[i],
             low=subject.inputs.low,

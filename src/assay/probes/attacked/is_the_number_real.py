@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
+from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, examine, read
-from assay.methods.attack.transfer import learn_substitute, small_substitute
+from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
 from assay.probe import Need, Probe
 from assay.run import batch_of
 from assay.standard import Standard
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 EACH = 3  # inputs for each step of the budget: every one of them meets a dozen attacks
 TAUGHT = 4  # inputs for each of those, to teach a substitute and to take class means of
 HEADLINE = "robustness that was not real"
+OWN_LOSS, GOOD_OR_BAD = "the model's own cross-entropy", "the cross-entropy of good against bad, by the task's margin"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class IsTheNumberReal(Probe):
     `radius` is the l_inf budget, a share of the range. The attack that libraries run meets others that ought to
     agree with it; where one breaks more, the lower accuracy counts and an alarm says why. `ladder` are numbers of steps
     and `eot` numbers of draws in a gradient for curves that should level off, as ladder=3,10,30,100,300,1000.
+
+    Where an answer is no class, the attacks are on the margin of its task: whether it is good enough. The step between
+    class means is left out, and the substitute learns whole answers.
     """
 
     radius: float = 8 / 255
@@ -48,7 +53,7 @@ class IsTheNumberReal(Probe):
         "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "
         "2024 (dissertation), sec. 5.4.2"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
 
     def __post_init__(self) -> None:
@@ -72,23 +77,31 @@ class IsTheNumberReal(Probe):
         found = int(rows.pop("fell").sum())
         columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
         usual, held = columns["held usual"], columns.pop("held all")
-        signs = read(by, columns["any size"], columns, steps=steps, draws=subject.draws) if self.radius > 0 else ()
+        classes = "classes" in subject.task.gives
+        signs = (
+            read(by, columns["any size"], columns, steps=steps, draws=subject.draws, classes=classes)
+            if self.radius > 0
+            else ()
+        )
         lost = usual.astype(np.float64) - held
+        clean, target = (part.numpy() for part in subject.data["test"].take(index[fell]))
+        changed = rows["worst"].astype(np.float32)
         witnesses = Witnesses(
             split="test",
             index=index[fell],
-            clean=subject.data["test"].take(index[fell])[0].numpy(),
-            changed=rows["worst"].astype(np.float32),
-            label=label[fell],
-            said=np.asarray(rows["said"], dtype=np.int64)[fell],
+            clean=clean,
+            changed=changed,
+            label=label[fell] if classes else target,
+            said=np.asarray(rows["said"], dtype=np.int64)[fell] if classes else subject.said(changed, run.device),
             norm=("linf",) * len(fell),
             radius=np.full(len(fell), self.radius),
             how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
             left_out=found - len(fell),
         )
-        n = len(index)
+        n, only = len(index), "" if (reach := subject.reach()) is None else reach.told()
         return Finding(
-            says=f"Of the inputs, {_part(usual, n)} hold against the attack that libraries run; "
+            says=f"Of the inputs, {_part(usual, n)} hold against "
+            f"{'the attack that libraries run' if classes else 'PGD on whether the answer is good enough'}; "
             f"{_part(lost, n)} of all fall to another one of the same size"
             + (f". Signs of trouble: {', '.join(s.name for s in signs)}." if signs else "; all agree."),
             measures=(
@@ -98,8 +111,8 @@ class IsTheNumberReal(Probe):
                     better="lower",
                     seed=run.seed,
                     column="not real",
-                    about=f"right under PGD on the model's own cross-entropy, {steps} steps within l_inf "
-                    f"{subject.inputs.size(self.radius, 4)}, but broken by another attack of that size",
+                    about=f"right under PGD on {OWN_LOSS if classes else GOOD_OR_BAD}, {steps} steps within l_inf "
+                    f"{subject.inputs.size(self.radius, 4)}{only}, but broken by another attack of that size",
                     beside=(Beside("attacks that agree", 0.0),),
                 ),
                 Measure.chance(
@@ -108,7 +121,7 @@ class IsTheNumberReal(Probe):
                     better="higher",
                     seed=run.seed,
                     column="held usual",
-                    about="as libraries do",
+                    about="as libraries do" if classes else f"PGD on {GOOD_OR_BAD}",
                 ),
                 Measure.chance(
                     "accuracy, all attacks",
@@ -123,7 +136,7 @@ class IsTheNumberReal(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **({"label": label} if classes else {}),
                     "not real": lost if held.dtype != bool else lost > 0,
                     "held all": held,
                     "broken by": np.array([ATTACKS[k] if k >= 0 else "" for k in by]),
@@ -169,15 +182,28 @@ class IsTheNumberReal(Probe):
         split = "train" if "train" in subject.data else "test"
         index, classes = run.pick(subject.data[split], count), len(subject.task.classes)
         rows = run.rows(subject, split, index, "inputs to learn from")
-        bounds, rng = (subject.inputs.low, subject.inputs.high), run.rng()
-        student = small_substitute(
-            "cnn" if subject.inputs.is_image else "mlp", subject.inputs.shape, classes, bounds=bounds, rng=rng
-        )
+        bounds, rng, shape = (subject.inputs.low, subject.inputs.high), run.rng(), subject.inputs.shape
+        answers = "classes" not in subject.task.gives
+        if answers:
+            one = subject.predict(rows.take(np.arange(1))[0].to(run.device))
+            student = answering_substitute(shape, tuple(one.shape[1:]), bounds=bounds, rng=rng)
+        else:
+            kind: Kind = "cnn" if subject.inputs.is_image else "mlp"
+            student = small_substitute(kind, shape, classes, bounds=bounds, rng=rng)
         with run.progress("teaching a substitute", 1) as tick:
             learned = learn_substitute(
-                subject.predict, rows, substitute=student, rounds=1, bounds=bounds, device=run.device, rng=rng
+                subject.predict,
+                rows,
+                substitute=student,
+                rounds=1,
+                bounds=bounds,
+                device=run.device,
+                answers=answers,
+                rng=rng,
             )
             tick(1)
+        if answers:
+            return None, learned.model
         if len(np.unique(rows.labels)) < classes:
             return None, learned.model
         batch = batch_of(subject.inputs.shape)
@@ -186,10 +212,11 @@ class IsTheNumberReal(Probe):
     def _examine(
         self, subject: Subject, steps: int, means: Tensor | None, substitute: nn.Module, shard: Shard
     ) -> Mapping[str, Tensor]:
+        y = truth_of(subject.task, shard.y)
         found = examine(
             subject.model,
             shard.x,
-            shard.y,
+            y,
             radius=self.radius,
             steps=steps,
             queries=10 * steps,
@@ -198,11 +225,12 @@ class IsTheNumberReal(Probe):
             draws=subject.draws,
             ladder=self.ladder,
             eots=self.eot,
+            reach=subject.reach(shard.x),
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=shard.rng,
         )
         return {
-            "label": shard.y,
+            "label": label_of(y),
             "worst": found.worst,
             # of a random model, in most answers
             "fell": (found.held < 0.5) & (found.columns["held none"] >= 0.5),

@@ -135,6 +135,7 @@ class OneChangeForAll(Probe):
             steps=steps if target is None else math.ceil(steps / 2),
             batch=batch,
             restarts=run.budget.restarts if target is None else 1,
+            mask=None if (reach := subject.reach()) is None else reach.mask,
             eot=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=run.rng(),
@@ -150,12 +151,17 @@ class OneChangeForAll(Probe):
         """
         bounds = (subject.inputs.low, subject.inputs.high)
         truth = truth_of(subject.task, shard.y)
-        y = label_of(truth)
+        y, reach = label_of(truth), subject.reach(shard.x)
         sick = torch.zeros_like(y, dtype=torch.bool)
+
+        def at(change: Tensor) -> Tensor:  # *d or n *d -> n *d
+            """The inputs under a change, which moves only what can change."""
+            moved = under(shard.x, change, bounds=bounds)
+            return moved if reach is None else reach.settled(moved, shard.x)
 
         def says(change: Tensor) -> Tensor:
             """The answer: n; NO where it is NaN, which is no class."""
-            out = subject.predict(under(shard.x, change, bounds=bounds))
+            out = subject.predict(at(change))
             out = truth.read(out) if isinstance(truth, Aim) else out
             none = out.isnan().any(1)
             sick.logical_or_(none)
@@ -168,7 +174,7 @@ class OneChangeForAll(Probe):
             right, fell = clean == y, said != y[:, None]  # n, n r
         else:  # an input of a random model is right, or broken, if it is so in most fresh answers
             first, *fresh = (
-                chance(subject.single, under(shard.x, change, bounds=bounds), truth, draws=subject.draws)
+                chance(subject.single, at(change), truth, draws=subject.draws)
                 for change in (torch.zeros_like(shard.x[0]), *changes)
             )
             clean, said = first.said, torch.stack([each.said for each in fresh], 1)
@@ -189,7 +195,7 @@ class OneChangeForAll(Probe):
             "sent": torch.stack(sent, 1) if sent else torch.zeros(len(shard.x), 0, dtype=torch.bool),  # n k
             "first": smallest,
             "sick": sick,
-            "changed": under(shard.x, torch.stack(changes)[smallest], bounds=bounds),
+            "changed": at(torch.stack(changes)[smallest]),
             "fell": fell.any(1) & right,
             **told,
         }
@@ -226,6 +232,7 @@ class OneChangeForAll(Probe):
             rows["sent"].shape[1]
         )  # n k: only what is not of a class can be sent there
         steps, batch = self._effort(run)
+        only = "" if (reach := subject.reach()) is None else reach.told()
         often = share(int(wrong[:, 0].sum()), len(index)) if count == 1 else f"{100 * wrong[:, 0].mean():.0f} %"
         table = {
             "index": index,
@@ -243,8 +250,8 @@ class OneChangeForAll(Probe):
                 better="lower",
                 seed=run.seed,
                 column="error",
-                about=f"wrong under one l_inf change of at most {subject.inputs.size(self.radius, 4)}, the same for "
-                f"every input, made on {len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of "
+                about=f"wrong under one l_inf change of at most {subject.inputs.size(self.radius, 4)}{only}, the same "
+                f"for every input, made on {len(makers)} inputs of {split!r} in {steps} steps of {batch}, best of "
                 f"{run.budget.restarts}",
                 beside=beside,
             ),
@@ -290,8 +297,8 @@ class OneChangeForAll(Probe):
             )
             views.append(_targets(subject, rows["sent"], others))
         return Finding(
-            says=f"One change of at most {subject.inputs.size(self.radius)}, the same for every input, makes it wrong "
-            f"on {often}; random noise of that size on "
+            says=f"One change of at most {subject.inputs.size(self.radius)}{only}, the same for every input, makes it "
+            f"wrong on {often}; random noise of that size on "
             f"{100 * noise[:, 0].mean():.0f} %, no change at all on {100 * clean_wrong.mean():.0f} %.",
             measures=tuple(measures),
             samples=Table("test", table),

@@ -30,15 +30,16 @@ from assay.finding import (
 from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
+from assay.methods.attack.cells import cells, left, masked, settled, size, stepping
 from assay.methods.attack.chance import answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
-from assay.probe import Probe
-from assay.run import KEPT_BYTES
+from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
 
 if TYPE_CHECKING:
+    from assay.inputs import Reach
     from assay.run import Run, Shard
     from assay.subject import Subject
 
@@ -46,7 +47,7 @@ Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, ...] = ("linf", "l2")
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Where the curve is drawn, in budgets."""
-HOW = (*ATTACKS, "minimal-norm, any size")
+HOW = (*ATTACKS, "minimal-norm, any size", "cells")
 MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
 BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 
@@ -59,12 +60,16 @@ class WorstCaseAccuracy(Probe):
     A search for the smallest change gives the curve; whoever still holds at the budget meets the ensemble of attacks.
     A model that gives answers only meets Square, which asks for no gradient. A random model counts with the chance
     that a fresh answer is right, input by input; beside it stand a single pass, and an attacker who may ask again.
+
+    Where the subject says what an input is, only what can change does: fixed columns never, whole numbers in whole
+    steps. A category has no distance: beside a change of that size, at most `cells` categories take any of their codes.
     """
 
     radius: float = 8 / 255
     l2_radius: float = 0.5
     steps: int | None = None
     restarts: int | None = None
+    cells: int = 1
 
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -74,24 +79,15 @@ class WorstCaseAccuracy(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.4),)
 
     def __post_init__(self) -> None:
-        self.refuse_below(0, "radius", "l2_radius")
+        self.refuse_below(0, "radius", "l2_radius", "cells")
         self.refuse_beyond_the_range("radius")
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], run.budget.dear)
-        found = {
-            norm: run.map(
-                partial(self._break, subject, run, norm),
-                subject,
-                "test",
-                index,
-                f"worst-case change, {norm}",
-                few={"changed": "fell"},
-                room=KEPT_BYTES // len(NORMS),
-            )
-            for norm in NORMS
-        }
+        found = in_each_norm(NORMS, partial(self._break, subject, run), subject, run, index, "worst-case change")
+        reach = subject.reach()
+        only = "" if reach is None else reach.told(self.cells)
         classes = "classes" in subject.task.gives
         label = np.asarray(found["linf"]["label"], dtype=np.int64)
         broke = {norm: np.asarray(rows["broke"], dtype=np.float64) for norm, rows in found.items()}  # n
@@ -102,7 +98,7 @@ class WorstCaseAccuracy(Probe):
         clean: NDArray[Any] = 1 - found["linf"]["clean wrong"] / count
         if count == 1:
             clean, held = clean > 0, {norm: h > 0 for norm, h in held.items()}
-        witnesses = _witnesses(subject, run, found, index, label)
+        witnesses = _witnesses(subject, run, found, index, label, f"+{self.cells}" if self._codes(reach) else "")
         if classes:
             trivial = Beside("always says the commonest class", float(np.bincount(label).max() / len(label)))
         else:
@@ -113,11 +109,13 @@ class WorstCaseAccuracy(Probe):
             attacks = f"margin PGD, APGD on cross-entropy and targeted on DLR, minimal norm, Square; {steps} steps each"
         else:
             attacks = f"Square with {BLIND_QUERIES * steps} questions"
+        if self._steps_in(reach, "linf"):
+            attacks += "; a beam over the values of whole numbers and categories"
         curves = [self._curve(subject, norm, found[norm], count) for norm in NORMS] if subject.differentiable else []
         right = share(int(held["linf"].sum()), len(index)) if count == 1 else f"{100 * held['linf'].mean():.0f} %"
         return Finding(
-            says=f"An attacker who may change each value by {subject.inputs.size(self.radius)} leaves "
-            f"{right} right, of {100 * clean.mean():.0f} % on clean inputs.",
+            says=f"An attacker who may change each value by {subject.inputs.size(self.radius)}{only}"
+            f"{',' if only else ''} leaves {right} right, of {100 * clean.mean():.0f} % on clean inputs.",
             measures=(
                 Measure.chance(
                     MEASURES[0],
@@ -125,8 +123,8 @@ class WorstCaseAccuracy(Probe):
                     better="higher",
                     seed=run.seed,
                     column="held linf",
-                    about=f"right under every l_inf change of at most {subject.inputs.size(self.radius, 4)} that was "
-                    f"tried: {attacks}",
+                    about=f"right under every l_inf change of at most {subject.inputs.size(self.radius, 4)}{only} that "
+                    f"was tried: {attacks}",
                     beside=beside,
                 ),
                 Measure.chance(
@@ -135,7 +133,7 @@ class WorstCaseAccuracy(Probe):
                     better="higher",
                     seed=run.seed,
                     column="held l2",
-                    about=f"the same for l2 changes of at most {subject.inputs.size(self.l2_radius, 4)}",
+                    about=f"the same for l2 changes of at most {subject.inputs.size(self.l2_radius, 4)}{only}",
                     beside=beside,
                 ),
                 *self._threats(subject, found["linf"], run.seed),
@@ -165,6 +163,14 @@ class WorstCaseAccuracy(Probe):
     def _budget(self, norm: Norm) -> float:
         return self.radius if norm == "linf" else self.l2_radius
 
+    def _steps_in(self, reach: Reach | None, norm: Norm) -> bool:
+        """Whether something moves in steps, or may take another code."""
+        return reach is not None and bool(stepping(reach, norm, self.cells).any())
+
+    def _codes(self, reach: Reach | None) -> bool:
+        """Whether categories may take other codes."""
+        return reach is not None and self.cells > 0 and bool((reach.free & reach.coded).any())
+
     def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
         """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
 
@@ -173,7 +179,7 @@ class WorstCaseAccuracy(Probe):
         """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
-        y = truth_of(subject.task, shard.y)
+        y, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             got = chance(subject.single, x, y[rows], draws=draws)
@@ -185,7 +191,7 @@ class WorstCaseAccuracy(Probe):
         broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
         how = torch.where(right, -1, 0)
         small, wrong = clean.clone(), clean.clone()  # n: wrong answers at the smallest change, and at the worst point
-        size = torch.zeros_like(broke)  # n: of the worst point, which is the input until a change does worse
+        worst_size = torch.zeros_like(broke)  # n: of the worst point, which is the input until a change does worse
         changed, worst, via = shard.x.clone(), shard.x.clone(), how.clone()
 
         def keep(rows: Tensor, x: Tensor, far: Tensor, by: Tensor) -> None:
@@ -198,46 +204,83 @@ class WorstCaseAccuracy(Probe):
             small[there] = hits[mine]
             more = (far <= radius * (1 + 1e-6)) & (hits > wrong[rows])
             there = rows[more]
-            worst[there], wrong[there], size[there], via[there] = x[more], hits[more], far[more], by[more]
+            worst[there], wrong[there], worst_size[there], via[there] = x[more], hits[more], far[more], by[more]
 
         def smallest(rows: Tensor) -> Attacked:
-            return minimal_norm(subject.model, shard.x[rows], y[rows], norm=norm, steps=steps, eot=draws, bounds=bounds)
+            return minimal_norm(
+                subject.model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
+                bounds=bounds,
+            )  # fmt: skip
 
-        def ensemble(rows: Tensor) -> WorstCase:
+        def ensemble(
+            rows: Tensor, base: Tensor = shard.x, room: float | Tensor = radius, free: Tensor | None = None
+        ) -> WorstCase:
             return worst_case(
                 subject.model,
-                shard.x[rows],
+                base[rows],
                 y[rows],
                 norm=norm,
-                radius=radius,
+                radius=room[rows] if isinstance(room, Tensor) else room,
                 steps=steps,
                 restarts=self.restarts or run.budget.restarts,
                 targets=3 if steps < 50 else 9,
                 queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
                 gradients=subject.differentiable,
                 shrunk=draws == 1,
+                mask=masked(reach, rows) if free is None else free[rows],
                 eot=draws,
                 bounds=bounds,
                 rng=shard.rng,
             )
 
+        def in_cells(rows: Tensor, radius: float = radius) -> Attacked:
+            assert reach is not None
+            return cells(
+                subject.model, shard.x[rows], y[rows], reach=reach.take(rows), norm=norm, radius=radius,
+                codes=self.cells, steps=steps, queries=BLIND_QUERIES * steps, gradients=subject.differentiable,
+                eot=draws, bounds=bounds, rng=shard.rng,
+            )  # fmt: skip
+
+        def hit(found: WorstCase) -> Tensor:
+            return (found.success if count == 1 else found.distance > 0).nonzero()[:, 0]
+
         if radius > 0 and subject.differentiable:
             for rows, found in sparing(smallest, torch.isinf(broke).nonzero()[:, 0], sick):
                 got = found.success.nonzero()[:, 0]
-                keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, len(HOW) - 1))
+                by = torch.full_like(got, HOW.index("minimal-norm, any size"))
+                at, far = settled(reach, rows, found, shard.x[rows], norm)
+                keep(rows[got], at[got], far[got], by)
         if radius > 0:
             for rows, most in sparing(ensemble, (wrong < count).nonzero()[:, 0], sick):
-                got = (most.success if count == 1 else most.distance > 0).nonzero()[:, 0]
-                keep(rows[got], most.x[got], most.distance[got], most.by[got])
+                got = hit(most)
+                at, far = settled(reach, rows, most, shard.x[rows], norm)
+                keep(rows[got], at[got], far[got], most.by[got])
+        if reach is not None and self._steps_in(reach, norm):
+            base, room = shard.x.clone(), shard.x.new_full((len(shard.x),), radius)
+            if self._codes(reach):  # a category alone
+                for rows, found in sparing(partial(in_cells, radius=0.0), (broke > 0).nonzero()[:, 0], sick):
+                    got = found.success.nonzero()[:, 0]
+                    keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, HOW.index("cells")))
+            for rows, found in sparing(in_cells, (wrong < count).nonzero()[:, 0], sick):
+                got = found.success.nonzero()[:, 0]
+                keep(rows[got], found.x[got], found.distance[got], torch.full_like(got, HOW.index("cells")))
+                base[rows] = torch.where(reach.take(rows).smooth, shard.x[rows], found.x)
+                room[rows] = left(norm, room[rows], size(base[rows], shard.x[rows], norm, reach.coded).to(room))
+            free = reach.smooth.expand(shard.x.shape)
+            numbers = partial(ensemble, base=base, room=room, free=free)  # from the worst setting of the others
+            still = (wrong < count) & free.flatten(1).any(1) & (room > 0)
+            for rows, most in sparing(numbers, still.nonzero()[:, 0], sick):
+                got = hit(most)
+                keep(rows[got], most.x[got], size(most.x[got], shard.x[rows[got]], norm, reach.coded), most.by[got])
         told = {}
         if count > 1:
             # the answers above chose the point; these count it
             last = chance(subject.single, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
             told["by size"] = last.by_size
-            inside = (size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
+            inside = (worst_size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
             changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
-            told["at"], how = torch.where(inside, size, broke), torch.where(inside, via, how)
+            told["at"], how = torch.where(inside, worst_size, broke), torch.where(inside, via, how)
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
@@ -248,10 +291,10 @@ class WorstCaseAccuracy(Probe):
             "broke": broke,
             "at": at,
             "small wrong": small,
-            "size": size,
+            "size": worst_size,
             "wrong": wrong,
             "changed": changed,
-            "fell": (at > 0) & torch.isfinite(at),
+            "fell": right & torch.isfinite(at) & (changed != shard.x).flatten(1).any(1),
             "said": said,
             "how": how,
             "sick": sick,
@@ -304,8 +347,9 @@ class WorstCaseAccuracy(Probe):
         steps: int,
     ) -> tuple[Alarm, ...]:
         if not subject.differentiable:
+            beam = " and a beam over cells" if self._steps_in(subject.reach(), "linf") else ""
             says = (
-                f"The model gives answers and no gradients, so only Square was run, with {BLIND_QUERIES * steps} "
+                f"The model gives answers and no gradients, so only Square{beam} was run, with {BLIND_QUERIES * steps} "
                 "questions for each input; an attacker with the weights may break more."
             )
             return (Alarm(says, doubts=MEASURES),)
@@ -314,10 +358,12 @@ class WorstCaseAccuracy(Probe):
         return (
             *([Alarm(_not_a_number(sick, len(broke["linf"])), doubts=MEASURES)] if sick else []),
             *(Alarm(s.says, doubts=MEASURES if s.open else ()) for s in signs),
-            *(a for norm in NORMS for a in self._doubts(norm, found[norm], broke[norm])),
+            *(a for norm in NORMS for a in self._doubts(subject, norm, found[norm], broke[norm])),
         )
 
-    def _doubts(self, norm: Norm, rows: Mapping[str, NDArray[Any]], broke: NDArray[np.float64]) -> tuple[Alarm, ...]:
+    def _doubts(
+        self, subject: Subject, norm: Norm, rows: Mapping[str, NDArray[Any]], broke: NDArray[np.float64]
+    ) -> tuple[Alarm, ...]:
         """Signs that gradients mislead: a blind attack beats those that see, or no change at all breaks an input."""
         measure = MEASURES[NORMS.index(norm)]
         blind, never = int((rows["how"] == HOW.index("square")).sum()), int(np.isinf(broke).sum())
@@ -330,7 +376,9 @@ class WorstCaseAccuracy(Probe):
                     doubts=(measure,),
                 )
             )
-        if never and self._budget(norm) > 0:
+        reach = subject.reach()
+        # where something cannot change, an input may hold for good
+        if never and self._budget(norm) > 0 and (reach is None or not reach.told()):
             alarms.append(
                 Alarm(
                     f"For {share(never, len(broke))} of the inputs no {norm} change of any size was found that breaks "
@@ -341,7 +389,9 @@ class WorstCaseAccuracy(Probe):
         return tuple(alarms)
 
     def _curve(self, subject: Subject, norm: Norm, rows: Mapping[str, NDArray[Any]], count: int) -> Curve:
-        radii, n = (0.0, *(s * self._budget(norm) for s in SHARES)), len(rows["broke"])
+        # beyond the budget nobody searched the values of whole numbers and categories
+        shares = [s for s in SHARES if s <= 1 or not self._steps_in(subject.reach(), norm)]
+        radii, n = (0.0, *(s * self._budget(norm) for s in shares)), len(rows["broke"])
         held = [self._held(rows, norm, count, r) for r in radii]
         if count == 1:
             line = Line.shares("accuracy", radii, [int(h.sum()) for h in held], n)
@@ -356,7 +406,8 @@ class WorstCaseAccuracy(Probe):
             unit_y=True,
             lines=(line,),
             marks=(Beside("budget", self._budget(norm)),),
-            says="The truth can only be lower than the curve: an attack that fails proves nothing.",
+            says="The truth can only be lower than the curve: an attack that fails proves nothing."
+            + (" At 0 stands what categories alone break." if self._codes(subject.reach()) else ""),
         )
 
 
@@ -366,6 +417,7 @@ def _witnesses(
     found: Mapping[Norm, Mapping[str, NDArray[Any]]],
     index: NDArray[np.int64],
     label: NDArray[np.int64],
+    codes: str,
 ) -> Witnesses:
     """Per norm, each input that was right and broke, with the smallest change that was found.
 
@@ -377,7 +429,7 @@ def _witnesses(
         return np.concatenate([found[norm][column][rows[norm]] for norm in NORMS])
 
     where = np.concatenate([rows[norm] for norm in NORMS])
-    norms = tuple(norm for norm in NORMS for _ in rows[norm])
+    norms = tuple(norm + codes for norm in NORMS for _ in rows[norm])
     clean, target = (part.numpy() for part in subject.data["test"].take(index[where]))
     changed = np.concatenate([found[norm]["changed"] for norm in NORMS]).astype(np.float32)
     classes = "classes" in subject.task.gives

@@ -101,7 +101,7 @@ class HowFarToATie(Probe):
                 turned += (other - task.tie).sign() != (c - task.tie).sign()  # a tie counts, as in the search
         return {
             "c": c[: len(shard.x)],
-            "right": subject.predict(shard.x).argmax(1) == shard.y,
+            "right": task.right(subject.predict(shard.x), shard.y),
             "which": best,
             "one": distance[..., 0].amin(0),
             "many": distance[..., 1].amin(0),

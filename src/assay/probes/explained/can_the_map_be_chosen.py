@@ -26,9 +26,11 @@ from assay.finding import (
     Table,
     share,
 )
-from assay.methods.explain.chosen_by_input import Live, LiveMap, choose_map, choose_map_at_once
+from assay.methods.attack.aim import Aim
+from assay.methods.explain.chosen_by_input import Live, LiveMap, Numbers, choose_map, choose_map_at_once
 from assay.methods.explain.maps import explain
 from assay.methods.explain.softly import kinks_left
+from assay.methods.explain.spoken import is_class, spoken_of, weighed
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -43,7 +45,8 @@ STUCK = 0.05  # of the inputs, on which an attack may fail to do better than noi
 STILL = 1e-5  # a map that noise moves by less stands still
 HEADLINE = "maps that were chosen"
 AT_ONCE = "maps that were chosen in one step"
-SUCCESS = "the class stays and the new map is nearer to the wished one than to the input's own"
+SUCCESS = "{} and the new map is nearer to the wished one than to the input's own"
+STAYS = {True: "the class stays", False: "the answer stays good enough"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class CanTheMapBeChosen(Probe):
     Every input is changed by at most `radius` per value (l_inf, a share of the range) so that its map becomes that
     of an input of another class. The map is chosen if the class stays and the new map, as it is shown, is nearer to the
     wished one than to the one that was there (Euclidean distance of |map| with length 1).
+
+    Of an answer that is no class it is the map of the number that the task names, becoming the next input's, while the
+    answer stays good enough by the task; inputs whose answer is not have none to keep, and are left out.
     """
 
     radius: float = 8 / 255
@@ -65,7 +71,7 @@ class CanTheMapBeChosen(Probe):
     source: ClassVar[str] = (
         "Dombrowski et al., NeurIPS 2019, arXiv:1906.07983; Wang, TU Delft 2024 (dissertation), sec. 8.3, eq. 8.2"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("focus", "gradients")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
 
     def __post_init__(self) -> None:
@@ -92,10 +98,21 @@ class CanTheMapBeChosen(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.inputs or max(2, int(EACH * run.budget.steps)))
+        classes = "classes" in subject.task.gives
+        drawn = len(index)
+        if not classes:
+            out, target = run.predict(subject, "test", index, "answers to keep")
+            index = index[subject.task.right(torch.from_numpy(out), torch.from_numpy(target)).numpy()]
         if len(index) < 2:
-            raise AssayError("The wished map is another input's, and the split 'test' has only one; give it more.")
+            raise AssayError(
+                "The wished map is another input's, and the split 'test' has only one; give it more."
+                if classes or drawn < 2
+                else f"Of {drawn} answers {len(index)} are good enough to be kept, and it takes two; ask more inputs."
+            )
         given = run.map(lambda s: {"x": s.x, "y": s.y}, subject, "test", index, "inputs and wishes")
-        label, wish = given["y"].astype(np.int64), _others(given["y"])
+        wish = _others(given["y"]) if classes else np.roll(np.arange(len(index)), -1)
+        label = {"label": given["y"].astype(np.int64)} if classes else {}
+        success = _success(subject)
         methods = self._methods(subject)
         rows = {
             m: run.map(
@@ -112,14 +129,16 @@ class CanTheMapBeChosen(Probe):
             measures.append(self._share(subject, f"{AT_ONCE}, {m}", m, rows[m], "at once"))
         told = [f"the {m} map of {share(int(chosen[m][:, ASKED].sum()), len(index))} inputs" for m in order]
         left = [m for m in self.methods if m not in methods]
-        alarms = [_missed(m, rows[m]) for m in methods if not rows[m]["kept"].all()]
+        alarms = [_missed(m, rows[m], classes) for m in methods if not rows[m]["kept"].all()]
         alarms += [_stuck(m, rows[m]) for m in methods if rows[m]["stuck"].mean() > STUCK]
         alarms += _kinked(kinks_left(subject.model, torch.as_tensor(given["x"][:1], device=run.device)), methods)
         return Finding(
             says=f"Within {subject.inputs.size(self.radius, 4)} per value an attacker chooses {' and '.join(told)}: "
-            f"{SUCCESS}." + (f" Without a convolutional layer there is no {left[0]} map." if left else ""),
+            f"{success}."
+            + (f" Without a convolutional layer there is no {left[0]} map." if left else "")
+            + (f" Left out are {drawn - len(index)} inputs with no good answer to keep." if drawn > len(index) else ""),
             measures=tuple(measures),
-            samples=Table("test", {"index": index, "label": label, "wished from": index[wish], **self._columns(rows)}),
+            samples=Table("test", {"index": index, **label, "wished from": index[wish], **self._columns(rows)}),
             views=(
                 self._curve(subject, chosen),
                 *self._pictures(subject, given["x"], index, wish, rows, run.budget.shown),
@@ -137,27 +156,37 @@ class CanTheMapBeChosen(Probe):
         shard: Shard,
     ) -> Mapping[str, Tensor]:
         """One attack for each radius, all in one batch; then every point is judged by code that no attack shares."""
-        n, k, x = len(shard.x), len(PARTS), shard.x
+        n, k, x, task = len(shard.x), len(PARTS), shard.x, subject.task
         wish = torch.as_tensor(wishes[np.searchsorted(index, shard.index)], device=x.device)
         radius = self.radius * x.new_tensor(PARTS).repeat(n)  # n * k
         bounds = (subject.inputs.low, subject.inputs.high)
+        out, other = subject.predict(x), subject.predict(wish)
+        says, wanted = spoken_of(task, out), spoken_of(task, other)
+        classes = "classes" in task.gives
+        numbers = None
+        if not (is_class(says) and is_class(wanted)):
+            aim = None if classes else Aim(task.margin, shard.y, task.average)
+            says, wanted = (weighed(each, like) for each, like in ((says, out), (wanted, other)))
+            numbers = Numbers(says, wanted, aim)
+        many = torch.arange(n, device=x.device).repeat_interleave(k)
         found = choose_map(
             subject.model,
-            x.repeat_interleave(k, 0),
-            wish.repeat_interleave(k, 0),
+            x[many],
+            wish[many],
             explainer=LiveMap(method),
+            numbers=None if numbers is None else numbers.take(many),
             radius=radius,
             steps=steps,
             bounds=bounds,
             rng=shard.rng,
         ).x
         once = choose_map_at_once(
-            subject.model, x, wish, explainer=LiveMap(method), radius=self.radius, bounds=bounds
-        ).x  # fmt: skip
-        says, wanted = subject.predict(x).argmax(1), subject.predict(wish).argmax(1)
+            subject.model, x, wish, explainer=LiveMap(method), numbers=numbers, radius=self.radius, bounds=bounds
+        ).x
         own, goal = _heat(subject, x, says, method), _heat(subject, wish, wanted, method)  # n f
-        new = _heat(subject, found, says.repeat_interleave(k), method).view(n, k, -1)
-        kept = _kept(subject, found, x.repeat_interleave(k, 0), says.repeat_interleave(k), radius)
+        new = _heat(subject, found, says[many], method).view(n, k, -1)
+        stays = out.argmax(1) if classes else shard.y
+        kept = _kept(subject, found, x[many], stays[many], radius)
         after, drift = _apart(new, goal[:, None]), _apart(new, own[:, None])  # n k
         taken = kept.view(n, k) & (after < drift)
         at = _at(taken)  # n: of the points within the radius, the one that counts
@@ -165,7 +194,7 @@ class CanTheMapBeChosen(Probe):
         sign = torch.randint(0, 2, x.shape, generator=shard.rng, device=shard.rng.device).to(x) * 2 - 1
         noisy = (x + self.radius * sign).clamp(subject.inputs.low, subject.inputs.high)
         noise, single = _heat(subject, noisy, says, method), _heat(subject, once, says, method)
-        fair = _kept(subject, noisy, x, says, radius.view(n, k)[:, ASKED])
+        fair = _kept(subject, noisy, x, stays, radius.view(n, k)[:, ASKED])
         nearer = fair & (_apart(noise, goal) < after[pick, at] - STILL)
         unmoved = (drift[:, ASKED] == 0) & (_apart(noise, own) > STILL)
         return {
@@ -174,7 +203,7 @@ class CanTheMapBeChosen(Probe):
             "before": _apart(own, goal),
             "after": after[pick, at],
             "drift": drift[pick, at],
-            "at once": _kept(subject, once, x, says, radius.view(n, k)[:, ASKED])
+            "at once": _kept(subject, once, x, stays, radius.view(n, k)[:, ASKED])
             & (_apart(single, goal) < _apart(single, own)),
             "stuck": nearer | unmoved,
             "noise": _apart(noise, goal) < _apart(noise, own),
@@ -193,7 +222,7 @@ class CanTheMapBeChosen(Probe):
             rows["chosen"][:, ASKED] if how == "chosen" else rows[how],
             better="lower",
             column=f"{method}, {how}",
-            about=f"{method}, at most {subject.inputs.size(self.radius, 4)} per value: {SUCCESS}",
+            about=f"{method}, at most {subject.inputs.size(self.radius, 4)} per value: {_success(subject)}",
             beside=(Beside("random noise of that size", float(rows["noise"].mean())),),
         )
 
@@ -233,7 +262,7 @@ class CanTheMapBeChosen(Probe):
             unit_y=True,
             lines=tuple(lines),
             marks=(Beside("asked about", self.radius),),
-            says=f"Chosen: {SUCCESS}. Lower is better; a stronger attack can only raise the lines.",
+            says=f"Chosen: {_success(subject)}. Lower is better; a stronger attack can only raise the lines.",
         )
 
     def _pictures(
@@ -270,6 +299,10 @@ class CanTheMapBeChosen(Probe):
         return (Gallery(name="chosen", title=title, exhibits=tuple(exhibits)),)
 
 
+def _success(subject: Subject) -> str:
+    return SUCCESS.format(STAYS["classes" in subject.task.gives])
+
+
 def _others(label: NDArray[np.int64]) -> NDArray[np.int64]:  # n -> n
     """For each input the next one of another class, round and round; just the next where there is one class only."""
     n = len(label)
@@ -304,19 +337,21 @@ def _left(after: NDArray[np.float32], before: NDArray[np.float32]) -> NDArray[np
     return np.where(before > 0, after / np.where(before > 0, before, 1), 1)
 
 
-def _missed(method: str, rows: Mapping[str, NDArray[Any]]) -> Alarm:
-    bad = int((~rows["kept"]).any(1).sum())
+def _missed(method: str, rows: Mapping[str, NDArray[Any]], classes: bool) -> Alarm:
+    bad, what = int((~rows["kept"]).any(1).sum()), "class" if classes else "good answer"
     return Alarm(
-        f"For {share(bad, len(rows['kept']))} inputs the attack on {method} left the ball or the class when judged "
+        f"For {share(bad, len(rows['kept']))} inputs the attack on {method} left the ball or the {what} when judged "
         "afresh; these points do not count.",
         doubts=(HEADLINE, f"{HEADLINE}, {method}"),
     )
 
 
-def _kept(subject: Subject, at: Tensor, x: Tensor, says: Tensor, radius: Tensor) -> Tensor:  # -> n bool
-    """Whether a point lies in the ball and has the class, judged afresh."""
+def _kept(subject: Subject, at: Tensor, x: Tensor, stays: Tensor, radius: Tensor) -> Tensor:  # -> n bool
+    """Whether a point lies in the ball and has the class, or an answer good enough for its target, judged afresh."""
     change = (at - x).double().abs().flatten(1).amax(1)
-    return (change <= radius.double() + 1e-6) & (subject.predict(at).argmax(1) == says)
+    out = subject.predict(at)
+    held = out.argmax(1) == stays if "classes" in subject.task.gives else subject.task.right(out, stays)
+    return (change <= radius.double() + 1e-6) & held
 
 
 def _stuck(method: str, rows: Mapping[str, NDArray[Any]]) -> Alarm:

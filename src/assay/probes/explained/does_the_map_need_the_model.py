@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table
-from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
+from assay.methods.explain.maps import METHODS, explain, methods_for, parts_of
 from assay.methods.explain.sanity import (
     HALF,
     Likeness,
@@ -27,8 +28,8 @@ from assay.methods.explain.sanity import (
     map_needs_the_model,
     retrained,
 )
+from assay.methods.explain.spoken import emptied, passes, spoken_of
 from assay.methods.train.fit import Rows, fit
-from assay.nn.members import averaged
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ class DoesTheMapNeedTheModel(Probe):
     """Does the map need the model?
 
     On a copy, the layers are initialised anew from the last to the first: a map that tells about the model has to
-    change. The likeness of two maps of one input is Spearman's rank correlation of their absolute values, 1 for the
-    same order. With more than the quick budget and training data, the network is also trained anew, on shuffled labels
-    (a map has to change) and on the true ones (how alike maps of equally good models are). `retrain` says so or not.
+    change. It is the map of the class that the model says, or of the number of its answer that the task names, held
+    while the layers change. The likeness of two maps of one input is Spearman's rank correlation of their absolute
+    values, 1 for the same order. With more than the quick budget and training data, the network is also trained anew,
+    on shuffled labels (a map has to change) and on the true ones (how alike maps of equally good models are). `retrain`
+    says so or not.
     """
 
     methods: tuple[str, ...] = MAPS
@@ -70,7 +73,7 @@ class DoesTheMapNeedTheModel(Probe):
 
     in_quick: ClassVar[bool] = False
     source: ClassVar[str] = "Adebayo et al., NeurIPS 2018, arXiv:1810.03292, sec. 3 and 4"
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("focus", "gradients")
 
     def __post_init__(self) -> None:
         self.refuse_below(2, "inputs")
@@ -85,7 +88,8 @@ class DoesTheMapNeedTheModel(Probe):
         index = run.pick(test, self.inputs or 4 + budget.steps // 5)
         background = subject.data.get("train", test)
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
-        admitted = methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+        model = passes(subject.model, subject.draws, subject.task)
+        admitted = methods_for(model, torch.empty(1, *subject.inputs.shape))
         maps = [m for m in self.methods if m in admitted]
         control = CONTROLS[0] if subject.inputs.is_image else CONTROLS[1]
         wanted = budget.restarts > 1 if self.retrain is None else self.retrain
@@ -110,10 +114,18 @@ class DoesTheMapNeedTheModel(Probe):
             + ("" if nets else f" Shuffled labels and another seed were not tried: {_untried(subject)}."),
             measures=measures,
             samples=Table(
-                "test", {"index": index, "label": np.asarray(rows["label"], dtype=np.int64), **tried.columns()}
+                "test",
+                {
+                    "index": index,
+                    **({"label": np.asarray(rows["label"], dtype=np.int64)} if "label" in rows else {}),
+                    **tried.columns(),
+                },
             ),
             views=(tried.curve("absolute"), tried.curve("signed"), tried.bars(run.seed)),
-            alarms=(*tried.alarms([m.name for m in measures]), *_untaught(losses, len(subject.task.classes), measures)),
+            alarms=(
+                *tried.alarms([m.name for m in measures]),
+                *_untaught(losses, _guess(subject) if losses else 0.0, measures),
+            ),
         )
 
     def _trained(self, subject: Subject, run: Run) -> tuple[dict[str, nn.Module], dict[str, float]]:
@@ -126,9 +138,14 @@ class DoesTheMapNeedTheModel(Probe):
         blank = copy.deepcopy(subject.model).requires_grad_(True)
         losses: list[float] = []
 
+        def loss(out: Tensor, target: Tensor) -> Tensor:
+            if "classes" in subject.task.gives:
+                return F.cross_entropy(out, target)
+            return subject.task.loss(out, target).mean()
+
         def learn(net: nn.Module, data: Rows) -> None:
             epochs = max(1, round(EPOCHS * steps))
-            curve = fit(net, data, epochs=epochs, lr=RATE, optimiser="adam", rng=rng, device=run.device)
+            curve = fit(net, data, epochs=epochs, lr=RATE, optimiser="adam", loss=loss, rng=rng, device=run.device)
             losses.append(curve.epochs[-1])
 
         nets: dict[str, nn.Module] = {}
@@ -143,23 +160,35 @@ def _untried(subject: Subject) -> str:
     return "they need more than this budget" if "train" in subject.data else "there are no training data"
 
 
+def _guess(subject: Subject) -> float:
+    """The loss of a model that saw no input: of a classifier one that gives all classes the same chance."""
+    if "classes" in subject.task.gives:
+        return float(np.log(len(subject.task.classes)))
+    target = np.asarray(subject.data["train"].labels)
+    out = subject.task.trivial(target).out
+    return float(subject.task.loss(out.expand(len(target), *out.shape), torch.as_tensor(target)).mean())
+
+
 def _randomise(
     subject: Subject, names: list[str], nets: Mapping[str, nn.Module], start: Tensor, run: Run, shard: Shard
 ) -> Mapping[str, Tensor]:
     """How alike each map stays to itself, layer by layer and after training anew; every shard meets the same chance."""
-    said = subject.predict(shard.x).argmax(1)
-    told = {"label": shard.y}
+    task, space = subject.task, subject.inputs
+    said = spoken_of(task, subject.predict(shard.x))
+    blank = emptied(task, space.shape, (space.low, space.high), start, tokens=subject.tokens)
+    parts, _ = parts_of(subject.kind, task, shard.x[0], CELLS)
+    told = {"label": shard.y} if "classes" in task.gives else {}
     for name in names:
 
         def see(model: nn.Module, x: Tensor, name: str = name) -> Tensor:
             found = explain(
-                averaged(model, subject.draws),
+                passes(model, subject.draws, task),
                 x,
                 said,
                 name,
-                baseline=min(max(0.0, subject.inputs.low), subject.inputs.high),
+                baseline=blank,
                 background=start,
-                groups=None if name == "rise" else usual_groups(subject.inputs.shape, CELLS),
+                groups=None if name == "rise" else parts,
                 samples=EACH[name] * run.budget.steps if name in EACH else None,
                 rng=run.rng(),
             )
@@ -279,16 +308,16 @@ class _Tried:
         )
 
 
-def _untaught(losses: Mapping[str, float], classes: int, measures: tuple[Measure, ...]) -> list[Alarm]:
+def _untaught(losses: Mapping[str, float], guess: float, measures: tuple[Measure, ...]) -> list[Alarm]:
     """Where training anew taught nothing, its maps are those of random weights once more."""
     return [
         Alarm(
             f"Trained anew on {labels} labels, the network ended at a loss of {loss:.2f}, and a guess has "
-            f"{np.log(classes):.2f}: it has learnt next to nothing, and its maps tell no more than random weights.",
+            f"{guess:.2f}: it has learnt next to nothing, and its maps tell no more than random weights.",
             doubts=tuple(m.name for m in measures if labels == "true" or CALLED["weights"] not in m.name),
         )
         for labels, loss in losses.items()
-        if loss > LEARNS * np.log(classes)
+        if loss > LEARNS * guess
     ]
 
 

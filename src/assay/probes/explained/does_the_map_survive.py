@@ -17,6 +17,7 @@ from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Exhibit, Finding, Gallery, Matrix, Measure, Panel, Table, share
 from assay.methods.explain.gradcam import last_maps, normalise
 from assay.methods.explain.maps import METHODS, explain
+from assay.methods.explain.spoken import spoken_of
 from assay.methods.explain.surgery import paste, smiley
 from assay.methods.explain.twins import (
     SMALL,
@@ -36,6 +37,7 @@ from assay.standard import Standard
 if TYPE_CHECKING:
     from assay.run import Run, Shard
     from assay.subject import Subject
+    from assay.tasks import Task
 
 EACH = 2 / 5  # inputs for each step of the budget: occlusion hides every patch of each, in every twin
 STICKERED = "T4, sticker on"
@@ -50,7 +52,8 @@ class DoesTheMapSurvive(Probe):
     """Does the map survive an edit that changes nothing?
 
     Copies of the network are built that answer as it does, some to deceive (T1 to T4) and some harmless, and `methods`
-    explain both. P is the largest change of a score, Q the mean distance between the maps, the fooling ratio
+    explain both: the class that is said, or the number of the answer that its task names. P is the largest change of a
+    score (of any entry of an answer), Q the mean distance between the maps, the fooling ratio
     Q / max(P, 1e-6). A map that moves where no score does is no evidence of why the model decides as it does.
     """
 
@@ -61,7 +64,7 @@ class DoesTheMapSurvive(Probe):
     source: ClassVar[str] = (
         "Viering, Wang, Loog & Eisemann, BMVC workshops 2019; Wang, TU Delft 2024 (dissertation), sec. 6.6 and 6.7"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients", "images")
+    needs: ClassVar[tuple[Need, ...]] = ("focus", "gradients", "images")
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=SMALL),)
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class DoesTheMapSurvive(Probe):
             a <= b for a, b in zip(side, subject.inputs.shape[1:], strict=True)
         )
         rows = run.map(
-            partial(self._tried, net, edited, layer, sticker if wake else None),
+            partial(self._tried, subject.task, net, edited, layer, sticker if wake else None),
             subject, "test", index, "maps before and after an edit",
         )  # fmt: skip
         names = [t.name for t in edited] + [STICKERED] * (f"P {STICKERED}" in rows)
@@ -129,21 +132,21 @@ class DoesTheMapSurvive(Probe):
         )
 
     def _tried(
-        self, net: nn.Module, edited: Sequence[Twin], layer: str, sticker: Tensor | None, shard: Shard
+        self, task: Task, net: nn.Module, edited: Sequence[Twin], layer: str, sticker: Tensor | None, shard: Shard
     ) -> Mapping[str, Tensor]:
         x = shard.x.double()
-        rows = self._moved(net, [(t.name, t.model) for t in edited], layer, x)
+        rows = self._moved(task, net, [(t.name, t.model) for t in edited], layer, x)
         triggered = [(STICKERED, t.model) for t in edited if t.name == LIES[3]]
         if sticker is not None and triggered:
-            rows = self._moved(net, triggered, layer, paste(x, sticker, rng=shard.rng, count=1).x) | rows
+            rows = self._moved(task, net, triggered, layer, paste(x, sticker, rng=shard.rng, count=1).x) | rows
         return rows
 
     def _moved(
-        self, net: nn.Module, edited: Sequence[tuple[str, nn.Module]], layer: str, x: Tensor
+        self, task: Task, net: nn.Module, edited: Sequence[tuple[str, nn.Module]], layer: str, x: Tensor
     ) -> dict[str, Tensor]:
         with torch.no_grad():
             y: Tensor = net(x)
-        target, rows = y.argmax(1), {}
+        target, rows = spoken_of(task, y), {}
         own = {m: _heat(net, x, target, m, layer) for m in self.methods}
         noise = _heat(net, x, target, "random", layer)
         for m, heat in own.items():
@@ -151,8 +154,13 @@ class DoesTheMapSurvive(Probe):
         for name, twin in edited:
             with torch.no_grad():
                 other: Tensor = twin(x)
-            rows[f"P {name}"] = (y - other).abs().amax(1)
-            rows[f"total variation {name}"] = (y.softmax(1) - other.softmax(1)).abs().sum(1) / 2
+            gap = (y - other).abs()
+            if "classes" in task.gives:
+                rows[f"P {name}"] = gap.amax(1)
+                rows[f"total variation {name}"] = (y.softmax(1) - other.softmax(1)).abs().sum(1) / 2
+            else:
+                rows[f"P {name}"] = gap.flatten(1).amax(1)
+                rows[f"mean change {name}"] = gap.flatten(1).mean(1)
             for m, heat in own.items():
                 rows[f"{m}, {name}"] = map_distance(heat, _heat(twin, x, target, m, layer))
         return rows
@@ -193,14 +201,16 @@ class DoesTheMapSurvive(Probe):
             )
         for twin in names:
             moved = rows[f"P {twin}"]
-            apart = float(rows[f"total variation {twin}"].mean())
+            apart = float(_apart(rows, twin).mean())
+            what = "probabilities" if f"total variation {twin}" in rows else "answers"
+            how = "total variation" if what == "probabilities" else "mean over their entries"
             found.append(
                 Measure(
                     name=f"prediction gap, {twin}",
                     value=float(moved.max()),
                     n=len(moved),
                     better="neither",
-                    about=f"largest change of a score; probabilities differ by {apart:.2g} (total variation)",
+                    about=f"largest change of a score; {what} differ by {apart:.2g} ({how})",
                 )
             )
         found += [gap(f"explanation gap, {m}, {twin}", m, twin, "") for twin in names for m in self.methods]
@@ -226,14 +236,14 @@ class DoesTheMapSurvive(Probe):
             x = shard.x.double()
             shown = {"label": shard.y, "input": shard.x}
             with torch.no_grad():
-                target = net(x).argmax(1)
+                target = spoken_of(subject.task, net(x))
             for m in self.methods:
                 shown[f"{m}/its map"] = _heat(net, x, target, m, layer)
                 shown |= {f"{m}/{t.name}": _heat(t.model, x, target, m, layer) for t in on_show}
             if sticker is not None and asleep:
                 shown["sticker on"] = pasted = paste(x, sticker, rng=shard.rng, count=1).x
                 with torch.no_grad():
-                    target = net(pasted).argmax(1)
+                    target = spoken_of(subject.task, net(pasted))
                 for m in self.methods:
                     shown[f"{m}/its map then"] = _heat(net, pasted, target, m, layer)
                     shown[f"{m}/{STICKERED}"] = _heat(asleep[0], pasted, target, m, layer)
@@ -243,6 +253,7 @@ class DoesTheMapSurvive(Probe):
         rows = run.map(maps, subject, "test", few, "maps to show")
         exhibits = []
         for i, place in enumerate(few):
+            label = torch.as_tensor(rows["label"][i])
             for m in self.methods:
                 panels = [_picture("input", rows, i, place, subject)]
                 panels += [_panel(k.split("/")[1], rows[k][i], m, place) for k in rows if k.startswith(f"{m}/")]
@@ -252,7 +263,7 @@ class DoesTheMapSurvive(Probe):
                 exhibits.append(
                     Exhibit(
                         index=int(place),
-                        caption=f"{subject.task.classes[rows['label'][i]]}. The {m} map {verdict[m]}; over all inputs "
+                        caption=f"{subject.task.told(label)}. The {m} map {verdict[m]}; over all inputs "
                         f"it moves by {moved or f'less than {SMALL:g}, whatever the edit'}",
                         panels=tuple(panels),
                     )
@@ -294,8 +305,13 @@ def _heat(model: nn.Module, x: Tensor, target: Tensor, method: str, layer: str) 
 
 
 def _gaps(rows: Mapping[str, NDArray[Any]], method: str, twin: str) -> Gaps:
-    moved, apart = rows[f"P {twin}"], rows[f"total variation {twin}"]
+    moved, apart = rows[f"P {twin}"], _apart(rows, twin)
     return Gaps(float(moved.max()), float(apart.mean()), torch.from_numpy(rows[f"{method}, {twin}"]), TOL)
+
+
+def _apart(rows: Mapping[str, NDArray[Any]], twin: str) -> NDArray[Any]:  # -> n
+    """How far the answers are apart: the probabilities of a classifier, else the mean of the entries."""
+    return rows[f"total variation {twin}" if f"total variation {twin}" in rows else f"mean change {twin}"]
 
 
 def _orders(gaps: Gaps) -> float | None:
@@ -311,7 +327,7 @@ def _sentence(method: str, verdict: str, gaps: Mapping[str, Gaps], exact: Sequen
         count = share(int((gaps[worst].maps > SMALL).sum()), len(gaps[worst].maps))
         return f"The {method} map {verdict}: {worst} moves no score and changes the map of {count} inputs."
     loose = [t for t in gaps if t not in exact and gaps[t].explanation > SMALL]
-    but = f", but not {' and '.join(loose)}, where probabilities stay and scores move a little" if loose else ""
+    but = f", but not {' and '.join(loose)}, where all scores move a little, and alike" if loose else ""
     return f"The {method} map {verdict} every edit that moves no score{but}."
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Alarm, Bars, Beside, Curve, Finding, Line, Matrix, Measure, Table, share
 from assay.methods.explain import groups as grouping
-from assay.methods.explain.faithfulness import BETTER, Removal, area, importance, removal_curve, top
+from assay.methods.explain.faithfulness import BETTER, NUMBERS, Removal, area, importance, removal_curve, top
 from assay.methods.explain.greedy import PICKING, Criterion, greedy_maps, refuse_strange
 from assay.methods.explain.groups import Parts, misfit
-from assay.methods.explain.maps import METHODS, explain, methods_for, usual_groups
+from assay.methods.explain.maps import METHODS, explain, methods_for, parts_of
+from assay.methods.explain.spoken import emptied, number, passes, spoken_of
 from assay.methods.explain.subset_robustness import CAP, Search, capped, subset_robustness, usual_cap
-from assay.nn.members import averaged
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ BACKGROUND = 32  # examples that expected gradients start from
 ROBUST: tuple[Criterion, ...] = ("s_r_bar", "s_r")
 REMOVED: tuple[Removal, ...] = ("insertion", "deletion")
 CRITERIA: tuple[Criterion | Removal, ...] = (*ROBUST, *REMOVED)
+"""Of a classifier, by the first two of which a map is judged; a number is judged by NUMBERS."""
 CALLED: dict[Criterion | Removal, str] = {
     "s_r_bar": "the rest attacked",
     "s_r": "the top attacked",
     "insertion": "insertion",
     "deletion": "deletion",
+    "kept": "the top kept",
+    "gone": "the top gone",
 }
 SHORT = {"s_r_bar": "S_r-bar", "s_r": "S_r"}
 TELLS: dict[Criterion | Removal, str] = {
@@ -54,6 +57,9 @@ TELLS: dict[Criterion | Removal, str] = {
     "lower is better",
     "insertion": "The probability of the answer while its top parts come in and the others are 0; higher is better",
     "deletion": "The probability of the answer while its top parts become 0; lower is better",
+    "kept": "How far the number is from what it was with only the map's top parts there, in its own units; lower is "
+    "better",
+    "gone": "How far the number moves when the map's top parts go, in its own units; higher is better",
 }
 HEADLINE = "maps that beat a random one"
 Says = Literal["better than random", "not better than random", "cannot tell"]
@@ -67,8 +73,12 @@ class IsTheMapFaithful(Probe):
     only them needs little, and one who may change only the others needs much. Areas under both curves, over the share
     of the parts that counts as top, stand beside what random rankings get from the same inputs.
 
-    `methods` may name "greedy-as" too, which picks parts by the criterion (s_r or s_r_bar) itself. `parts` cuts inputs
-    otherwise than into patches, words or columns: into pixels, or into each image's own superpixels.
+    Of an answer that is no class, its task names one number, and areas are under two other curves: how far that number
+    moves when the top parts are taken out, and how far it is from what it was with only them there, in its own units.
+
+    `methods` may name "greedy-as" too, of a classifier, which picks parts by the criterion (s_r or s_r_bar) itself.
+    `parts` cuts inputs otherwise than into patches, words or columns: into pixels, or into each image's own
+    superpixels.
     """
 
     methods: tuple[str, ...] = MAPS
@@ -83,7 +93,7 @@ class IsTheMapFaithful(Probe):
         "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021 (dissertation), sec. 7.1.2; Petsiuk, Das & "
         "Saenko, BMVC 2018, arXiv:1806.07421 (insertion, deletion)"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("focus", "gradients")
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "steps")
@@ -109,45 +119,48 @@ class IsTheMapFaithful(Probe):
         index = run.pick(test, self.inputs or 4 + budget.steps // 5)
         background = subject.data.get("train", test)
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
-        bounds = (subject.inputs.low, subject.inputs.high)
+        space, model = subject.inputs, passes(subject.model, subject.draws, subject.task)
+        bounds = (space.low, space.high)
         search = Search(steps=self.steps or max(1, budget.steps // 2), rivals=min(2, budget.restarts), bounds=bounds)
         maps = [
             m
             for m in self.methods
-            if m == GREEDY
-            or m in methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
+            if (m == GREEDY and "classes" in subject.task.gives)
+            or m in methods_for(model, torch.empty(1, *space.shape))
         ]
         chances = [f"random {k}" for k in range(1 + budget.restarts)]
         names = [*maps, *chances]
         if self.parts == "superpixels":  # each input has its own
             work = partial(_try_each, subject, names, start, budget.steps, search, self.criterion)
         else:
-            groups = _groups(subject, self.parts)
+            groups = _groups(subject, self.parts, start[0])
             work = partial(_try, subject, names, start, budget.steps, search, self.criterion, groups)
         trial = _Trial(maps, chances, run.map(work, subject, "test", index, "is the map faithful"), run.seed)
-        verdicts = {m: _both(trial.verdict(m, "s_r_bar"), trial.verdict(m, "s_r")) for m in maps}
+        first, second = judges = trial.judges
+        verdicts = {m: _both(trial.verdict(m, first), trial.verdict(m, second)) for m in maps}
         measures = (
             _headline(trial, verdicts),
-            *(trial.measure(m, c) for c in ROBUST for m in maps),
+            *(trial.measure(m, c) for c in judges for m in maps),
         )
+        by = "attacks on and off the parts" if judges == ROBUST else "taking out, and keeping alone, the parts"
         left_out = [m for m in self.methods if m not in maps]
         return Finding(
             says=". ".join(f"{says[0].upper()}{says[1:]}: {', '.join(who)}" for says, who in _sorted(verdicts).items())
-            + f". Judged on {len(index)} inputs by attacks on and off the parts that each map ranks first."
+            + f". Judged on {len(index)} inputs by {by} that each map ranks first."
             + (f" Left out, as this model or its inputs do not admit them: {', '.join(left_out)}." if left_out else ""),
             measures=measures,
             samples=Table(
                 "test",
                 {
                     "index": index,
-                    "label": np.asarray(trial.rows["label"], dtype=np.int64),
-                    **{f"{m}, {CALLED[c]}": trial.area(m, c) for c in CRITERIA for m in (*maps, "random")},
+                    **{name: trial.rows[name] for name in ("label", "explained number") if name in trial.rows},
+                    **{f"{m}, {CALLED[c]}": trial.area(m, c) for c in trial.criteria for m in (*maps, "random")},
                     **{name: rows for name, rows in trial.rows.items() if name.startswith(f"{GREEDY}, ")},
                 },
             ),
             views=(
-                *(trial.curve(c) for c in ROBUST),
-                *(trial.bars(c) for c in CRITERIA),
+                *(trial.curve(c) for c in judges),
+                *(trial.bars(c) for c in trial.criteria),
                 trial.matrix(),
             ),
             alarms=trial.alarms([m.name for m in measures]),
@@ -155,12 +168,11 @@ class IsTheMapFaithful(Probe):
 
 
 def _count(subject: Subject) -> int:
-    return grouping.count(usual_groups(subject.inputs.shape, CELLS))
+    return grouping.count(_groups(subject, None, torch.zeros(subject.inputs.shape)))
 
 
-def _groups(subject: Subject, parts: Parts | None) -> Tensor:
-    blank = torch.empty(subject.inputs.shape)
-    return usual_groups(subject.inputs.shape, CELLS) if parts is None else grouping.cut(blank, parts)
+def _groups(subject: Subject, parts: Parts | None, x: Tensor) -> Tensor:  # *d -> *d
+    return parts_of(subject.kind, subject.task, x, CELLS)[0] if parts is None else grouping.cut(x, parts)
 
 
 def _try_each(
@@ -193,9 +205,12 @@ def _try(
     parts: Tensor,
     shard: Shard,
 ) -> Mapping[str, Tensor]:
-    """The four curves of every ranking, maps and chance, for the inputs of a shard."""
-    model = averaged(subject.model, subject.draws)
-    blank = min(max(0.0, subject.inputs.low), subject.inputs.high)
+    """The curves of every ranking, maps and chance, for the inputs of a shard."""
+    task, space = subject.task, subject.inputs
+    model = passes(subject.model, subject.draws, task)
+    blank = emptied(task, space.shape, (space.low, space.high), start, tokens=subject.tokens)
+    said = subject.predict(shard.x)
+    target = spoken_of(task, said)
     k = grouping.count(parts)
     counts = sorted({max(1, round(s * k)) for s in SHARES})
     scores, sets = {}, []
@@ -212,7 +227,7 @@ def _try(
             found = explain(
                 model,
                 shard.x,
-                None,
+                target,
                 name,
                 baseline=blank,
                 background=start,
@@ -222,15 +237,26 @@ def _try(
             )
             scores[name] = importance(found.values, parts)
         sets += [top(scores[name], count) for count in counts]
+    n, r = len(shard.x), len(names)
+    told = dict(behind)
+    if "classes" not in task.gives:
+        told["explained number"] = number(said, target)
+        for kind in NUMBERS:
+            for name in names:
+                moved = removal_curve(
+                    model, shard.x, scores[name], kind=kind, groups=parts, reference=blank, target=target,
+                    shares=ALL_SHARES,
+                )  # fmt: skip
+                told["percent"] = moved.percent.expand(n, -1)
+                told[f"curve {name} {kind}"], told[f"area {name} {kind}"] = moved.value, moved.area()
+        return told
     # All rankings in one call: they share the nearest rivals, the change with all parts free, and what is found.
     on = torch.stack(sets, 1)  # n r*s k
     value = subset_robustness(
         model, shard.x, torch.cat([~on, on, torch.ones_like(on[:, :1])], 1), groups=parts, search=search
     )
     size, hit = capped(value[:, :-1], usual_cap(shard.x, value[:, -1], search))
-    n, r = len(shard.x), len(names)
-    told = {"label": shard.y, "capped": hit, "percent": torch.tensor([[100 * c / k for c in counts]]).expand(n, -1)}
-    told |= behind
+    told |= {"label": shard.y, "capped": hit, "percent": torch.tensor([[100 * c / k for c in counts]]).expand(n, -1)}
     for c, half in zip(ROBUST, size.view(n, 2, r, -1).unbind(1), strict=True):
         for name, curve in zip(names, half.unbind(1), strict=True):
             told[f"curve {name} {c}"] = curve
@@ -249,6 +275,10 @@ class _Trial:
 
     def __init__(self, maps: list[str], chances: list[str], rows: Mapping[str, NDArray[Any]], seed: int) -> None:
         self.maps, self.chances, self.rows, self.seed = maps, chances, rows, seed
+        numbers = "explained number" in rows
+        self.criteria: tuple[Criterion | Removal, ...] = NUMBERS if numbers else CRITERIA
+        self.judges: tuple[Criterion | Removal, ...] = NUMBERS if numbers else ROBUST
+        """Those by which a map is judged."""
 
     def of(self, what: Literal["curve", "area"], name: str, criterion: str) -> NDArray[np.float64]:  # -> n s or n
         """A ranking's rows; those of chance are means over its draws."""
@@ -273,7 +303,7 @@ class _Trial:
         _, low, high = self.gain(name, criterion)
         return "better than random" if low > 0 else "not better than random" if high <= 0 else "cannot tell"
 
-    def measure(self, name: str, criterion: Criterion) -> Measure:
+    def measure(self, name: str, criterion: Criterion | Removal) -> Measure:
         gain, least, most = (100 * (np.exp(g) - 1) for g in self.gain(name, criterion))
         beside = [Beside("random rankings", float(self.area("random", criterion).mean()))]
         if name != "gradient" and "gradient" in self.maps:
@@ -290,7 +320,7 @@ class _Trial:
             beside=tuple(beside),
         )
 
-    def curve(self, criterion: Criterion) -> Curve:
+    def curve(self, criterion: Criterion | Removal) -> Curve:
         x = tuple(map(float, self.rows["percent"].mean(0)))  # superpixels are not equally many in all images
         lines = []
         for name in (*self.maps, "random"):
@@ -306,12 +336,14 @@ class _Trial:
             )
         return Curve(
             name=criterion.replace("_", "-"),
-            title=f"The least change that breaks the answer, {CALLED[criterion]}",
+            title=f"The least change that breaks the answer, {CALLED[criterion]}"
+            if criterion in ROBUST
+            else f"How far the number moves, {CALLED[criterion]}",
             x_label="parts that count as the map's top, %",
-            y_label="l2 size",
+            y_label="l2 size" if criterion in ROBUST else "change of the number",
             lines=tuple(lines),
-            says=f"{TELLS[criterion]}; the line to beat is random, with its 95 % band over inputs. An attack "
-            "bounds the least change from above.",
+            says=f"{TELLS[criterion]}; the line to beat is random, with its 95 % band over inputs."
+            + (" An attack bounds the least change from above." if criterion in ROBUST else ""),
         )
 
     def bars(self, criterion: Criterion | Removal) -> Bars:
@@ -334,20 +366,25 @@ class _Trial:
         names = (*self.maps, "random")
         return Matrix(
             name="areas",
-            title="Areas under the four curves",
+            title=f"Areas under the {'four' if len(self.criteria) == len(CRITERIA) else 'two'} curves",
             row_label="map",
             column_label="higher (↑) or lower (↓) is better",
             rows=names,
-            columns=tuple(f"{SHORT.get(c, c)} {arrow[BETTER[c]]}" for c in CRITERIA),
-            values=tuple(tuple(float(self.area(m, c).mean()) for c in CRITERIA) for m in names),
-            says="The last row is what random rankings get. Insertion and deletion set parts to 0, so that parts which "
-            "are 0 already cannot matter to them; the attacks need no such value.",
+            columns=tuple(f"{SHORT.get(c, c)} {arrow[BETTER[c]]}" for c in self.criteria),
+            values=tuple(tuple(float(self.area(m, c).mean()) for c in self.criteria) for m in names),
+            says="The last row is what random rankings get. "
+            + (
+                "Insertion and deletion set parts to 0, so that parts which are 0 already cannot matter to them; the "
+                "attacks need no such value."
+                if self.judges == ROBUST
+                else "Parts that go become 0 in an image or a text, else the mean of some inputs."
+            ),
         )
 
     def alarms(self, doubted: list[str]) -> tuple[Alarm, ...]:
-        hit = self.rows["capped"].ravel()
+        hit = self.rows["capped"].ravel() if "capped" in self.rows else np.zeros(0)
         alarms = []
-        if hit.mean() > 0.1:
+        if len(hit) and hit.mean() > 0.1:
             alarms.append(
                 Alarm(
                     f"For {share(int(hit.sum()), len(hit))} of the attacks no change was found that is shorter than "
@@ -379,7 +416,7 @@ def _sorted(verdicts: Mapping[str, Says]) -> dict[Says, list[str]]:
 
 def _headline(trial: _Trial, verdicts: Mapping[str, Says]) -> Measure:
     """The share of maps; the interval goes from those shown to beat chance to those not shown to fail it."""
-    ahead = [all(trial.gain(m, c)[0] > 0 for c in ROBUST) for m in trial.maps]
+    ahead = [all(trial.gain(m, c)[0] > 0 for c in trial.judges) for m in trial.maps]
     told = list(verdicts.values())
     return Measure(
         name=HEADLINE,
@@ -389,7 +426,8 @@ def _headline(trial: _Trial, verdicts: Mapping[str, Says]) -> Measure:
         n=len(told),
         unit="%",
         better="higher",
-        about="by both attacks; the interval goes from the maps that surely do to those that may",
+        about=f"by both {'attacks' if trial.judges == ROBUST else 'curves'}; the interval goes from the maps that "
+        "surely do to those that may",
         beside=(Beside("random rankings", 0.0),),
     )
 

@@ -45,7 +45,7 @@ class WasItTamperedWith(Probe):
         "signs of the edits in Viering, Wang, Loog & Eisemann, BMVC workshops 2019, and Wang, TU Delft 2024 "
         "(dissertation), ch. 6; the thresholds are Assay's own"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")  # three signs weigh the classes against one another
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0),)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,11 @@ def _last_standing(model: nn.Module, x: Tensor) -> str | None:
         elif isinstance(out, Tensor) and out.ndim == 4 and out[0, 0].numel() > 1:
             given.append((name, out))
 
-    handles = [m.register_forward_hook(partial(note, name=name)) for name, m in model.named_modules() if name]
+    handles = [
+        m.register_forward_hook(partial(note, name=name))
+        for name, m in model.named_modules()
+        if name and not isinstance(m, torch.jit.ScriptModule)  # which takes no hook from outside
+    ]
     try:
         with torch.no_grad():
             model(x[:1])

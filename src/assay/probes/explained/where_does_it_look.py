@@ -1,4 +1,4 @@
-"""Where a classifier looks, by several maps side by side."""
+"""Where a model looks, by several maps side by side."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from assay.finding import Alarm, Bars, Beside, Exhibit, Finding, Gallery, Matrix
 from assay.methods.explain.faithfulness import importance
 from assay.methods.explain.greedy import PICKING, Criterion, greedy_maps, refuse_strange
 from assay.methods.explain.groups import Parts, cut, misfit, spread
-from assay.methods.explain.maps import METHODS, explain, methods_for, missed, usual_groups
+from assay.methods.explain.maps import METHODS, explain, methods_for, missed, parts_of
+from assay.methods.explain.spoken import emptied, number, passes, spoken_of
 from assay.methods.explain.subset_robustness import Search
 from assay.methods.explain.twins import map_distance
-from assay.nn.members import averaged
 from assay.probe import Need, Probe
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ FURTHER = (
 class WhereDoesItLook(Probe):
     """Where does it look?
 
-    Each map says how much every part of an input (a patch, a word, a column) speaks for the class that is answered.
-    Agreement is Spearman's rank correlation between two maps of one input, over its parts, the sign left out. Maps that
-    agree may be wrong together; of maps that do not agree, at most one is right. `methods` may name "greedy-as" too,
-    which picks parts by the criterion (s_r or s_r_bar); `parts` cuts images into pixels or, each image for itself, into
-    superpixels.
+    Each map says how much every part of an input (a patch, a word, a column, a stretch of time) speaks for the class
+    that is answered, or for the number of the answer that its task names. Agreement is Spearman's rank correlation
+    between two maps of one input, over its parts, the sign left out. Maps that agree may be wrong together; of maps
+    that do not agree, at most one is right. `methods` may name "greedy-as" too, of a classifier, which picks parts by
+    the criterion (s_r or s_r_bar); `parts` cuts images into pixels or, each image for itself, into superpixels.
     """
 
     methods: tuple[str, ...] = MAPS
@@ -68,7 +68,7 @@ class WhereDoesItLook(Probe):
     parts: Parts | None = None
 
     in_quick: ClassVar[bool] = False
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    needs: ClassVar[tuple[Need, ...]] = ("focus",)
     source: ClassVar[str] = (
         "Krishna et al. 2022, arXiv:2202.01602 (agreement); Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365 "
         "(completeness)"
@@ -138,9 +138,7 @@ class WhereDoesItLook(Probe):
                 "test",
                 {
                     "index": drawn,
-                    "label": seen.label[few],
-                    "said": seen.said[few],
-                    "confidence": seen.sure[few],
+                    **{name: column[few] for name, column in seen.told.items()},
                     "agreement": headline,
                     **agree,
                     **{f"{m} misses": miss[few] for m, miss in seen.miss.items()},
@@ -154,8 +152,10 @@ class WhereDoesItLook(Probe):
 
     def _maps(self, subject: Subject) -> tuple[str, ...]:
         """Those of the methods that this model and its inputs admit."""
-        admitted = methods_for(averaged(subject.model, subject.draws), torch.empty(1, *subject.inputs.shape))
-        admitted = (*admitted, GREEDY)
+        model = passes(subject.model, subject.draws, subject.task)
+        admitted = methods_for(model, torch.empty(1, *subject.inputs.shape))
+        if "classes" in subject.task.gives:  # it looks for the least change to another class
+            admitted = (*admitted, GREEDY)
         return tuple(m for m in self.methods if m in admitted and (subject.differentiable or m in ASKS_ONLY))
 
     def _look(
@@ -167,22 +167,19 @@ class WhereDoesItLook(Probe):
             each = [replace(shard, x=shard.x[i : i + 1], y=shard.y[i : i + 1]) for i in range(len(shard.x))]
             told_each = [self._look(subject, names, start, steps, one) for one in each]
             return {k: _joined([one[k] for one in told_each]) for k in told_each[0]}
-        groups = (
-            usual_groups(subject.inputs.shape)
-            if self.parts is None
-            else cut(shard.x[0], self.parts, low=low, high=high)
-        )
-        said = subject.predict(shard.x)
-        told = {"label": shard.y, "chance": said.double().softmax(1), "x": shard.x}
+        if self.parts is None:
+            groups, _ = parts_of(subject.kind, subject.task, shard.x[0])
+        else:
+            groups = cut(shard.x[0], self.parts, low=low, high=high)
+        said, model = subject.predict(shard.x), passes(subject.model, subject.draws, subject.task)
+        target = spoken_of(subject.task, said)
+        told = {"label": shard.y, "out": said, "number": number(said, target), "x": shard.x}
         for m in names:
             if m == GREEDY:
                 search = Search(
                     steps=min(PICKING.steps, max(1, steps // 2)), halvings=PICKING.halvings, bounds=(low, high)
                 )
-                ranked = greedy_maps(
-                    averaged(subject.model, subject.draws), shard.x, groups, criterion=self.criterion, search=search,
-                    rng=shard.rng,
-                )  # fmt: skip
+                ranked = greedy_maps(model, shard.x, groups, criterion=self.criterion, search=search, rng=shard.rng)
                 told[f"parts {m}"] = ranked.scores.to(shard.x.dtype)
                 told[f"map {m}"] = torch.stack(
                     [spread(told[f"parts {m}"][i : i + 1], groups)[0] for i in range(len(shard.x))]
@@ -190,11 +187,11 @@ class WhereDoesItLook(Probe):
                 told[f"{m}, values capped"], told[f"{m}, seeds agree"] = ranked.capped, ranked.stable
                 continue
             found = explain(
-                averaged(subject.model, subject.draws),
+                model,
                 shard.x,
-                said.argmax(1),
+                target,
                 m,
-                baseline=min(max(0.0, low), high),
+                baseline=emptied(subject.task, subject.inputs.shape, (low, high), start, tokens=subject.tokens),
                 background=start,
                 groups=None if m == "rise" else groups,
                 samples=EACH[m] * steps if m in EACH else None,
@@ -235,9 +232,17 @@ def _joined(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _chosen(subject: Subject, run: Run) -> dict[str, NDArray[np.int64]]:
-    """The inputs that one would want to see: answers that are wrong and sure, and answers that are hardly any."""
+    """The inputs that one would want to see: answers that are wrong and sure, and answers that are hardly any.
+
+    Of what is no class, those with the least margin, and the least sure where answers say so."""
     index, half = run.pick(subject.data["test"]), max(1, run.budget.shown // 2)
     logits, label = run.predict(subject, "test", index, "where does it look")
+    if "classes" not in subject.task.gives:
+        out, target = torch.from_numpy(logits), torch.from_numpy(label)
+        margin, sure = subject.task.margin(out, target), subject.task.confidence(out)
+        worst = index[margin.argsort(stable=True)[:half].numpy()]
+        least = {} if sure is None else {"least sure": index[sure.argsort(stable=True)[:half].numpy()]}
+        return {"worst answers": worst, **least}
     chance = softmax(logits.astype(np.float64), axis=1)
     order = np.argsort(-chance.max(1), kind="stable")
     wrong = order[chance.argmax(1)[order] != label[order]]
@@ -256,8 +261,12 @@ class _Seen:
         rows: Mapping[str, NDArray[Any]],
     ) -> None:
         self.subject, self.maps, self.names, self.index, self.rows = subject, maps, names, index, rows
-        self.label = np.asarray(rows["label"], dtype=np.int64)
-        self.said, self.sure = rows["chance"].argmax(1), rows["chance"].max(1)
+        self.told: dict[str, NDArray[Any]] = {"explained number": rows["number"]}
+        """What was said of each input, one number each."""
+        if "classes" in subject.task.gives:
+            chance = torch.from_numpy(rows["out"]).double().softmax(1).numpy()
+            label = np.asarray(rows["label"], dtype=np.int64)
+            self.told = {"label": label, "said": chance.argmax(1), "confidence": chance.max(1)}
         self.miss = {m: rows[f"miss {m}"] for m in maps if f"miss {m}" in rows}
         parts = [torch.from_numpy(rows[f"parts {m}"])[:, None].double() for m in names]  # n 1 k each
         agree = torch.stack([torch.stack([1 - map_distance(a, b, "spearman") for b in parts]) for a in parts])
@@ -286,10 +295,18 @@ class _Seen:
             says += ", adds up" if lost <= MISS else f", misses {100 * lost:.0f} %"
         return says
 
+    def parts(self, row: int, count: int) -> tuple[str, ...]:
+        """What the parts of an input are called."""
+        names = parts_of(self.subject.kind, self.subject.task, torch.from_numpy(self.rows["x"][row]))[1]
+        return names if len(names) == count else tuple(str(k) for k in range(count))
+
     def heading(self, row: int) -> str:
-        names = self.subject.task.classes
-        right = "" if self.said[row] == self.label[row] else f", truly {names[self.label[row]]}"
-        return f"{names[self.said[row]]} ({self.sure[row]:.2f}){right}"
+        task, told = self.subject.task, {name: column[row] for name, column in self.told.items()}
+        if "said" not in told:
+            out = torch.from_numpy(self.rows["out"][row])
+            return f"{task.words(out)}; explained is {task.focus(out[None]).says[0]}, {told['explained number']:.4g}"
+        right = "" if told["said"] == told["label"] else f", truly {task.classes[told['label']]}"
+        return f"{task.classes[told['said']]} ({told['confidence']:.2f}){right}"
 
 
 def _matrix(seen: _Seen, few: NDArray[np.int64]) -> Matrix:
@@ -372,7 +389,7 @@ def _table(seen: _Seen, lot: str, row: int) -> Matrix:
         row_label="map",
         column_label="part of the input",
         rows=seen.maps,
-        columns=tuple(str(k) for k in range(len(parts[0]))),
+        columns=seen.parts(row, len(parts[0])),
         values=tuple(tuple(float(v) for v in p / (np.abs(p).sum() or 1.0)) for p in parts),
         says="Each part's share of the map, sign left out. "
         + "; ".join(f"{m}: {seen.verdict(m, row)}" for m in seen.maps)

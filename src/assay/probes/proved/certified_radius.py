@@ -16,12 +16,15 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Table, Witnesses, share, wilson
+from assay.methods.attack.aim import label_of, truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.certify import nearest, relax
+from assay.methods.certify.demands import demanded, unproved
 from assay.methods.certify.layers import layers
 from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
-from assay.probe import Need, Probe
+from assay.probe import Probe
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
@@ -85,6 +88,8 @@ class CertifiedRadius(Probe):
     For each input a radius that is proved safe, the exact one where it exists, and one at which an attack succeeds, for
     changes inside the bounds of the inputs. A nearest-neighbour classifier has an exact answer; a ReLU network gets
     linear or interval bounds; of any other model the smoothed version is certified, under noise of size `sigma`.
+    Numbers are certified where the whole interval of each stays within its tolerance, several labels where each logit
+    keeps its sign; these have no vote to smooth.
 
     `radius` is the l2 size of the headline: 0.25, a quarter of the range of one pixel, is the first size at which
     certified accuracies are usually tabled. `linf_radius` of 2/255 is the smallest that is usual there. `sigma` 0.25
@@ -99,7 +104,6 @@ class CertifiedRadius(Probe):
     inputs: int | None = None
 
     in_shares: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Zhang et al., NeurIPS 2018, arXiv:1811.00866 (linear bounds); Gowal et al. 2018, arXiv:1810.12715 "
         "(intervals); Wang et al. 2019, arXiv:1906.03972 (nearest neighbours); Cohen, Rosenfeld & Kolter, ICML 2019, "
@@ -112,6 +116,10 @@ class CertifiedRadius(Probe):
         self.refuse_beyond_the_range("linf_radius")
         self.refuse_below(1e-4, "sigma")
         self.refuse_below(1, "inputs")
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        return reason or unproved(subject.task, subject.model, subject.inputs.shape, draws=subject.draws)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         way = self._way(subject, run.budget.steps)
@@ -139,7 +147,7 @@ class CertifiedRadius(Probe):
         undecided = first.undecided(self.radius)
         blocked = self._blocked(subject, way, index[undecided][: run.budget.steps], run)
         held, open_ = int(first.holds(self.radius).sum()), int(undecided.sum())
-        witnesses, size = _witnesses(subject, asked, rows), subject.inputs.size
+        witnesses, size = _witnesses(subject, run, asked, rows), subject.inputs.size
         return Finding(
             says=f"Of the inputs, {share(held, count)} are proved to stay right under every change of l2 size "
             f"{size(self.radius)}; {share(count - held - open_, count)} are wrong already or break at that size, and "
@@ -147,7 +155,7 @@ class CertifiedRadius(Probe):
             measures=tuple(
                 m for norm, b in found.items() for m in _measures(subject.inputs, norm, radii[norm], b, count, run.seed)
             ),
-            samples=_table(found, radii, index),
+            samples=_table(found, radii, index, classes="classes" in subject.task.gives),
             views=(*(_curve(subject.inputs, norm, radii[norm], b) for norm, b in found.items()), *blocked),
             alarms=_alarms(subject, way, found),
             witnesses=witnesses if len(witnesses) else None,
@@ -156,7 +164,7 @@ class CertifiedRadius(Probe):
     def _way(self, subject: Subject, steps: int) -> Way:
         most = len(subject.data["test"])
         many, few = (min(self.inputs or each * steps, most) for each in (EACH, 1))
-        stored = points(subject.model)
+        stored = points(subject.model) if "classes" in subject.task.gives else None
         if stored is not None:
             payable = {norm: cells * steps // stored.x.size for norm, cells in CELLS.items()}
             inputs = max(few, min(many, payable["l2"]))
@@ -243,7 +251,7 @@ class CertifiedRadius(Probe):
         undecided = (right | abstained) & ~held
         most = self.sigma * float(ndtri(ALPHA ** (1 / draws)))
         headline = "certified accuracy of the smoothed model, l2"
-        witnesses, size = _witnesses(subject, {"l2": index}, {"l2": rows}), subject.inputs.size
+        witnesses, size = _witnesses(subject, run, {"l2": index}, {"l2": rows}), subject.inputs.size
         beyond = f", and {size(self.radius)} is beyond that: raise sigma or the budget" if self.radius > most else ""
         alarms = [
             Alarm(
@@ -259,6 +267,8 @@ class CertifiedRadius(Probe):
             alarms.append(Alarm(f"Smoothing abstained on {share(int(abstained.sum()), len(index))}: too close a vote."))
         if not subject.differentiable:
             alarms.append(Alarm("The model gives no gradients, so no attack was run on it."))
+        if (reach := subject.reach()) is not None and (less := reach.of_proofs()):
+            alarms.append(Alarm(less))
         x = _sizes(self.radius, radius, upper)
         lines = [_line("smoothed model: not certified", ~(right & (radius >= x[:, None])), x)]
         if subject.differentiable:
@@ -327,18 +337,26 @@ class CertifiedRadius(Probe):
 
 def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str, Tensor]:
     """The smallest change found: 0 where the answer is wrong already, infinity where there is none."""
-    said = subject.predict(shard.x).argmax(1)
-    upper, changed = torch.where(said == shard.y, torch.inf, 0.0).double(), shard.x.clone()
-    rows = (said == shard.y).nonzero()[:, 0]
+    out, truth, classes = subject.predict(shard.x), truth_of(subject.task, shard.y), "classes" in subject.task.gives
+    right = subject.task.right(out, shard.y)
+    said = out.argmax(1) if classes else right.long()
+    upper, changed = torch.where(right, torch.inf, 0.0).double(), shard.x.clone()
+    rows = right.nonzero()[:, 0]
     if len(rows) and subject.differentiable:
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
-        got = minimal_norm(subject.model, x, y, norm=norm, steps=steps, eot=subject.draws, bounds=bounds)
-        answer = subject.predict(got.x).argmax(1)  # what a fresh look confirms, and nothing else
-        fell = answer != y
+        reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        got = minimal_norm(
+            subject.model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
+            bounds=bounds,
+        )  # fmt: skip
+        at, far = settled(reach, everyone, got, x, norm)
+        answer = subject.predict(at)  # what a fresh look confirms, and nothing else
+        fell = ~subject.task.right(answer, y)
         there = rows[fell]
-        upper[there], changed[there], said[there] = got.distance[fell], got.x[fell], answer[fell]
+        upper[there], changed[there] = far[fell].double(), at[fell]
+        said[there] = answer.argmax(1)[fell] if classes else 0
     fell = torch.isfinite(upper) & (upper > 0)
-    return {"label": shard.y, "upper": upper, "changed": changed, "fell": fell, "said": said}
+    return {"label": label_of(truth), "upper": upper, "changed": changed, "fell": fell, "said": said}
 
 
 def _search(subject: Subject, way: Way, norm: Norm, radius: float, shard: Shard) -> Mapping[str, Tensor]:
@@ -349,7 +367,7 @@ def _search(subject: Subject, way: Way, norm: Norm, radius: float, shard: Shard)
     low, high = subject.inputs.low, subject.inputs.high
     whole = (high - low) * (math.sqrt(shard.x[0].numel()) if norm == "l2" else 1.0)  # no change is larger
     told["lower"] = torch.zeros_like(upper)
-    stored = points(subject.model)
+    stored = points(subject.model) if "classes" in subject.task.gives else None
     if stored is not None:
         told["exact"] = torch.zeros_like(upper)
     if not len(rows):
@@ -357,7 +375,8 @@ def _search(subject: Subject, way: Way, norm: Norm, radius: float, shard: Shard)
     x, y = shard.x[rows], shard.y[rows]
     if stored is None:
         top = torch.where(upper[rows].isinf(), whole, upper[rows] * (1 + SLACK)).clamp_max(whole)
-        told["lower"][rows] = _relaxed(subject.model, x, y, norm, top, radius, way, (low, high))
+        keep = demanded(subject.task, y)
+        told["lower"][rows] = _relaxed(subject.model, x, keep, norm, top, radius, way, (low, high))
     else:
         flat, label = x.flatten(1).double().cpu().numpy(), y.cpu().numpy()
         closed = nearest.certified_radius(stored.x, stored.y, flat, label, k=1, factor=stored.factor)
@@ -395,7 +414,14 @@ def _known(norm: Norm, index: NDArray[np.int64], rows: Mapping[str, NDArray[Any]
 
 
 def _relaxed(
-    model: nn.Module, x: Tensor, y: Tensor, norm: Norm, top: Tensor, radius: float, way: Way, box: tuple[float, float]
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor | relax.Demand,
+    norm: Norm,
+    top: Tensor,
+    radius: float,
+    way: Way,
+    box: tuple[float, float],
 ) -> Tensor:  # n *d, n, n -> n
     """The largest certified radius up to `top`, which lies a hair beyond the attack: proving that would be a bug.
 
@@ -414,6 +440,8 @@ def _relaxed(
 
 def _alarms(subject: Subject, way: Way, found: Mapping[Norm, Bound]) -> tuple[Alarm, ...]:
     says = [way.limit] if way.limit else []
+    if (reach := subject.reach()) is not None and (less := reach.of_proofs()):
+        says.append(less)
     if (stored := points(subject.model)) is not None and (both := nearest.in_two_classes(stored.x, stored.y)):
         says.append(both)
     for norm, b in found.items():
@@ -503,10 +531,13 @@ def _finite(size: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isfinite(size), size, np.nan)
 
 
-def _table(found: Mapping[Norm, Bound], radii: Mapping[Norm, float], index: NDArray[np.int64]) -> Table:
+def _table(
+    found: Mapping[Norm, Bound], radii: Mapping[Norm, float], index: NDArray[np.int64], *, classes: bool
+) -> Table:
     """Inputs that a norm was not asked for have NaN in its columns."""
     first = found["l2"]
-    columns: dict[str, NDArray[Any]] = {"index": index, "label": first.label, "right": first.right}
+    columns: dict[str, NDArray[Any]] = {"index": index, **({"label": first.label} if classes else {})}
+    columns["right"] = first.right
     for norm, b in found.items():
         known = {"lower": b.lower, "upper": _finite(b.upper)} | ({} if b.exact is None else {"exact": b.exact})
         for name in ("lower", "exact", "upper"):
@@ -521,7 +552,10 @@ def _table(found: Mapping[Norm, Bound], radii: Mapping[Norm, float], index: NDAr
 
 
 def _witnesses(
-    subject: Subject, asked: Mapping[Norm, NDArray[np.int64]], found: Mapping[Norm, Mapping[str, NDArray[Any]]]
+    subject: Subject,
+    run: Run,
+    asked: Mapping[Norm, NDArray[np.int64]],
+    found: Mapping[Norm, Mapping[str, NDArray[Any]]],
 ) -> Witnesses:
     broke = {norm: r["changed at"] for norm, r in found.items()}
     index = np.concatenate([asked[norm][at] for norm, at in broke.items()])
@@ -529,13 +563,16 @@ def _witnesses(
     def join(column: str) -> NDArray[Any]:
         return np.concatenate([found[norm][column][at] for norm, at in broke.items()])
 
+    clean, target = (part.numpy() for part in subject.data["test"].take(index))
+    changed = np.concatenate([r["changed"] for r in found.values()]).astype(np.float32)
+    classes = "classes" in subject.task.gives
     return Witnesses(
         split="test",
         index=index,
-        clean=subject.data["test"].take(index)[0].numpy(),
-        changed=np.concatenate([r["changed"] for r in found.values()]).astype(np.float32),
-        label=join("label").astype(np.int64),
-        said=join("said").astype(np.int64),
+        clean=clean,
+        changed=changed,
+        label=join("label").astype(np.int64) if classes else target,
+        said=join("said").astype(np.int64) if classes else subject.said(changed, run.device),
         norm=tuple(norm for norm, at in broke.items() for _ in at),
         radius=join("upper"),
         how=("smallest change found",) * len(index),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,10 +16,14 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, share
+from assay.methods.attack.aim import truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.certify.demands import demanded, readable, unproved
 from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layers
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
+from assay.methods.certify.relax import Demand
 from assay.methods.certify.steepest import steepest_secant
 from assay.probe import Need, Probe
 from assay.run import batch_of
@@ -46,11 +50,11 @@ HEADLINE = "median local constant"
 class HowSteep(Probe):
     """How fast can its answer change?
 
-    The slope is the largest l2 change of the logits for an l2 change of 1, anywhere within `reach` of an input in each
-    value. It is proved from above by a search over the pieces of the network, which ends after `nodes` nodes with an
-    interval that holds all the same; a piece too thin for rounding to see is not called solved. From it follows a
-    radius within which the answer stays. What is proved is held against what ascent and attacks find: where they find
-    more, one of the two is wrong, and nothing here can pass.
+    The slope is the largest l2 change of the outputs (logits, labels, numbers) for an l2 change of 1, anywhere within
+    `reach` of an input in each value. It is proved from above by a search over the pieces of the network, which ends
+    after `nodes` nodes with an interval that holds all the same; a piece too thin for rounding to see is not called
+    solved. From it follows a radius within which the answer stays. What is proved is held against what ascent and
+    attacks find: where they find more, one of the two is wrong, and nothing here can pass.
     """
 
     reach: float = 8 / 255
@@ -62,7 +66,7 @@ class HowSteep(Probe):
         "Bhowmick, D'Souza & Raghavan, ICANN 2021, arXiv:2105.05495; norms of convolutions from their symbol, Sedghi, "
         "Gupta & Long, ICLR 2019, arXiv:1805.10408; Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the attack)"
     )
-    needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients")
+    needs: ClassVar[tuple[Need, ...]] = ("gradients",)
 
     def __post_init__(self) -> None:
         self.refuse_below(1e-9, "reach")
@@ -70,18 +74,14 @@ class HowSteep(Probe):
         self.refuse_below(1, "inputs", "nodes")
 
     def why_not(self, subject: Subject) -> str | None:
-        if (reason := super().why_not(subject)) is not None:
+        reason = super().why_not(subject)
+        reason = reason or unproved(subject.task, subject.model, subject.inputs.shape, draws=subject.draws)
+        if reason is not None:
             return reason
-        modes = [(m, m.training) for m in subject.model.modules()]
         try:
-            for m, _ in modes:
-                m.training = False  # as it will be when asked
-            layers(subject.model, subject.inputs.shape)
+            readable(subject.in_classes().model, subject.inputs.shape)
         except AssayError as e:
             return f"it reads the network layer by layer: {e}"
-        finally:
-            for m, mode in modes:
-                m.training = mode
         return None
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -97,12 +97,15 @@ class HowSteep(Probe):
         everywhere = lipschitz(subject.model, nodes=nodes, shape=shape)
         work = partial(self._around, subject, nodes, run.budget.steps)
         rows = run.map(work, subject, "test", index, "how steep it is")
-        label = np.asarray(rows["label"], dtype=np.int64)
+        told = _told(subject, rows)
         right, thin = (np.asarray(rows[name], dtype=bool) for name in ("right", "thin"))
         col = {n: np.asarray(of, dtype=np.float64) for n, of in rows.items() if n not in ("label", "right", "thin")}
+        what, nearest, wide = "logits", "the difference of the two highest logits", math.sqrt(2)
+        if "classes" not in subject.task.gives:
+            what, nearest, wide = "outputs", "what is nearest to spoiling the answer", 1.0
         # where the logits move by one unit of length, the difference of two moves by at most sqrt(2)
         width = subject.inputs.high - subject.inputs.low
-        naive = np.where(right, np.minimum(_quotient(col["margin"], math.sqrt(2) * product), width), 0.0)
+        naive = np.where(right, np.minimum(_quotient(col["margin"], wide * product), width), 0.0)
         exact = col["upper"] <= col["lower"] * (1 + 1e-9)
         held = right & (col["radius linf"] >= self.reach)
         closed = np.where(exact, 1.0, col["lower"] / np.where(exact, 1.0, col["upper"]))
@@ -115,7 +118,7 @@ class HowSteep(Probe):
                 col["upper"],
                 seed=run.seed,
                 better="lower",
-                about=f"the most that the logits (l2) change for an l2 change of {whole}, {about}: the proved upper "
+                about=f"the most that the {what} (l2) change for an l2 change of {whole}, {about}: the proved upper "
                 "end",
                 beside=(
                     Beside("lower end", _mid(col["lower"])),
@@ -131,7 +134,7 @@ class HowSteep(Probe):
                 col["margin upper"],
                 seed=run.seed,
                 better="lower",
-                about=f"the same for the difference of the two highest logits, {about}",
+                about=f"the same for {nearest}, {about}",
                 beside=(Beside("lower end", _mid(col["margin lower"])),),
             ),
             Measure.median(
@@ -179,7 +182,7 @@ class HowSteep(Probe):
         )
         steep = measures[0].value
         return Finding(
-            says=f"Within {reach} of half of the inputs, the logits change by at most {steep:.3g} for an l2 "
+            says=f"Within {reach} of half of the inputs, the {what} change by at most {steep:.3g} for an l2 "
             f"change of {whole}, where the product of norms says {product:.3g}; "
             f"{share(int(held.sum()), len(held))} keep a right answer there.",
             measures=measures,
@@ -187,7 +190,7 @@ class HowSteep(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": label,
+                    **told,
                     "right": right,
                     "certified": held,
                     "exact": exact,
@@ -204,6 +207,7 @@ class HowSteep(Probe):
             ),
             alarms=(
                 *_contradicted(index, col, width, [m.name for m in measures]),
+                *([Alarm(less)] if (less := "" if (may := subject.reach()) is None else may.of_proofs()) else []),
                 *_too_thin(thin & ~exact),
                 *_capped(exact | thin, nodes, neurons),
             ),
@@ -214,15 +218,15 @@ class HowSteep(Probe):
         model, (low, high) = subject.model, (subject.inputs.low, subject.inputs.high)
         x = shard.x.clamp(low, high).double()
         twin = copy.deepcopy(model).double()
-        z, slope = twin(x), jacobian(twin, x).flatten(2)  # n k, n k d
-        best = z.topk(2).indices
-        rows = torch.zeros_like(z).scatter_(1, best, torch.tensor([1.0, -1.0], dtype=z.dtype).to(z).expand(len(z), 2))
-        margin = (rows * z).sum(1)
+        z, of = twin(x), _two(twin)  # n k
+        slope = jacobian(of, x).flatten(2)[:, : z.shape[1]]  # n k d
+        keep = demanded(subject.task, shard.y)
+        rows, margin = _nearest(z, keep)
         lean = torch.linalg.vector_norm(torch.einsum("nk,nkd->nd", rows, slope), dim=1)
-        right = subject.predict(shard.x).argmax(1) == shard.y
+        right = subject.task.right(subject.predict(shard.x), shard.y)
         told = {"gradient": _spectral(slope), "margin gradient": lean, "margin": margin}
         ends = ((x - self.reach).clamp_min(low), (x + self.reach).clamp_max(high))
-        told["secant"] = steepest_secant(twin, *ends, rng=shard.rng, steps=steps)
+        told["secant"] = steepest_secant(of, *ends, rng=shard.rng, steps=steps)
         for norm in NORMS:
             told[f"broken {norm}"] = _attack(subject, shard, right, norm, steps)
         given = {name: column.cpu().numpy() for name, column in told.items()}
@@ -232,8 +236,11 @@ class HowSteep(Probe):
             whole = lipschitz(model, box, nodes=nodes)
             apart = lipschitz(model, box, rows=rows[i : i + 1].cpu().numpy(), nodes=nodes)
             # far out few neurons are decided and cuts gain little: there the bound before any cut has to do
+            demand = (keep.rows[i].cpu(), keep.offset[i].cpu()) if isinstance(keep, Demand) else None
             radius = [
-                certified_radius(model, one, reach=reach, p=p, bounds=(low, high), nodes=most) if right[i] else 0.0
+                certified_radius(model, one, reach=reach, p=p, bounds=(low, high), demand=demand, nodes=most)
+                if right[i]
+                else 0.0
                 for reach, p, most in ((self.reach, 2, nodes), (high - low, 2, 1), (self.reach, math.inf, nodes))
             ]
             found.append(
@@ -256,21 +263,22 @@ class HowSteep(Probe):
         """The network is too large to be searched: what was seen at some inputs, and what needs no search."""
         index = run.pick(subject.data["test"], self.inputs or SEEN * run.budget.steps)
         rows = run.map(
-            lambda s: {"label": s.y, "gradient": _steepest(subject, s.x)},
+            lambda s: {"label": s.y, "gradient": _steepest(subject, math.prod(chain[-1].out_shape), s.x)},
             subject,
             "test",
             index,
             "gradients",
         )
         gradient = np.asarray(rows["gradient"], dtype=np.float64)
+        what = "logits" if "classes" in subject.task.gives else "outputs"
         steepest = float(gradient.max())
         seen = Measure(
             name="largest gradient seen",
             value=steepest,
             n=len(index),
             better="lower",
-            about="the most that the logits (l2) change for a tiny l2 change of 1, over the inputs asked: the slope is "
-            "at least this" + subject.inputs.aside(1),
+            about=f"the most that the {what} (l2) change for a tiny l2 change of 1, over the inputs asked: the slope "
+            "is at least this" + subject.inputs.aside(1),
             beside=(Beside("median over the inputs", _mid(gradient)),),
         )
         product = math.prod(_norm(part, shape) for a in chain for part, shape in zip(a.parts, a.shapes, strict=False))
@@ -286,19 +294,49 @@ class HowSteep(Probe):
             doubts=(seen.name,),
         )
         return Finding(
-            says=f"For an l2 change of {subject.inputs.size(1)} the logits change by {_short(steepest)} or more "
+            says=f"For an l2 change of {subject.inputs.size(1)} the {what} change by {_short(steepest)} or more "
             f"somewhere, and by {_short(product)} or less everywhere; the network is too large to say more.",
             measures=(seen, proved),
-            samples=Table("test", {"index": index, "label": np.asarray(rows["label"]), "gradient": gradient}),
+            samples=Table("test", {"index": index, **_told(subject, rows), "gradient": gradient}),
             views=(_seen(gradient),),
             alarms=(blocked,),
         )
 
 
-def _steepest(subject: Subject, x: Tensor) -> Tensor:  # n *d -> n
+def _told(subject: Subject, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int64]]:
+    """The labels, where they are classes."""
+    return {"label": np.asarray(rows["label"], dtype=np.int64)} if "classes" in subject.task.gives else {}
+
+
+def _nearest(z: Tensor, keep: Tensor | Demand) -> tuple[Tensor, Tensor]:  # n k -> n k, n
+    """Which combination of the outputs is nearest to spoiling the answer, and by how much it holds.
+
+    Of classes the two highest, whatever the label is.
+    """
+    if isinstance(keep, Demand):
+        held = torch.einsum("nrk,nk->nr", keep.rows, z) + keep.offset
+        at = held.argmin(1)
+        each = torch.arange(len(z), device=z.device)
+        return keep.rows[each, at], held[each, at]
+    best = z.topk(2).indices
+    rows = torch.zeros_like(z).scatter_(1, best, torch.tensor([1.0, -1.0], dtype=z.dtype).to(z).expand(len(z), 2))
+    return rows, (rows * z).sum(1)
+
+
+def _steepest(subject: Subject, outputs: int, x: Tensor) -> Tensor:  # n *d -> n
     """The largest singular value of each input's gradients, of as many inputs at once as a batch has room for."""
-    some = torch.split(x, batch_of((len(subject.task.classes), *subject.inputs.shape)))
-    return torch.cat([_spectral(jacobian(subject.model, part).flatten(2).double()) for part in some])
+    some = torch.split(x, batch_of((outputs, *subject.inputs.shape)))
+    return torch.cat([_spectral(jacobian(_two(subject.model), part).flatten(2).double()) for part in some])
+
+
+def _two(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The outputs, and a 0 beside a single one: no length changes, and slopes are taken of several outputs."""
+
+    def of(x: Tensor) -> Tensor:  # n *d -> n k, k >= 2
+        z = model(x)
+        return z if z.shape[1] > 1 else torch.cat([z, torch.zeros_like(z)], 1)
+
+    return of
 
 
 def _short(value: float) -> str:
@@ -359,9 +397,14 @@ def _attack(subject: Subject, shard: Shard, right: Tensor, norm: Norm, steps: in
     rows = right.nonzero()[:, 0]
     if len(rows):
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
-        got = minimal_norm(subject.model, x, y, norm=norm, steps=steps, bounds=bounds)
-        fell = subject.predict(got.x).argmax(1) != y  # what a fresh look confirms, and nothing else
-        size[rows[fell]] = got.distance[fell].double()
+        reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        got = minimal_norm(
+            subject.model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
+            bounds=bounds,
+        )  # fmt: skip
+        at, far = settled(reach, everyone, got, x, norm)
+        fell = ~subject.task.right(subject.predict(at), y)  # what a fresh look confirms, and nothing else
+        size[rows[fell]] = far[fell].double()
     return size
 
 

@@ -33,6 +33,7 @@ from assay.finding import (
     wilson,
 )
 from assay.probe import Probe
+from assay.probes._mistakes import mistakes
 from assay.run import KEPT_BYTES, batch_of
 from assay.standard import Standard
 
@@ -68,7 +69,6 @@ class Accuracy(Probe):
         bands = [wilson(int(h), int(n)) for h, n in zip(hits, counts[seen], strict=True)]
         rate = hits / counts[seen]
         worst = int(rate.argmin())
-        commonest = Beside("always says the commonest class", float(counts.max() / counts.sum()))
         wrong = np.flatnonzero(~right)
         bars = Bars(
             name="classes",
@@ -91,7 +91,7 @@ class Accuracy(Probe):
             values=tuple(tuple(float(v) for v in row) for row in confusion[seen]),
             says="Counts of inputs; mistakes lie off the diagonal.",
         )
-        shown = wrong[np.argsort(-sure[wrong], kind="stable")][: run.budget.shown]
+        samples = Table("test", {"index": index, "label": label, "said": said, "confidence": sure, "right": right})
         views: list[View] = [bars, *([matrix] if k <= 30 else [])]
         return Finding(
             says=f"It is right on {share(int(right.sum()), len(right))} of the inputs; its weakest class is "
@@ -102,7 +102,7 @@ class Accuracy(Probe):
                     right,
                     better="higher",
                     column="right",
-                    beside=(commonest,),
+                    beside=(Beside(*subject.trivially_right("test", index)),),
                     about="share of inputs whose most likely class is the label",
                 ),
                 Measure(
@@ -116,44 +116,16 @@ class Accuracy(Probe):
                     about=f"accuracy of the class that it gets wrong most, {names[seen[worst]]!r}",
                 ),
             ),
-            samples=Table("test", {"index": index, "label": label, "said": said, "confidence": sure, "right": right}),
-            views=(*views, *self._mistakes(subject, index, label, said, sure, shown)),
+            samples=samples,
+            views=(*views, *mistakes(subject, samples, ~right, run.budget.shown, "The mistakes it is surest of")),
             alarms=(*_few(len(index)), *_at_chance(subject, run, label, right), *_leaks(subject, run, index)),
             witnesses=_as_they_are(subject, index[wrong], said[wrong]),
         )
 
-    def _mistakes(
-        self,
-        subject: Subject,
-        index: NDArray[np.int64],
-        label: NDArray[np.int64],
-        said: NDArray[np.int64],
-        sure: NDArray[np.float32],
-        shown: NDArray[np.int64],
-    ) -> tuple[Gallery, ...]:
-        if not subject.inputs.is_picture or not len(shown):
-            return ()
-        x, _ = subject.data["test"].take(index[shown])
-        names = subject.task.classes
-        exhibits = tuple(
-            Exhibit.of(
-                int(index[i]),
-                f"{names[label[i]]}, said {names[said[i]]} with {100 * sure[i]:.0f} %",
-                image,
-                low=subject.inputs.low,
-                high=subject.inputs.high,
-            )
-            for i, image in zip(shown, x.numpy(), strict=True)
-        )
-        return (Gallery(name="mistakes", title="The mistakes it is surest of", exhibits=exhibits),)
-
 
 def _by_score(subject: Subject, run: Run) -> Finding:
     """The same of a task whose answers are no classes: how many are good enough, and how good they are on average."""
-    import torch
-
-    task, data = subject.task, subject.data["test"]
-    index = run.pick(data)
+    task, index = subject.task, run.pick(subject.data["test"])
 
     def work(shard: Shard) -> Mapping[str, Tensor]:
         out = task.checked(subject.predict(shard.x), len(shard.x))
@@ -163,9 +135,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
 
     rows = run.map(work, subject, "test", index, "accuracy")
     score, right = rows["score"].astype(np.float64), rows["right"].astype(bool)
-    trivial = task.trivial(np.asarray(data.labels)[index])
-    target = torch.from_numpy(np.asarray(data.labels)[index])
-    blind = trivial.out.expand(len(index), *trivial.out.shape)
+    says, *blind = subject.blind("test", index)
     worst = np.argsort(score, kind="stable")
     return Finding(
         says=f"{share(int(right.sum()), len(right))} of its answers are good enough to rely on; the mean "
@@ -176,7 +146,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
                 right,
                 better="higher",
                 column="right",
-                beside=(Beside(trivial.says, float(task.right(blind, target).float().mean())),),
+                beside=(Beside(says, float(task.right(*blind).double().mean())),),
                 about=f"share of {task.noun}s whose answer {task.good}",
             ),
             Measure.mean(
@@ -185,7 +155,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
                 better="higher",
                 seed=run.seed,
                 column="score",
-                beside=(Beside(trivial.says, float(task.score(blind, target).mean())),),
+                beside=(Beside(says, float(task.score(*blind).mean())),),
                 about="mean score of the answers: 1 is perfect, 0 is worthless",
             ),
         ),

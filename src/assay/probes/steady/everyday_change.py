@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.texts import Texts
 from assay.errors import AssayError
 from assay.finding import (
+    Alarm,
     Beside,
     Curve,
     Exhibit,
@@ -23,8 +25,10 @@ from assay.finding import (
     Measure,
     Table,
     Witnesses,
+    share,
     wilson,
 )
+from assay.inputs import Change, Text
 from assay.methods.attack.aim import truth_of
 from assay.methods.attack.chance import answers, chance
 from assay.probe import Probe
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 SEVERITIES = (1, 2, 3, 4, 5)
+FEW = 0.05  # texts that a change leaves as they are: more of them put a number in doubt
+LONGEST = 300  # characters of a text that are shown
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class EverydayChange(Probe):
     """Does it stay right when inputs go bad as they do every day: noisy, blurred, mistyped, with gaps, adrift?
 
     What happens to an input is what its kind says (`assay.inputs`): pictures get noisy, foggy, shifted or badly
-    compressed, cells of a row are swapped, missing or mistyped, sensors drift and drop out.
+    compressed, cells of a row are swapped, missing or mistyped, sensors drift and drop out. A text is mistyped, recased
+    and reworded as a string, and read anew by the model's own tokenizer.
 
     A random model gives one fresh answer to each picture, the mean of which has no bias; what is shown as broken is
     wrong in most answers. Nobody here chooses the change or asks until an answer is wrong, so there is no number for an
@@ -56,8 +63,17 @@ class EverydayChange(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)
 
     def why_not(self, subject: Subject) -> str | None:
-        known = subject.everyday()
-        if not known:
+        if (data := _texts(subject)) is not None:
+            if data.tokenizer is None:
+                return "it mistypes and rewords texts, and these come without the tokenizer that reads them; give one"
+            if np.asarray(data.labels).ndim > 1:
+                return "it mistypes, moves and drops words, and here a target stands at each of them"
+        elif subject.tokens:
+            return (
+                "an input here is a row of words by number, and the strings that they stand for are not at hand; give "
+                "texts with the tokenizer that the model reads them through (assay.data.texts.Texts)"
+            )
+        elif not subject.everyday():
             return (
                 "nobody says what happens to such inputs every day: it knows images, and rows, series, clouds and "
                 f"observations where the subject names its kind, and an input here has shape {subject.inputs.shape}"
@@ -65,7 +81,8 @@ class EverydayChange(Probe):
         return super().why_not(subject)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        known = subject.everyday()
+        data = _texts(subject)
+        known: Mapping[str, object] = subject.everyday() if data is None else Text().everyday()
         strange = [name for name in self.corruptions if name not in known]
         if strange:
             raise AssayError(f"corruptions={','.join(strange)!r} are not known; choose from {', '.join(known)}.")
@@ -73,7 +90,7 @@ class EverydayChange(Probe):
             return replace(self, corruptions=tuple(known)).ask(subject, run)
         index = run.pick(subject.data["test"], run.budget.dear)
         rows = run.map(
-            lambda shard: self._break(subject, shard),
+            lambda shard: self._break(subject, run.seed, shard),
             subject,
             "test",
             index,
@@ -174,13 +191,17 @@ class EverydayChange(Probe):
                     values=tuple(tuple(row) for row in each.tolist()),
                 ),
                 *_pictures(subject, witnesses, how, run.budget.shown),
+                *self._written(subject, witnesses, rows["how"][broke], run),
             ),
+            alarms=() if data is None else _unchanged(rows["same"], rows["unread"], spelled),
             witnesses=witnesses if len(witnesses) else None,
         )
 
-    def _break(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
+    def _break(self, subject: Subject, seed: int, shard: Shard) -> Mapping[str, Tensor]:
         """Every corruption at every severity; keep the mildest change that turned a right answer into a wrong one."""
-        known = subject.everyday()
+        known, texts = subject.everyday(), _texts(subject)
+        same = torch.zeros(len(shard.x), len(self.corruptions), dtype=torch.bool, device=shard.x.device)
+        unread = torch.zeros_like(same)
         clean = subject.task.right(subject.predict(shard.x), shard.y)
         kept = torch.zeros(
             len(shard.x), len(self.corruptions), len(SEVERITIES), dtype=torch.bool, device=shard.x.device
@@ -189,7 +210,15 @@ class EverydayChange(Probe):
         classes, changed, said = "classes" in subject.task.gives, shard.x.clone(), shard.y.clone()
         for s, severity in enumerate(SEVERITIES):
             for c, name in enumerate(self.corruptions):
-                spoilt = known[name](shard.x, severity, shard.rng)
+                if texts is None:
+                    spoilt = known[name](shard.x, severity, shard.rng)
+                else:
+                    written = _rewritten(texts, shard.index, name, severity, seed)
+                    spoilt, fits = (part.to(shard.x.device) for part in texts.encode(written))
+                    spoilt = torch.where(fits[:, None], spoilt, shard.x)  # no model reads it as it is
+                    as_was = [a == b for a, b in zip(written, texts.strings(shard.index), strict=True)]
+                    same[:, c] |= torch.tensor(as_was, device=shard.x.device)
+                    unread[:, c] |= ~fits
                 answer = subject.predict(spoilt)
                 kept[:, c, s] = subject.task.right(answer, shard.y)
                 first = clean & ~kept[:, c, s] & (how < 0)
@@ -203,7 +232,60 @@ class EverydayChange(Probe):
             how = torch.where(mostly, how, -1)
             said = torch.where(mostly, fresh.said, said) if classes else said
         told = {"label": shard.y, "said": said} if classes else {}
+        if texts is not None:
+            told |= {"same": same, "unread": unread}
         return {**told, "clean": clean, "kept": kept, "changed": changed, "broke": how >= 0, "how": how}
+
+    def _written(self, subject: Subject, w: Witnesses, how: NDArray[np.generic], run: Run) -> tuple[Gallery, ...]:
+        """Texts as they were written when they broke it, the mildest of each change first."""
+        data = _texts(subject)
+        firsts: dict[int, int] = {}
+        for i in sorted(range(len(w)), key=lambda i: int(how[i]) % 5):
+            firsts.setdefault(int(how[i]) // 5, i)
+        if data is None or not firsts:
+            return ()
+        exhibits = []
+        for c, i in list(firsts.items())[: run.budget.shown]:
+            name, severity = self.corruptions[c], SEVERITIES[int(how[i]) % 5]
+            (text,) = _rewritten(data, w.index[i : i + 1], name, severity, run.seed)
+            told, said = subject.in_words(w.label[i], w.said[i])
+            short = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+            after = f"{name.replace('_', ' ')} at severity {severity}"
+            exhibits.append(
+                Exhibit(index=int(w.index[i]), caption=f"{told} after {after}: said {said}. {short}", panels=())
+            )
+        return (Gallery(name="broken", title="The mildest changes that broke it", exhibits=tuple(exhibits)),)
+
+
+def _texts(subject: Subject) -> Texts | None:
+    data = subject.data["test"]
+    return data if isinstance(data, Texts) else None
+
+
+def _rewritten(data: Texts, index: NDArray[np.integer], name: str, severity: int, seed: int) -> list[str]:
+    """These texts after a change; each is drawn by its own place, so that it can be written again."""
+    change: Change[Sequence[str]] = Text().everyday()[name]
+    return [
+        change([text], severity, torch.Generator().manual_seed(seed + int(i)))[0]
+        for i, text in zip(index, data.strings(index), strict=True)
+    ]
+
+
+def _unchanged(
+    same: NDArray[np.bool_], unread: NDArray[np.bool_], spelled: tuple[str, ...]
+) -> tuple[Alarm, ...]:  # n c, n c
+    """Texts that a change could not touch, or whose tokens have no room: what is said of them is as they were."""
+    alarms = []
+    for rows, what in (
+        (same, "leave {} of the texts as they are, at some severity: nothing in them is of that kind"),
+        (unread, "make {} of the texts too long for the model at some severity; these were left as they are"),
+    ):
+        for c, name in enumerate(spelled):
+            count = int(np.asarray(rows)[:, c].sum())
+            if count:
+                doubts = ("accuracy under everyday change",) if count > FEW * len(rows) and rows is unread else ()
+                alarms.append(Alarm(f"Changes by {name} {what.format(share(count, len(rows)))}.", doubts=doubts))
+    return tuple(alarms)
 
 
 def _names(how: NDArray[np.generic], corruptions: tuple[str, ...]) -> NDArray[np.str_]:

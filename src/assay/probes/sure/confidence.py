@@ -8,8 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
+from torch import Tensor
 
 from assay.errors import AssayError
 from assay.finding import (
@@ -18,9 +20,7 @@ from assay.finding import (
     Beside,
     Better,
     Curve,
-    Exhibit,
     Finding,
-    Gallery,
     Histogram,
     Line,
     Matrix,
@@ -37,11 +37,14 @@ from assay.methods.uncertainty.debiased import debiased_ece
 from assay.methods.uncertainty.estimator_bench import called, choose
 from assay.methods.uncertainty.maximum import maximum_error
 from assay.methods.uncertainty.selective import RiskCoverage, best_area, guaranteed, risk_coverage
-from assay.probe import Need, Probe
+from assay.probe import Probe
+from assay.probes._mistakes import mistakes
 from assay.standard import Standard
+from assay.tasks import Detection, Labels, Regression, Retrieval, Task
+from assay.tasks.places import Places
 
 if TYPE_CHECKING:
-    from assay.run import Run
+    from assay.run import Run, Shard
     from assay.subject import Subject
 
 Floats = NDArray[np.float64]
@@ -50,6 +53,7 @@ SMOOTH = 0.03  # bandwidth of the reliability curve, as in the paper's figure 1
 POINTS, LEAST = 100, 0.05  # of a risk-coverage curve, and the coverage that it starts with
 FEW_PER_CLASS = 100  # inputs below which sqrt(n) bins serve class-wise errors best, above it few
 FEW_BINS = 10
+PLACES = 16  # of each input, drawn among those that count, where a class stands at each of many
 DRAWS = 10_000  # bootstraps of all classes together, at least 100 and at most 1,000 of each
 
 
@@ -61,13 +65,16 @@ class Confidence(Probe):
     is 0. "best" is the one of five that comes nearest to the truth with these scores and as many inputs, where labels
     are drawn by known chances; the true labels have no say. `bins` is for all but the density estimator. A mistake is
     sure from the confidence `sure` on.
+
+    Where an answer is no class, it is held to what its confidence is the probability of: of several labels that all
+    are right, and each for itself; of a number with a spread that it is within its tolerance; of classes at many places
+    that a place drawn at random is right.
     """
 
     estimator: Estimator | Literal["best"] = "best"
     bins: int = 15
     sure: float = 0.9
 
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Kumar et al., NeurIPS 2019, "
         "arXiv:1909.10155 (debiased); Naeini et al., AAAI 2015 (maximum); Murphy 1973 (Brier's parts); "
@@ -80,8 +87,13 @@ class Confidence(Probe):
         if not 0 < self.sure < 1:
             raise AssayError(f"The setting sure={self.sure} of {self.name()!r} must lie between 0 and 1.")
 
+    def why_not(self, subject: Subject) -> str | None:
+        return super().why_not(subject) or _no_probability(subject.task)
+
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"])
+        if "classes" not in subject.task.gives:
+            return self._of_events(subject, run, index)
         logits, label = run.predict(subject, "test", index, "confidence")
         chance, rows = softmax(logits.astype(np.float64), axis=1), np.arange(len(index))
         k, said, sure = chance.shape[1], chance.argmax(1), chance.max(1)
@@ -163,6 +175,8 @@ class Confidence(Probe):
             ),
             *_selective(sure, right, curve, run.seed),
         ]
+        told = {"index": index, "label": label, "said": said, "confidence": sure, "right": right, "gap": gap}
+        samples, wrong = Table("test", told | columns), columns["sure mistake"]
         return Finding(
             says=f"Its confidence is off by {100 * error.value:.1f} points on average ({100 * error.low:.1f} to "
             f"{100 * error.high:.1f}): {100 * error.estimate:.1f} are estimated, and chance alone would show "
@@ -170,21 +184,142 @@ class Confidence(Probe):
             f"the whole it is {leaning}. If it may be wrong in {100 * RISKS[-1]:g} % of its answers, it can answer "
             f"{100 * curve.answerable(RISKS[-1]):.0f} %.",
             measures=tuple(measures),
-            samples=Table(
-                "test",
-                {"index": index, "label": label, "said": said, "confidence": sure, "right": right, "gap": gap}
-                | columns,
-            ),
+            samples=samples,
             views=(
-                self._reliability(sure, right, k, run.seed),
+                self._reliability(sure, right, 1 / k, run.seed),
                 _scores(sure, right),
                 _risk(sure, right, curve),
                 self._estimators(errors, len(index)),
                 _parts(chance, label),
-                *self._mistakes(subject, index, label, said, sure, columns["sure mistake"], run.budget.shown),
+                *mistakes(
+                    subject,
+                    samples,
+                    wrong,
+                    run.budget.shown,
+                    "Wrong, and sure of it",
+                    f"{share(int(wrong.sum()), len(wrong))} of the inputs are such mistakes; the surest come first.",
+                ),
             ),
             alarms=_alarms(error, label, [m.name for m in measures if "calibration error" in m.name]),
         )
+
+    def _of_events(self, subject: Subject, run: Run, index: NDArray[np.int64]) -> Finding:
+        """The same of a task without classes: an event for each input, with the probability that it is said to have."""
+        task = subject.task
+        rows = run.map(partial(_events, subject), subject, "test", index, "confidence")
+        least = 1 / len(task.classes) if isinstance(task, Places) else 0.0
+        sure = np.asarray(rows["sure"], dtype=np.float64).clip(least, 1)
+        right = np.asarray(rows["right"], dtype=bool)
+        gap, bins = sure - right, min(self.bins, len(index))
+        columns = {"brier": gap**2, "sure mistake": (sure >= self.sure) & ~right}
+        estimator, why = self._chosen(np.stack([1 - sure, sure], 1), run.seed)
+        error = above_floor(sure, right, estimator=estimator, bins=bins, seed=run.seed)
+        curve, held = risk_coverage(sure, right), float(right.mean())
+        what = _what(task)
+        beside = [
+            Beside("a perfectly calibrated model", error.calibrated),
+            Beside("with what chance adds", error.estimate),
+            Beside("a perfectly calibrated model, with what chance adds", error.floor),
+            Beside("in equal bins, debiased as by Kumar et al.", debiased_ece(sure, right, bins=bins)),
+        ]
+        if "places sure" in rows:
+            every = np.asarray(rows["places sure"], dtype=np.float64).clip(least, 1).ravel()
+            several = debiased_ece(every, np.asarray(rows["places right"], dtype=bool).ravel(), bins=self.bins)
+            beside.append(Beside(f"the same of {PLACES} places of each input", several))
+        measures = [
+            Measure(
+                name="calibration error",
+                value=error.value,
+                low=error.low,
+                high=error.high,
+                n=len(index),
+                unit="%",
+                better="lower",
+                about=f"of the probability that {what}, less what chance adds, by {called(Rule(estimator, bins))}{why}",
+                beside=tuple(beside),
+            ),
+            Measure.mean(
+                "over-confidence",
+                gap,
+                better="neither",
+                seed=run.seed,
+                column="gap",
+                about="mean confidence minus how often it comes true",
+            ),
+            self._maximum(sure, right, run.seed),
+            Measure.mean(
+                "Brier score",
+                columns["brier"],
+                better="lower",
+                seed=run.seed,
+                column="brier",
+                about=f"mean squared difference of that probability from 1 where {what}, from 0 where not",
+                beside=(Beside("always says how often that is so", held * (1 - held)),),
+            ),
+            Measure.proportion(
+                "sure mistakes",
+                columns["sure mistake"],
+                better="lower",
+                column="sure mistake",
+                about=f"not so with a confidence of {100 * self.sure:g} % or more, of all inputs",
+                beside=(Beside("a perfectly calibrated model", float((sure >= self.sure) @ (1 - sure) / len(sure))),),
+            ),
+            *_selective(sure, right, curve, run.seed),
+        ]
+        bars: tuple[Bars, ...] = ()
+        if "each sure" in rows:
+            worst, each = self._each_label(task.classes, rows["each sure"], rows["each right"], estimator, run.seed)
+            measures.insert(3, worst)
+            bars = (each,)
+        return Finding(
+            says=f"The probability that {what} is off by {100 * error.value:.1f} points on average "
+            f"({100 * error.low:.1f} to {100 * error.high:.1f}): {100 * error.estimate:.1f} are estimated, and chance "
+            f"alone would show {100 * error.floor:.1f} at this sample size. It is said to be {100 * sure.mean():.0f} % "
+            f"on average, and that is so in {100 * held:.0f} %.",
+            measures=tuple(measures),
+            samples=Table("test", {"index": index, "confidence": sure, "right": right, "gap": gap} | columns),
+            views=(
+                self._reliability(sure, right, least, run.seed),
+                _scores(sure, right),
+                _risk(sure, right, curve),
+                *bars,
+            ),
+            alarms=_few(error, len(index), [m.name for m in measures if "calibration error" in m.name]),
+        )
+
+    def _each_label(
+        self, names: tuple[str, ...], sure: Floats, right: NDArray[np.bool_], estimator: Estimator, seed: int
+    ) -> tuple[Measure, Bars]:  # n k, n k
+        """Each label by itself."""
+        bins = min(self.bins, len(sure))
+        found = [
+            above_floor(sure[:, k].astype(np.float64), right[:, k], estimator=estimator, bins=bins, seed=seed)
+            for k in range(len(names))
+        ]
+        worst = max(range(len(names)), key=lambda k: found[k].value)
+        measure = Measure(
+            name="calibration error of the worst label",
+            value=found[worst].value,
+            low=found[worst].low,
+            high=found[worst].high,
+            n=len(sure),
+            unit="%",
+            better="lower",
+            about=f"of the probability that {names[worst]!r} is right, said or not, less what chance adds: the largest "
+            f"of {len(names)}",
+            beside=(Beside("mean over the labels", float(np.mean([f.value for f in found]))),),
+        )
+        bars = Bars(
+            name="labels",
+            title="The calibration error of each label",
+            y_label="calibration error",
+            labels=names,
+            values=tuple(f.value for f in found),
+            low=tuple(f.low for f in found),
+            high=tuple(f.high for f in found),
+            says="Of the probability that it is right, said or not, less what chance adds.",
+        )
+        return measure, bars
 
     def _chosen(self, chance: Floats, seed: int) -> tuple[Estimator, str]:
         """The estimator of the headline, and why it is that one."""
@@ -239,8 +374,8 @@ class Confidence(Probe):
         each = self._error(chance, label, "class-wise", "adaptive-convex", seed)
         return [_measure("class-wise calibration error", each, n, "of each class's own score, mean over classes"), top]
 
-    def _reliability(self, sure: Floats, right: NDArray[np.bool_], k: int, seed: int) -> Curve:
-        curve = reliability_curve(sure, right, bandwidth=SMOOTH, support=(1 / k, 1.0), seed=seed)
+    def _reliability(self, sure: Floats, right: NDArray[np.bool_], least: float, seed: int) -> Curve:
+        curve = reliability_curve(sure, right, bandwidth=SMOOTH, support=(least, 1.0), seed=seed)
         bins = reliability(sure, right, bins=self.bins)
         return Curve(
             name="reliability",
@@ -277,39 +412,53 @@ class Confidence(Probe):
             "shows of a calibrated model stands beside. Where they disagree, which-estimator tells whom to trust.",
         )
 
-    def _mistakes(
-        self,
-        subject: Subject,
-        index: NDArray[np.int64],
-        label: NDArray[np.int64],
-        said: NDArray[np.int64],
-        sure: Floats,
-        wrong: NDArray[np.bool_],
-        most: int,
-    ) -> tuple[Gallery, ...]:
-        shown = np.flatnonzero(wrong)[np.argsort(-sure[wrong], kind="stable")][:most]
-        if not subject.inputs.is_image or not len(shown):
-            return ()
-        x, _ = subject.data["test"].take(index[shown])
-        names = subject.task.classes
-        exhibits = tuple(
-            Exhibit.of(
-                int(index[i]),
-                f"{names[label[i]]}, said {names[said[i]]} with {100 * sure[i]:.1f} %",
-                image,
-                low=subject.inputs.low,
-                high=subject.inputs.high,
-            )
-            for i, image in zip(shown, x.numpy(), strict=True)
-        )
+
+def _no_probability(task: Task) -> str | None:
+    """Why a task's confidence is the probability of nothing that can be looked up, or None."""
+    if "classes" in task.gives or isinstance(task, Labels | Places) or (isinstance(task, Regression) and task.spread):
+        return None
+    if "comparison" in task.gives:
         return (
-            Gallery(
-                name="mistakes",
-                title="Wrong, and sure of it",
-                exhibits=exhibits,
-                says=f"{share(int(wrong.sum()), len(wrong))} of the inputs are such mistakes; the surest come first.",
-            ),
+            f"the task is {task.name()}: a comparison is held to its own scale by is-the-comparison-calibrated, and a "
+            "distance is no probability"
         )
+    if "numbers" in task.gives:
+        return (
+            "its numbers come without a standard deviation, so that no probability of being near enough is said; "
+            "quantiles are held to what they say by does-it-know-how-far-off"
+        )
+    if isinstance(task, Detection):
+        return "the confidence of its boxes says nothing of those it missed, and so not how likely the answer will do"
+    if isinstance(task, Retrieval):
+        return "its answers are similarities, which are no probabilities"
+    return f"a confidence of {task.name()} is not said to be the probability of anything that can be looked up"
+
+
+def _what(task: Task) -> str:
+    """What the confidence is the probability of."""
+    if isinstance(task, Labels):
+        return "every label is right"
+    return "a place drawn at random is right" if isinstance(task, Places) else "the answer is within its tolerance"
+
+
+def _events(subject: Subject, shard: Shard) -> dict[str, Tensor]:
+    """For each input what is said to come true, with its probability, and whether it did."""
+    task, out = subject.task, subject.predict(shard.x).double()
+    if isinstance(task, Places):
+        logits, true, counts = task.read(out, shard.y)  # n k p, n p, n p
+        top, said = logits.softmax(1).max(1)
+        at = torch.multinomial(counts.float(), PLACES, replacement=True, generator=shard.rng)  # n places
+        sure, right = (each.gather(1, at) for each in (top, said == true))
+        return {"sure": sure[:, 0], "right": right[:, 0], "places sure": sure, "places right": right}
+    stated = task.confidence(out)
+    assert stated is not None  # what `_no_probability` says
+    told = {"sure": stated, "right": task.right(out, shard.y)}
+    return told | (_each(out, shard.y) if isinstance(task, Labels) else {})
+
+
+def _each(out: Tensor, true: Tensor) -> dict[str, Tensor]:  # n k, n k
+    """Of each label the probability that what is said of it, that it holds or that it does not, is right."""
+    return {"each sure": out.abs().sigmoid(), "each right": (out > 0) == true.bool()}
 
 
 def _measure(name: str, error: CalibrationError, n: int, about: str) -> Measure:
@@ -423,14 +572,18 @@ def _parts(chance: Floats, label: NDArray[np.int64]) -> Bars:
     )
 
 
+def _few(error: AboveFloor, n: int, names: list[str]) -> tuple[Alarm, ...]:
+    if not error.few:
+        return ()
+    says = (
+        f"Only {n} inputs: no estimate of a calibration error can be trusted below 30, and a perfectly calibrated "
+        f"model would show {error.floor:.3f} here."
+    )
+    return (Alarm(says, doubts=tuple(names)),)
+
+
 def _alarms(error: AboveFloor, label: NDArray[np.int64], names: list[str]) -> tuple[Alarm, ...]:
-    alarms = []
-    if error.few:
-        says = (
-            f"Only {len(label)} inputs: no estimate of a calibration error can be trusted below 30, and a perfectly "
-            f"calibrated model would show {error.floor:.3f} here."
-        )
-        alarms.append(Alarm(says, doubts=tuple(names)))
+    alarms = list(_few(error, len(label), names))
     if len(np.unique(label)) == 1:
         alarms.append(Alarm("All inputs have one label, so that there is no class-wise calibration error."))
     return tuple(alarms)

@@ -1,4 +1,4 @@
-"""Whether it notices inputs that belong to none of its classes."""
+"""Whether it notices inputs that it was not made for, and its own mistakes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from assay.data.arrays import Arrays
 from assay.data.held_out import Part
-from assay.data.strangers import Far, Made, far_kinds, near_kinds
+from assay.data.quilts import quilts
+from assay.data.strangers import Far, Made, Making, far_kinds, is_image, mixed_values, near_kinds
 from assay.errors import AssayError
 from assay.finding import (
     Alarm,
@@ -30,11 +32,15 @@ from assay.finding import (
     Measure,
     Panel,
     Table,
+    bootstrap,
     share,
 )
+from assay.methods.attack.aim import truth_of
+from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.pgd import pgd
 from assay.methods.uncertainty.activation_clusters import ActivationClusters, Clustering, Projection
 from assay.methods.uncertainty.activations import Seen, shown
+from assay.methods.uncertainty.deep_distances import DeepDistances
 from assay.methods.uncertainty.deep_neighbours import DeepNeighbours
 from assay.methods.uncertainty.detection import auroc, auroc_interval, detection_rate, threshold_at
 from assay.methods.uncertainty.disagreement import mean_probability, mutual_information, spread
@@ -48,12 +54,14 @@ from assay.methods.uncertainty.outliers import (
     SoftRmaxTail,
     Vim,
 )
+from assay.methods.uncertainty.selective import best_area, risk_coverage
 from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
-from assay.probe import Need, Probe
+from assay.probe import Probe
 from assay.run import batch_of
 from assay.standard import Standard
+from assay.tasks import Forecast, Regression, Task
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -67,6 +75,9 @@ FEW = 30  # outliers below which there is an alarm
 ACCEPT = 0.95  # of ordinary inputs that pass, where the share of outliers that pass is counted
 NEAR, FAR, YOURS, BROKEN = "near outliers", "far outliers", "your outliers", "attacked inputs"
 OWN = "its confidence"
+MISTAKES = "its own mistakes"
+LEADS = (OWN, "deep distances", "nearest neighbours")  # the first of them that can be had makes the headline
+POINTS = 100  # of a risk-coverage curve
 LEVEL = "mean value"  # of an input: a score that needs no model
 Scores = dict[str, dict[str, NDArray[np.float64]]]  # of each score, for each set of inputs: n
 
@@ -75,13 +86,18 @@ Scores = dict[str, dict[str, NDArray[np.float64]]]  # of each score, for each se
 class DoesItKnow(Probe):
     """Does it know what it does not know?
 
-    Ordinary test inputs meet inputs of no class: near ones, made of parts of test inputs; far ones, which share nothing
-    with them; the split `outliers`, where there is one; and inputs that an attack within l_inf `radius` changed. A
-    score is good if ordinary inputs have more of it. The first measure takes the confidence, the largest softmax
+    Ordinary test inputs meet strangers: near ones, made of parts of test inputs; far ones, which share nothing with
+    them; the split `outliers`, where there is one; and inputs that an attack within l_inf `radius` changed. A score is
+    good if ordinary inputs have more of it. The first measure takes the confidence, of a classifier the largest softmax
     probability: it is what everyone has who has the model, it needs no data and no choice, and so the number can be
     compared between models and before and after a cure. The near outliers make it, because far ones can be kept away
     by looking at their values alone, without the model. Other scores stand beside it; which of them is best is known
     only after the fact.
+
+    Where an answer is no class, the confidence is what its task says of it, or minus the width of its quantiles; where
+    the answer says nothing, the distance of its activations to those of training leads. Scores that read a number for
+    each class are left out, and whether it knows its own mistakes is asked here too: by the task's own word for an
+    answer that is good enough.
 
     `projection` and `clustering` are those of the activation clusters: print has "umap" (pip install 'assay[clusters]')
     and "kmeans".
@@ -94,7 +110,6 @@ class DoesItKnow(Probe):
     clustering: Clustering = "kmeans"
 
     in_shares: ClassVar[bool] = True
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Hendrycks & Gimpel, ICLR 2017, arXiv:1610.02136; the other scores: methods/uncertainty/outliers.py; Lehmann & "
         "Ebner, ICANN 2021 (activation clusters); Papernot & McDaniel 2018, arXiv:1803.04765 (deep k-NN); Wang, TU "
@@ -107,8 +122,20 @@ class DoesItKnow(Probe):
         self.refuse_beyond_the_range("radius")
         self.refuse_below(2, "outliers", "taught")
 
+    def why_not(self, subject: Subject) -> str | None:
+        task = subject.task
+        if {"classes", "comparison"} & set(task.gives) or "train" in subject.data:
+            return super().why_not(subject)
+        some = task.trivial(np.asarray(subject.data["test"].labels)).out[None]
+        if _sure(task, some) is None:
+            return (
+                "its answers do not say how sure they are, and without training data (a split 'train') nothing says "
+                "what it has seen"
+            )
+        return super().why_not(subject)
+
     def ask(self, subject: Subject, run: Run) -> Finding:
-        test = subject.data["test"]
+        test, classes = subject.data["test"], "classes" in subject.task.gives
         index = run.pick(test)
         groups = self._strangers(subject, run, index)
         broken, tried = self._attacked(subject, run)
@@ -130,14 +157,24 @@ class DoesItKnow(Probe):
             s: {"test": of["test"], **{g: np.concatenate([of[f"{g}, {k}"] for k in groups[g]]) for g in groups}}
             for s, of in scores.items()
         }
-        own = pooled[OWN]
+        lead = next((name for name in LEADS if name in pooled), None)
+        if lead is None:
+            why = "; ".join(f"{name}: {why}" for name, why in bench.left_out.items())
+            raise AssayError(f"No score can be had of this model. Left out, {why}")
+        own = pooled[lead]
         trivial = bench.trivial(groups)
         measures = [
             m
             for g in groups
-            for m in (_area(f"AUROC, {g}", own, g, bare=trivial[g]), _passes(f"FPR at 95 %, {g}", own, g))
+            for m in (
+                _area(f"AUROC, {g}", own, g, lead, bare=trivial[g]),
+                _passes(f"FPR at 95 %, {g}", own, g, lead),
+            )
         ]
-        held_out = bench.held_out()
+        right = None if classes else np.asarray(bench.seen["test"]["right"], dtype=bool)
+        if right is not None:
+            measures += _mistakes({s: of["test"] for s, of in scores.items()}, right, lead, run.seed)
+        held_out = bench.held_out() if classes else {}
         measures += [
             Measure.mean(
                 f"AUROC, held-out class{'' if s == OWN else f', {s}'}",
@@ -150,19 +187,20 @@ class DoesItKnow(Probe):
             )
             for s, of in held_out.items()
         ]
-        others = [s for s in pooled if s != OWN]
+        others = [s for s in pooled if s != lead]
         measures += [
             _area(f"AUROC, {g}, {s}", pooled[s], g, s, bare=trivial[g]) for g in groups if g != BROKEN for s in others
         ]
         best = max(pooled, key=lambda s: auroc(pooled[s]["test"], pooled[s][NEAR]))
-        surest = _surest(scores[OWN], run.budget.shown)
+        surest = _surest(scores[lead], run.budget.shown)
         near, far, top = (m.value or 0.0 for m in (measures[0], _area("", own, FAR), _area("", pooled[best], NEAR)))
         return Finding(
-            says=f"An ordinary input has the higher confidence in {100 * near:.0f} of 100 pairs with a near outlier "
-            f"and in {100 * far:.0f} with a far one, where a coin makes 50. "
+            says=("An ordinary input has the higher confidence in " if lead == OWN else _silent(lead))
+            + f"{100 * near:.0f} of 100 pairs with a near outlier and in {100 * far:.0f} with a far one, where a coin "
+            "makes 50. "
             + (
                 "No other score does better on near outliers."
-                if best == OWN
+                if best == lead
                 else f"{best[0].upper()}{best[1:]} is the best score on near outliers, with {100 * top:.0f}."
             ),
             measures=tuple(measures),
@@ -170,22 +208,24 @@ class DoesItKnow(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": np.asarray(test.labels)[index],
+                    **({"label": np.asarray(test.labels)[index]} if right is None else {"right": right}),
                     **{s: of["test"] for s, of in scores.items()},
                     "flagged": own["test"] <= threshold_at(own["test"], accept=ACCEPT),
                 },
             ),
             views=(
                 *(_bars(g, pooled, tuple(groups[g]), subject.inputs.aside(self.radius)) for g in groups),
-                _by_kind(scores[OWN]),
+                _by_kind(scores[lead], lead),
                 _passing(pooled, tuple(groups)),
                 *(_detection(g, pooled) for g in (NEAR, FAR, YOURS) if g in groups),
                 *bench.published_rule(pooled),
                 *bench.causes(groups),
+                *(() if right is None else _risk(own["test"], right, lead)),
                 *_pictures(subject, kinds, rows, bench.said(surest)),
             ),
             alarms=(
                 *self._alarms(subject, run, groups, tried, len(broken), [m.name for m in measures]),
+                *_never_wrong(right),
                 *bench.alarms(),
             ),
         )
@@ -202,14 +242,15 @@ class DoesItKnow(Probe):
         def far(make: Far, rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
             return make(len(rows), rng=rng)
 
-        near, block = near_kinds(Part(test, parents), shape), batch_of(shape)
+        few, block = Part(test, parents), batch_of(shape)
+        near = near_kinds(few, shape) if "classes" in subject.task.gives else _patched(few, shape)
         made = {
             k: Made(partial(far, m), each, block=block, rng=rng) for k, m in far_kinds(shape, bounds=bounds).items()
         }
-        if set(subject.task.classes) & set("0123456789"):
+        if not subject.task.classes or set(subject.task.classes) & set("0123456789"):
             made.pop("digits", None)  # they may be what it was made for
         groups: dict[str, dict[str, Data]] = {
-            NEAR: {k: Made(make, len(parents), block=block, rng=rng) for k, make in near.items()},
+            NEAR: {k: Made(of, len(parents), block=block, rng=rng) for k, of in near.items()},
             FAR: dict(made),
         }
         if "outliers" in subject.data:
@@ -226,22 +267,25 @@ class DoesItKnow(Probe):
             partial(self._attack, subject, steps), subject, "test", index, "attacked inputs",
             few={"x": "fell"},
         )  # fmt: skip
-        return Arrays(rows["x"], np.asarray(rows["label"])[rows["x at"]]), int(rows["right"].sum())
+        return Arrays(rows["x"], np.zeros(len(rows["x"]), dtype=np.int64)), int(rows["right"].sum())
 
     def _attack(self, subject: Subject, steps: int, shard: Shard) -> Mapping[str, Tensor]:
+        reach, everyone = subject.reach(shard.x), torch.arange(len(shard.x), device=shard.x.device)
         found = pgd(
             subject.model,
             shard.x,
-            shard.y,
+            truth_of(subject.task, shard.y),
             radius=self.radius,
             steps=steps,
+            mask=masked(reach, everyone),
             eot=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
             rng=shard.rng,
         )
-        right = subject.predict(shard.x).argmax(1) == shard.y
-        fell = right & (subject.predict(found.x).argmax(1) != shard.y)
-        return {"x": found.x, "label": shard.y, "right": right, "fell": fell}
+        right = subject.task.right(subject.predict(shard.x), shard.y)
+        at, _ = settled(reach, everyone, found, shard.x, "linf")
+        fell = right & ~subject.task.right(subject.predict(at), shard.y)
+        return {"x": at, "right": right, "fell": fell}
 
     def _alarms(
         self,
@@ -263,7 +307,8 @@ class DoesItKnow(Probe):
                 says = f"Only {count} {group} were asked about; under {FEW}, intervals are wide."
                 alarms.append(Alarm(says, doubts=about(group)))
         if not subject.differentiable:
-            alarms.append(Alarm("The model gives no gradients: attacked inputs were not made, ODIN is left out."))
+            also = ", ODIN is left out" if "classes" in subject.task.gives else ""
+            alarms.append(Alarm(f"The model gives no gradients: attacked inputs were not made{also}."))
         elif broke < FEW:
             says = f"The attack broke {share(broke, tried)} inputs: too few to say how well such inputs are noticed."
             alarms.append(Alarm(says, doubts=about(BROKEN)))
@@ -278,24 +323,31 @@ class _Bench:
     def __init__(self, subject: Subject, run: Run, taught: int, projection: Projection, clustering: Clustering) -> None:
         self.subject, self.run, self.projection, self.clustering = subject, run, projection, clustering
         self.left_out: dict[str, str] = {}
+        self.classes = "classes" in subject.task.gives
         one = subject.data["test"].take(np.arange(1))[0].to(run.device)
-        tails = [name for name, m in subject.model.named_modules() if isinstance(m, SoftRmax | StudentHead)]
+        tails = [n for n, m in subject.model.named_modules() if self.classes and isinstance(m, SoftRmax | StudentHead)]
         self.tail = self._usable(one, tails[0], "softRmax tail") if len(tails) == 1 else None
         self.head = self._usable(one, subject.layers.get("head"), "scores of features")
         self.points = [name for name in (self.head, self.tail) if name is not None]
-        if subject.draws > 1:
+        if not self.classes:
+            self.left_out["energy, ODIN, Mahalanobis, ViM, activation clusters and deep k-NN"] = (
+                f"they read a number or a label for each class, and the task is {subject.task.name()}"
+            )
+        elif subject.draws > 1:
             self.left_out["ODIN"] = (
                 "it steps up the gradient of one pass, and this model answers by several random ones"
             )
         self.seen: dict[str, dict[str, NDArray[Any]]] = {}
         self.clusters: ActivationClusters | None = None
         self.neighbours: DeepNeighbours | None = None
+        self.distances: DeepDistances | None = None
         self.train: tuple[Seen, Tensor] | None = None
         if "train" in subject.data:
             index = run.pick(subject.data["train"], taught)
-            rows = run.map(self._look, subject, "train", index, "what training inputs look like")
-            self.train = self._as_seen(rows), torch.as_tensor(rows["label"], device=run.device)
-            self.seen["train"] = rows
+            if self.classes or self.head is not None:
+                rows = run.map(self._look, subject, "train", index, "what training inputs look like")
+                self.train = self._as_seen(rows), torch.as_tensor(rows["label"], device=run.device)
+                self.seen["train"] = rows
             self._cluster(one, index)
 
     def _usable(self, one: Tensor, name: str | None, what: str) -> str | None:
@@ -313,7 +365,7 @@ class _Bench:
     def _cluster(self, one: Tensor, index: NDArray[np.int64]) -> None:
         """Clusters and neighbours at some layers from the first to the last, those left out that are very wide."""
         model = self.subject.model
-        names = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        names = [n for n, m in model.named_modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Linear)]
         some = (
             [names[i] for i in np.unique(np.linspace(0, len(names) - 1, LAYERS).round().astype(int))] if names else []
         )
@@ -322,7 +374,14 @@ class _Bench:
         try:
             layers = [name for name in some if shown(model, one, (name,))[1][name].numel() <= WIDE]
         except AssayError as e:
-            self.left_out["activation clusters and deep k-NN"] = str(e)
+            self.left_out["activation clusters and deep k-NN" if self.classes else "deep distances"] = str(e)
+            return
+        if not self.classes:
+            try:
+                rng = np.random.default_rng(self.run.seed)
+                self.distances = DeepDistances.fit(model, x, layers=layers, rng=rng, k=_k(len(x)))
+            except AssayError as e:
+                self.left_out["deep distances"] = str(e)
             return
         try:
             self.clusters = ActivationClusters.fit(
@@ -345,17 +404,21 @@ class _Bench:
     def _look(self, shard: Shard) -> dict[str, Tensor]:
         """One forward pass: the answers, what enters the head, and what enters a softRmax."""
         logits, inner = shown(self.subject.model, shard.x, self.points, entering=True)
-        told = {"label": shard.y, "logits": logits if self.subject.draws == 1 else self.subject.predict(shard.x)}
+        told = {"label": shard.y}
+        if self.classes:
+            told["logits"] = logits if self.subject.draws == 1 else self.subject.predict(shard.x)
         if self.head is not None:
             told["features"] = inner[self.head].flatten(1)
         if self.tail is not None:
             told["z"] = inner[self.tail]
         return told
 
-    def _score(self, shard: Shard) -> dict[str, Tensor]:
-        """The same, and the scores that need the model itself."""
+    def _score(self, shard: Shard, *, judged: bool) -> dict[str, Tensor]:
+        """The same, the scores that need the model itself, and where it is to be `judged` whether it was right."""
         told, model = self._look(shard), self.subject.model
         told[LEVEL] = shard.x.flatten(1).double().mean(1)
+        if not self.classes:
+            return told | self._without_classes(shard, judged=judged)
         if self.subject.differentiable and self.subject.draws == 1:
             told["ODIN"] = Odin(model).score(Seen(shard.x, told["logits"], told["logits"]))
         if self.clusters is not None:
@@ -370,12 +433,28 @@ class _Bench:
             told["spread"] = -spread(z).gather(1, said)[:, 0]
         return told
 
+    def _without_classes(self, shard: Shard, *, judged: bool) -> dict[str, Tensor]:
+        """How sure an answer that is no class is, how far its activations are, and whether it will do."""
+        told, out = {}, self.subject.predict(shard.x)
+        if (sure := _sure(self.subject.task, out.double())) is not None:
+            told[OWN] = sure
+        if self.distances is not None:
+            told["deep distances"] = self.distances.score(shard.x)
+        if judged:
+            told["right"] = self.subject.task.right(out, shard.y)
+        return told
+
     def scores(self, splits: Mapping[str, NDArray[np.int64]]) -> Scores:
         """Every score that can be had, of every set, high where an input is familiar."""
+        self.rows = splits
         for split, index in splits.items():
-            self.seen[split] = self.run.map(self._score, self.subject, split, index, f"scores, {split}")
-        seen = {split: self._as_seen(self.seen[split]) for split in splits}
-        made: Scores = {OWN: {split: _numbers(MaxSoftmax().score(s)) for split, s in seen.items()}}
+            work = partial(self._score, judged=split == "test")
+            self.seen[split] = self.run.map(work, self.subject, split, index, f"scores, {split}")
+        made: Scores = {}
+        whole = [] if not self.classes and self.head is None else splits
+        seen = {split: self._as_seen(self.seen[split]) for split in whole}
+        if self.classes:
+            made[OWN] = {split: _numbers(MaxSoftmax().score(s)) for split, s in seen.items()}
         for name, fit in self._makers().items():
             try:
                 score = fit()
@@ -387,7 +466,7 @@ class _Bench:
             made["softRmax tail"] = {
                 split: _numbers(tail.score(self._as_seen(self.seen[split], "z"))) for split in seen
             }
-        for name in ("ODIN", "activation clusters", "deep k-NN", "mutual information", "spread"):
+        for name in (*LEADS[:2], "ODIN", "activation clusters", "deep k-NN", "mutual information", "spread"):
             if name in self.seen["test"]:
                 made[name] = {split: np.asarray(self.seen[split][name], dtype=np.float64) for split in splits}
         return made
@@ -403,10 +482,12 @@ class _Bench:
         return found
 
     def _makers(self) -> dict[str, Callable[[], OutlierScore]]:
-        makers: dict[str, Callable[[], OutlierScore]] = {"energy": Energy}
+        makers: dict[str, Callable[[], OutlierScore]] = {"energy": Energy} if self.classes else {}
         if self.train is None or self.head is None:
             return makers
         train, y = self.train
+        if not self.classes:
+            return {"nearest neighbours": partial(Neighbours.fit, train, y, k=_k(len(y)))}
         head = self.subject.model.get_submodule(self.head)
         makers["Mahalanobis"] = partial(Mahalanobis.fit, train, y)
         makers["nearest neighbours"] = partial(Neighbours.fit, train, y, k=_k(len(y)))
@@ -499,21 +580,31 @@ class _Bench:
             ),
         )
 
-    def said(self, surest: list[tuple[str, int]]) -> list[tuple[str, int, str, float]]:
-        """The class and the confidence of these inputs, by set and row."""
-        told = []
+    def said(self, surest: list[tuple[str, int]]) -> list[tuple[str, int, str]]:
+        """What it says of these inputs, by set and row; of a class with the confidence."""
+        told, task = [], self.subject.task
         for split, row in surest:
-            p = torch.as_tensor(self.seen[split]["logits"][row]).double().softmax(0)
-            told.append((split, row, self.subject.task.classes[int(p.argmax())], float(p.max())))
+            if self.classes:
+                p = torch.as_tensor(self.seen[split]["logits"][row]).double().softmax(0)
+                words = f"{task.classes[int(p.argmax())]} with {100 * float(p.max()):.0f} %"
+            else:
+                x, _ = self.subject.data[split].take(self.rows[split][row : row + 1])
+                words = task.words(self.subject.predict(x.to(self.run.device))[0])
+            told.append((split, row, words))
         return told
 
     def alarms(self) -> list[Alarm]:
         alarms = []
-        if self.train is None:
+        if "train" not in self.subject.data:
+            which = (
+                "Mahalanobis, nearest neighbours, ViM, activation clusters and deep k-NN"
+                if self.classes
+                else "nearest neighbours and deep distances"
+            )
             alarms.append(
                 Alarm(
-                    "There is no training data: Mahalanobis, nearest neighbours, ViM, activation clusters and deep "
-                    "k-NN have nothing to be fitted on; give a split 'train' to see whether they would find more."
+                    f"There is no training data: {which} have nothing to be fitted on; give a split 'train' to see "
+                    "whether they would find more."
                 )
             )
         for name, why in self.left_out.items():
@@ -521,13 +612,113 @@ class _Bench:
         return alarms
 
     def _as_seen(self, rows: Mapping[str, NDArray[Any]], logits: str = "logits") -> Seen:
-        z = torch.as_tensor(rows[logits], device=self.run.device)
+        z = torch.as_tensor(rows[logits if self.classes else "features"], device=self.run.device)
         inner = torch.as_tensor(rows["features"], device=self.run.device) if "features" in rows else z
         return Seen(z, z, inner)
 
 
 def _numbers(score: Tensor) -> NDArray[np.float64]:  # n -> n
     return np.asarray(score.detach().cpu(), dtype=np.float64)
+
+
+def _sure(task: Task, out: Tensor) -> Tensor | None:  # n *o -> n
+    """How sure an answer is, where it says so: its confidence, or minus the width of its quantiles in tolerances."""
+    said = task.confidence(out)
+    if said is None and isinstance(task, Regression | Forecast) and (shares := task.numbers().shares):
+        numbers = task.numbers()
+        ends = numbers.between(out, shares[-1])
+        assert ends is not None  # what `shares` promises
+        said = -((ends[1] - ends[0]).abs() / out.new_tensor(numbers.tolerance)).mean(1)
+    return said
+
+
+def _silent(lead: str) -> str:
+    return f"Its answers do not say how sure they are. By {lead} an ordinary input is the more familiar one in "
+
+
+def _patched(parents: Part, shape: tuple[int, ...]) -> dict[str, Making]:
+    """Near outliers where nothing is a class: a picture whose quarters change places may still have its answer."""
+
+    def mixed(rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+        return mixed_values(parents.take(rows)[0], rng=rng)
+
+    def quilted(rows: NDArray[np.int64], *, rng: torch.Generator) -> Tensor:
+        return quilts(parents.take(rows)[0], rng=rng)
+
+    return {"mixed values": mixed} | ({"quilts": quilted} if is_image(shape) else {})
+
+
+def _mistakes(
+    scores: Mapping[str, NDArray[np.float64]], right: NDArray[np.bool_], lead: str, seed: int
+) -> list[Measure]:
+    """Whether the answers that are not good enough are those it is least sure of, by each score."""
+    order = [lead, *(s for s in scores if s != lead)]
+    names = {s: f"AUROC, {MISTAKES}{'' if s == lead else f', {s}'}" for s in order}
+    if right.all() or not right.any():
+        return [Measure(name=name, value=None, n=len(right), better="higher") for name in names.values()]
+    found = []
+    for s, name in names.items():
+        low, high = auroc_interval(scores[s][right], scores[s][~right])
+        found.append(
+            Measure(
+                name=name,
+                value=auroc(scores[s][right], scores[s][~right]),
+                low=low,
+                high=high,
+                n=len(right),
+                better="higher",
+                about=f"the chance that a good answer scores above one that will not do, by {s}",
+                beside=(Beside("a coin", 0.5),),
+            )
+        )
+    ranks = _ranks(scores[lead])
+    area = float(risk_coverage(ranks, right).area())
+    low, high = bootstrap(lambda counts: risk_coverage(ranks, right, counts=counts).area(), len(right), seed=seed)
+    found.append(
+        Measure(
+            name="area under the risk-coverage curve",
+            value=area,
+            low=min(low, area),
+            high=max(high, area),
+            n=len(right),
+            better="lower",
+            about=f"mean share of answers that will not do, over all shares of the inputs that are answered, the most "
+            f"familiar first, by {lead}",
+            beside=(
+                Beside("in random order", float((~right).mean())),
+                Beside("in the best possible order", best_area(right)),
+            ),
+        )
+    )
+    return found
+
+
+def _never_wrong(right: NDArray[np.bool_] | None) -> tuple[Alarm, ...]:
+    if right is None or (right.any() and not right.all()):
+        return ()
+    which = "good enough" if right.all() else "not good enough"
+    return (Alarm(f"All {len(right)} answers are {which}: whether it knows its mistakes cannot be told from them."),)
+
+
+def _ranks(score: NDArray[np.float64]) -> NDArray[np.float64]:  # n -> n in [0, 1]
+    """The order of any score as a confidence has it; equals stay equal."""
+    return np.asarray(rankdata(score) / len(score))
+
+
+def _risk(score: NDArray[np.float64], right: NDArray[np.bool_], lead: str) -> tuple[Curve, ...]:
+    curve = risk_coverage(_ranks(score), right)
+    few = np.unique(np.linspace(0, len(curve.coverage) - 1, POINTS).round().astype(int))
+    return (
+        Curve(
+            name="risk",
+            title="What it gets wrong, against what it answers",
+            x_label="share of the inputs that are answered, the most familiar first",
+            y_label="share of the answers that will not do",
+            unit_y=True,
+            lines=(Line(label=lead, x=tuple(curve.coverage[few].tolist()), y=tuple(curve.risk[few].tolist())),),
+            says="A score that knows its mistakes starts low and rises to the right; one that knows nothing is flat.",
+        ),
+    )
 
 
 def _k(n: int) -> int:
@@ -556,12 +747,12 @@ def _the(group: str) -> str:
     return group if group == YOURS else f"the {group}"
 
 
-def _passes(name: str, of: Mapping[str, NDArray[np.float64]], group: str) -> Measure:
+def _passes(name: str, of: Mapping[str, NDArray[np.float64]], group: str, by: str = OWN) -> Measure:
     return Measure.proportion(
         name,
         of[group] > threshold_at(of["test"], accept=ACCEPT),
         better="lower",
-        about=f"share of {_the(group)} that pass, by its confidence, where {100 * ACCEPT:.0f} % of ordinary inputs do",
+        about=f"share of {_the(group)} that pass, by {by}, where {100 * ACCEPT:.0f} % of ordinary inputs do",
         beside=(Beside("a coin", ACCEPT),),
     )
 
@@ -587,12 +778,12 @@ def _bars(group: str, pooled: Scores, kinds: tuple[str, ...], radius: str) -> Ba
     )
 
 
-def _by_kind(own: Mapping[str, NDArray[np.float64]]) -> Bars:
+def _by_kind(own: Mapping[str, NDArray[np.float64]], by: str) -> Bars:
     kinds = [name for name in own if name != "test"]
     found = [_area("", own, name) for name in kinds]
     return Bars(
         name="kinds",
-        title="How well its confidence tells each kind from ordinary inputs",
+        title=f"How well {by} {'tell' if by.endswith('s') else 'tells'} each kind from ordinary inputs",
         y_label="AUROC",
         labels=tuple(name.split(", ")[1] if ", as given" not in name else YOURS for name in kinds),
         values=tuple(m.value or 0.0 for m in found),
@@ -600,7 +791,8 @@ def _by_kind(own: Mapping[str, NDArray[np.float64]]) -> Bars:
         high=tuple(m.high or 0.0 for m in found),
         unit_y=True,
         marks=(Beside("a coin", 0.5),),
-        says="Digits are left out where a class has the name of one: they may be what the model is for.",
+        says="Digits are left out where a class has the name of one, and where nothing has a name: they may be what "
+        "the model is for.",
     )
 
 
@@ -651,14 +843,14 @@ def _pictures(
     subject: Subject,
     kinds: Mapping[str, Data],
     rows: Mapping[str, NDArray[np.int64]],
-    surest: list[tuple[str, int, str, float]],
+    surest: list[tuple[str, int, str]],
 ) -> tuple[Gallery, ...]:
     if not subject.inputs.is_image or not surest:
         return ()
     exhibits = []
-    for split, row, said, sure in surest:
+    for split, row, said in surest:
         x = kinds[split].take(rows[split][row : row + 1])[0].numpy()[0]
-        caption = f"{split}: said {said} with {100 * sure:.0f} %"
+        caption = f"{split}: said {said}"
         alt = f"Outlier {int(rows[split][row])} of the {split}"
         panel = Panel.of("outlier", alt, x, low=subject.inputs.low, high=subject.inputs.high)
         exhibits.append(Exhibit(index=int(rows[split][row]), caption=caption, panels=(panel,)))

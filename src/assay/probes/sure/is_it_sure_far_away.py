@@ -16,7 +16,9 @@ from torch import Tensor
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, share
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.uncertainty.outliers import along_rays
-from assay.probe import Need, Probe
+from assay.probe import Probe
+from assay.tasks import Labels, Regression, Task
+from assay.tasks.places import Places
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -26,6 +28,7 @@ Floats = NDArray[np.float64]
 EACH, WAYS, LOOKED = 2, 8, 16  # inputs for each step of the budget, random ways from each, inputs whose slopes are seen
 NEAREST, POINTS = 1 / 16, 15  # the first distance, and how many there are
 WIDE = 1024  # values of an input up to which the least heeded direction is looked for
+MANY = 64  # numbers of an answer that is no class, likewise
 CERTAIN, FLAT = 0.99, 0.05  # sure at least so much; and at most so far of the way from chance to certainty
 RANDOM, AWAY, LEAST = "random ways", "away from the data's middle", "the way it heeds least"
 
@@ -39,13 +42,15 @@ class IsItSureFarAway(Probe):
     of the input space (its range times the root of the number of values), up to `reach` of them. A classifier that
     knows its limits ends at chance, one over the number of classes; softmax on a network of ReLUs ends at certainty.
     The last direction is the one that no confidence can tell: what a model ignores changes nothing in its answer.
+
+    Where an answer is no class, its confidence is what its task says of it, and chance is that of an answer that says
+    nothing: logits of 0, or a spread without end.
     """
 
     reach: float = 1000.0
     inputs: int | None = None
     ways: int = WAYS
 
-    needs: ClassVar[tuple[Need, ...]] = ("classes",)
     source: ClassVar[str] = (
         "Wang, TU Delft 2024 (dissertation), sec. 5.5 and 8.2; Hein, Andriushchenko & Bitterwolf, CVPR 2019, "
         "arXiv:1812.05720 (ReLU networks are sure far away)"
@@ -53,6 +58,17 @@ class IsItSureFarAway(Probe):
 
     def __post_init__(self) -> None:
         self.refuse_below(1, "reach", "inputs", "ways")
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and subject.tokens:
+            reason = "it walks away from the inputs, and an input here is a row of words by number: none is far away"
+        if reason is None and _chance(subject.in_classes().task) is None:
+            reason = (
+                f"it needs a confidence and what that is of an answer that says nothing; the task is "
+                f"{subject.task.name()}, which does not say so"
+            )
+        return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         test = subject.data["test"]
@@ -64,7 +80,8 @@ class IsItSureFarAway(Probe):
         rows = run.map(walk, subject, "test", index, "walks away from the data")
         start, broken = np.asarray(rows["start"], dtype=np.float64), np.asarray(rows["broken"], dtype=np.int64)
         paths = {name: np.asarray(rows[name], dtype=np.float64) for name in (RANDOM, AWAY, LEAST) if name in rows}
-        chance = 1 / len(subject.task.classes)
+        chance = _chance(subject.task)
+        assert chance is not None  # why_not saw to it
         ends = paths[RANDOM][..., -1]  # n ways
         top = np.unravel_index(int(ends.argmax()), ends.shape)
         high = np.maximum.accumulate(
@@ -78,7 +95,7 @@ class IsItSureFarAway(Probe):
                 HEADLINE,
                 ends.mean(1),
                 column="far away",
-                about=f"its largest probability {self.reach:g} diameters out, over {self.ways} random ways an input",
+                about=f"its {_what(subject.task)} {self.reach:g} diameters out, over {self.ways} random ways an input",
                 beside=beside,
             ),
             mean(
@@ -127,14 +144,14 @@ class IsItSureFarAway(Probe):
                 "test",
                 {
                     "index": index,
-                    "label": np.asarray(test.labels)[index],
+                    **({"label": np.asarray(test.labels)[index]} if "classes" in subject.task.gives else {}),
                     "confidence": start,
                     "far away": ends.mean(1),
                     "surest end": ends.max(1),
                     **{name: of[:, -1] for name, of in paths.items() if name != RANDOM},
                 },
             ),
-            views=(_curve(steps, paths, paths[RANDOM][top], chance),),
+            views=(_curve(steps, paths, paths[RANDOM][top], chance, _what(subject.task)),),
             alarms=_alarms(subject, LEAST in paths, broken, self.ways),
         )
 
@@ -148,13 +165,21 @@ class IsItSureFarAway(Probe):
         size = middle.numel()
         if size > WIDE or size < 2 or not subject.differentiable or subject.draws > 1:
             return middle, None
+        if not 2 <= _numbers(subject) <= MANY:
+            return middle, None
         few = x[np.linspace(0, len(x) - 1, min(LOOKED, len(x))).round().astype(int)].float()
         way = torch.randn(few.shape, generator=run.rng(), device=run.device)
         far = few + self.reach * diameter * way / way.flatten(1).norm(dim=1).view(-1, *(1,) * middle.ndim)
+        classes = "classes" in subject.task.gives
+
+        def said(x: Tensor) -> Tensor:  # n *d -> n k
+            out: Tensor = subject.model(x)
+            return out if classes else out.flatten(1)
+
         gram = torch.zeros(size, size, dtype=torch.float64, device=run.device)
         for at in (few, far):
             for one in torch.split(at, 4):
-                slopes = jacobian(subject.model, one).flatten(2).flatten(0, 1).double()  # n k d -> nk d
+                slopes = jacobian(said, one).flatten(2).flatten(0, 1).double()  # n k d -> nk d
                 gram += slopes.T @ slopes / slopes.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
         if not bool(gram.isfinite().all()):
             return middle, None
@@ -166,7 +191,12 @@ class IsItSureFarAway(Probe):
         """The largest probability along each way from each input; certainty where it is no number, and counted."""
 
         def sure(x: Tensor) -> Tensor:  # n *d -> n
-            return subject.predict(x).double().softmax(1).amax(1)
+            out = subject.predict(x).double()
+            if "classes" in subject.task.gives:
+                return out.softmax(1).amax(1)
+            told = subject.task.confidence(out)
+            assert told is not None  # why_not saw to it
+            return told
 
         ways = torch.randn(len(shard.x), self.ways, *shard.x.shape[1:], generator=shard.rng, device=shard.x.device)
         away = shard.x - middle
@@ -198,7 +228,20 @@ ABOUT_LEAST = (
 )
 
 
-def _curve(steps: Floats, paths: Mapping[str, Floats], surest: Floats, chance: float) -> Curve:
+def _chance(task: Task) -> float | None:
+    """The confidence of an answer that says nothing, where that is known."""
+    if "classes" in task.gives or isinstance(task, Places):
+        return 1 / len(task.classes)
+    if isinstance(task, Labels):
+        return float(0.5 ** len(task.classes))
+    return 0.0 if isinstance(task, Regression) and task.spread else None
+
+
+def _what(task: Task) -> str:
+    return "largest probability" if "classes" in task.gives else "confidence"
+
+
+def _curve(steps: Floats, paths: Mapping[str, Floats], surest: Floats, chance: float, what: str) -> Curve:
     x = tuple(map(float, np.log10(steps)))
 
     def line(label: str, y: Floats) -> Line:
@@ -209,7 +252,7 @@ def _curve(steps: Floats, paths: Mapping[str, Floats], surest: Floats, chance: f
         name="rays",
         title="Its confidence on the way out",
         x_label="distance from the input, in diameters of the input space (powers of ten)",
-        y_label="largest probability",
+        y_label=what,
         unit_y=True,
         lines=(
             line(f"{RANDOM}, mean", random.mean((0, 1))),
@@ -220,6 +263,13 @@ def _curve(steps: Floats, paths: Mapping[str, Floats], surest: Floats, chance: f
         ),
         says="A conservative classifier falls to chance, not always all the way down: look at the surest way too.",
     )
+
+
+def _numbers(subject: Subject) -> int:
+    """How many numbers an answer has that is no class; 2 stand for those of classes, however many there are."""
+    if "classes" in subject.task.gives:
+        return 2
+    return subject.task.trivial(np.asarray(subject.data["test"].labels)).out.numel()
 
 
 def _alarms(subject: Subject, least: bool, broken: NDArray[np.int64], ways: int) -> tuple[Alarm, ...]:
@@ -234,6 +284,8 @@ def _alarms(subject: Subject, least: bool, broken: NDArray[np.int64], ways: int)
             if not subject.differentiable
             else "its answers are random"
             if subject.draws > 1
+            else f"an answer has {_numbers(subject):,} numbers, and slopes are taken of 2 to {MANY}"
+            if not 2 <= _numbers(subject) <= MANY
             else f"an input has {math.prod(subject.inputs.shape):,} values, and it is looked for among 2 to {WIDE:,}"
         )
         alarms.append(Alarm(f"The direction that it heeds least was not looked for: {why}."))

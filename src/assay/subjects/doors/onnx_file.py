@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.plain_file import check_plain, open_plain, read_plain
-from assay.errors import AssayError, MissingExtra
+from assay.errors import AssayError, MissingExtra, SubjectError
 from assay.subjects.doors.intake import Intake
 from assay.subjects.doors.onnx_weights import Damaged, locations
 from assay.subjects.doors.opened import Opened
@@ -30,9 +31,11 @@ WHOLE = {
     "tensor(uint8)": torch.uint8,
     "tensor(bool)": torch.bool,
 }
+NAMES = ("tensor(int32)", "tensor(int64)")  # what embeddings are indexed by; smaller ones are pixels or flags
 MAPS = ("seq(map(string,tensor(float)))", "seq(map(int64,tensor(float)))")
 """What scikit-learn's classifiers give by way of skl2onnx: for each input, a probability by the name of each class."""
 MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
+WORDS = 200  # characters of what onnxruntime says
 AGREEMENT = 1e-4
 """How far, relative to the largest answer, a rebuilt model may be from onnxruntime: float32 rounds 1e-7 a step."""
 
@@ -80,7 +83,14 @@ class OnnxModel(nn.Module):
         whole = self.dtype in WHOLE.values()
         batch = (given.round() if whole else given).to(self.dtype).contiguous().numpy()
         sides = {name: _filled(side, values, len(x)) for name, (side, values) in self.feed.items()}
-        return self.session.run([self.output], {self.input: batch, **sides})[0]
+        try:
+            return self.session.run([self.output], {self.input: batch, **sides})[0]
+        except Exception as e:  # its exceptions share no class but this one
+            shape = " x ".join(map(str, x.shape[1:]))
+            raise SubjectError(
+                f"{self.intake.file} fails on inputs of shape {shape} ({_why(e)}); bring them to what it takes: many "
+                "networks want sides that are multiples of 32, or numbers of words that they know."
+            ) from e
 
 
 def _filled(side: Any, values: tuple[float, ...], n: int) -> NDArray[Any]:
@@ -125,6 +135,7 @@ def open(path: Path, source: Source) -> Opened:
     notes = [note] if note else []
     if taken.type in WHOLE:
         notes.append(f"{path.name} takes whole numbers ({taken.type[7:-1]}): values are rounded to them.")
+    names = taken.type in NAMES and len(taken.shape) == 2
     labels = _labels(model) if read.type in MAPS else None
     opened = Opened(
         model=model,
@@ -135,6 +146,7 @@ def open(path: Path, source: Source) -> Opened:
         classes=None if labels is None else tuple(map(str, labels)),
         labels=labels,
         notes=tuple(notes),
+        whole=names,
     )
     if len(inputs) > 1 or len(outputs) > 1 or nhwc or taken.type not in FLOATS:
         return replace(opened, gradients=False)
@@ -291,6 +303,12 @@ def _weights(path: Path, content: bytes) -> list[Path]:
             check_plain(weights)
         found.append(weights)
     return found
+
+
+def _why(e: Exception) -> str:
+    """The last thing that onnxruntime says, without the place in its own source that it says first."""
+    told = re.sub(r"^.*?Status Message: ", "", " ".join(str(e).split()))
+    return re.sub(r"^/\S+ .*? (?:was|is) (?:false|true)\. ?", "", told)[:WORDS] or type(e).__name__
 
 
 def _told(e: Exception) -> str:

@@ -46,6 +46,8 @@ class Opened:
     """Texts into what the model takes, where it reads text: n strings -> n l token ids."""
     tokens: int | None = None
     """How many tokens it knows, where an input is a row of them."""
+    whole: bool = False
+    """Whether it takes rows of whole numbers, which then are no amounts but names: bytes, words, codes."""
     data: Any = None
     """What came with the model, where its door brought some."""
     look: Callable[[Opened, Tensor], Opened] | None = None

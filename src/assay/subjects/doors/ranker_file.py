@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from assay.data.pairs import Pairs
 from assay.data.valued_images import ValuedImages, open_valued
 from assay.errors import AssayError
+from assay.given import PAIRS
 from assay.nn.siamese import ARCHITECTURES
-from assay.subject import PAIRS, Subject
+from assay.subject import Subject
 from assay.tasks import Ranking
 
 if TYPE_CHECKING:

@@ -52,19 +52,30 @@ def call(path: Path, function: str) -> Any:
     as they are.
     """
     with _beside(path):
-        module = _run(path)
-        there = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-        build = getattr(module, function, None) if function else None
-        if not callable(build):
-            missing = f"There is no function {function!r} in {path}" if function else f"{path} lacks a function's name"
-            mend = f"give {path}:{there[0]} (it has: {', '.join(there)})" if there else "write one: def build(): ..."
-            raise AssayError(f"{missing}; {mend}.")
+        build = _function(path, function)
         try:
             return build()
         except AssayError:
             raise
         except (Exception, SystemExit) as e:
             raise AssayError(_told(e, path, f"{path}:{function}")) from e
+
+
+def found(path: Path, function: str) -> Callable[[], Any]:
+    """The function itself, or the class of that name, likewise: who calls it later finds what it had imported."""
+    with _beside(path):
+        return _function(path, function)
+
+
+def _function(path: Path, function: str) -> Callable[[], Any]:
+    module = _run(path)
+    there = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+    build: Callable[[], Any] | None = getattr(module, function, None) if function else None
+    if not callable(build):
+        missing = f"There is no function {function!r} in {path}" if function else f"{path} lacks a function's name"
+        mend = f"give {path}:{there[0]} (it has: {', '.join(there)})" if there else "write one: def build(): ..."
+        raise AssayError(f"{missing}; {mend}.")
+    return build
 
 
 class _Fresh(importlib.machinery.SourceFileLoader):

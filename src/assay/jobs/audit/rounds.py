@@ -1,0 +1,344 @@
+r"""Rounds: which question is asked next, and with how many inputs, until verdicts are settled or the time is over.
+
+The first round asks every question with few inputs, the cheapest first; what does not fit into the time is left out and
+says how long it would take. Further rounds ask again, with more inputs, what cannot be told yet and what more inputs
+would settle, the cheapest first; where a question has all the inputs that its steps allow, with more steps. Speed was
+measured, and what a question took once tells what it will take.
+
+A verdict that is looked at many times must be right as often as one that is looked at once. A proportion has an
+interval that holds at every number of inputs at once (`methods/uncertainty/sequences.py`); that of other measures is
+widened as a normal one would be, so that all looks together are wrong no more often than one. More steps are another
+attack, and so another number: each search of its own has a share of the error, the first nine tenths. A question that
+had every input at its first look cannot be looked at again, and keeps the interval of one look.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+from assay.audit import Judged, Question
+from assay.errors import AssayError
+from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, wilson
+from assay.jobs.audit.effort import seconds_of
+from assay.probe import Answer, Grows, Look
+from assay.run import BUDGETS, Budget
+from assay.run import budget as budget_named
+from assay.standard import Standards
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LEVELS = ("quick", "standard", "full")
+SEARCHES = (0.9, 0.09, 0.01)
+"""What share of the error each search of its own has, in the order in which they were made."""
+FIRST = 50  # inputs of a question's first look
+LEAST = 20  # below which a first look tells nothing
+FIRST_ROUND = 1 / 3
+"""Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
+AT_MOST = 16  # times the inputs of the look before
+AT_LEAST = 1.5
+SPARE = 1.25  # how many more inputs than would just settle it
+WRITING = (1.0, 0.4)
+"""Seconds that writing the report takes, and more for each answer in it, until it was seen."""
+
+
+def seconds_named(text: str) -> float | None:
+    """The seconds that '90s', '10m' or '2h' stand for; None where it is no time; one of 0, or without a unit, fails."""
+    told = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z]*)", text)
+    if told is None:
+        return None
+    number, unit = told.groups()
+    if unit not in UNITS:
+        wrong = f"has the unit {unit!r}" if unit else "has no unit"
+        raise AssayError(f"--budget {text!r} {wrong}; write {number}s, {number}m or {number}h.")
+    seconds = float(number) * UNITS[unit]
+    if not 0 < seconds < 1e8:
+        raise AssayError(f"--budget {text!r} is no time to ask in; give more than 0s, for example 10m.")
+    return seconds
+
+
+def timed(text: str, inputs: int | None = None) -> Budget | None:
+    """The budget of an audit with this time limit, or None where that is no time."""
+    seconds = seconds_named(text)
+    if seconds is None:
+        return None
+    quick = BUDGETS["quick"]
+    return Budget(text, samples=None, steps=quick.steps, restarts=quick.restarts, seconds=seconds).bounded(inputs)
+
+
+def budget_of(text: str, inputs: int | None = None) -> Budget:
+    """What was given with --budget: a time, or one of the names."""
+    return timed(text, inputs) or budget_named(text, inputs)
+
+
+def keyed(budget: Budget) -> Budget:
+    """What of it makes two answers the same question: the time does not."""
+    return budget if budget.seconds is None else dataclasses.replace(budget, name="timed", seconds=None)
+
+
+class Turn(NamedTuple):
+    """A question to ask now: its place in the plan, how, about how long it takes, and how long it may."""
+
+    place: int
+    budget: Budget
+    about: float
+    most: float
+
+
+class Rounds:
+    """Chooses the next turn by the rows that are known. `clock` tells the seconds since the audit began."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        asked: Sequence[Question],
+        applies: Sequence[bool],
+        standards: Standards,
+        *,
+        pace: float,
+        there: int,
+        clock: Callable[[], float],
+    ) -> None:
+        assert budget.seconds is not None
+        self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
+        self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
+        self.answered, self.slow = 0, contention()
+        self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
+        self.too_long: dict[int, str] = {}
+        """Questions that do not fit, and why."""
+        self.done: set[int] = set()
+        """Those that are not asked again: they took more than there was."""
+        left = self.left
+        self.level = next(
+            (
+                name
+                for name in reversed(LEVELS)
+                if sum(self._about(place, self._budget(name, FIRST)) for place in self._open()) <= FIRST_ROUND * left
+            ),
+            LEVELS[0],
+        )
+
+    @property
+    def ending(self) -> float:
+        """Seconds that are kept for the report, with one more answer than there is."""
+        return self.slow * (WRITING[0] + WRITING[1] * (self.answered + 1))
+
+    @property
+    def left(self) -> float:
+        """Seconds left to ask in."""
+        return self.seconds - self.ending - self.clock()
+
+    def wrote(self, seconds: float) -> None:
+        """So long did it take to write what is known."""
+        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.answered)
+
+    def next(self, rows: Mapping[int, Judged]) -> Turn | None:
+        """What to ask now; None where all is settled or nothing more fits. What does not fit is then in `too_long`."""
+        self.answered = sum(row.answer.finding is not None for row in rows.values())
+        waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
+        for place in waiting:
+            if self.asked[place].left_out is not None or not self.applies[place]:
+                return Turn(place, self._budget(LEVELS[0], LEAST), 0.0, max(1.0, self.left))  # it says why at once
+        while waiting:
+            place = min(waiting, key=self._order)
+            turn = self._first(place, alone=len(waiting) == 1)
+            if turn is not None:
+                return turn
+            waiting.remove(place)
+        again = [turn for place, row in rows.items() if (turn := self._again(place, row)) is not None]
+        return min(again, key=lambda turn: turn.about, default=None)
+
+    def leave(self, place: int) -> None:
+        """This took longer than there was, or broke where it had not before: it is not asked again."""
+        self.done.add(place)
+
+    def refuse_what_is_too_short(self) -> None:
+        """An error where not even the cheapest question fits, that says how long that would take."""
+        least = self._budget(LEVELS[0], LEAST)
+        cheapest = min(self._open(), key=lambda place: self._about(place, least), default=None)
+        if cheapest is not None and (about := self._about(cheapest, least)) > self.left:
+            before = self.clock()
+            raise AssayError(
+                f"--budget {self.budget.name} is too short: opening the model took {before:.0f} s, and "
+                f"{self.asked[cheapest].probe} would take about {in_words(about)}; give at least "
+                f"{math.ceil(before + about + self.ending)}s."
+            )
+
+    def _open(self) -> list[int]:
+        return [p for p, q in enumerate(self.asked) if q.left_out is None and self.applies[p]]
+
+    def _order(self, place: int) -> tuple[bool, float]:
+        """A question without a limit settles no verdict and comes last; else the cheapest comes first."""
+        return not self.limited[place], self._about(place, self._budget(self.level, FIRST))
+
+    def _budget(self, level: str, inputs: int) -> Budget:
+        bound = min(inputs, self.there if self.budget.inputs is None else self.budget.inputs)
+        return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=bound, inputs=bound)
+
+    def _about(self, place: int, budget: Budget) -> float:
+        return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
+
+    def _first(self, place: int, alone: bool) -> Turn | None:
+        left = self.left
+        if place not in self.done:
+            for level, inputs in ((self.level, FIRST), (LEVELS[0], FIRST), (LEVELS[0], LEAST)):
+                budget = self._budget(level, inputs)
+                about = self._about(place, budget)
+                if about <= left:
+                    return Turn(place, budget, about, left if alone else max(about, left / 2))
+        self.too_long[place] = self.why_not(place)
+        return None
+
+    def why_not(self, place: int) -> str:
+        """Why a question has no answer when the time is over."""
+        if place in self.too_long:
+            return self.too_long[place]
+        if place in self.done:
+            return f"it does not fit into {self.budget.name}: it took more time than there was"
+        about, left = self._about(place, self._budget(LEVELS[0], LEAST)), self.left
+        rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
+        return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
+
+    def _again(self, place: int, row: Judged) -> Turn | None:
+        answer = row.answer
+        if answer.finding is None or not answer.looks or place in self.done or row.verdict != "cannot tell":
+            return None
+        last, more = answer.looks[-1], max((j.more or 0 for j in row.judgements), default=0)
+        if not more or len({look.steps for look in answer.looks}) > len(SEARCHES):
+            return None
+        level = _level(last)
+        if last.grows == "inputs":
+            n = last.n or last.inputs
+            factor = min(float(AT_MOST), max(2.0, (n + SPARE * more) / n))
+            for wanted in (factor, factor / 2, AT_LEAST):
+                turn = self._grown(place, last, level, int(last.inputs * wanted))
+                if turn is not None:
+                    return turn
+        elif last.grows == "steps" and level != LEVELS[-1]:
+            return self._grown(place, last, LEVELS[LEVELS.index(level) + 1], last.inputs)
+        return None
+
+    def _grown(self, place: int, last: Look, level: str, inputs: int) -> Turn | None:
+        """The next look, if it fits; what the last one took tells more than the table does."""
+        before = self._budget(_level(last), last.inputs)
+        budget = self._budget(level, inputs)
+        if budget == before:
+            return None
+        about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+        about = max(about, last.seconds * (1 + inputs / last.inputs) / 2)
+        return Turn(place, budget, about, self.left) if about <= self.left else None
+
+
+def _level(look: Look) -> str:
+    return next((name for name in LEVELS if BUDGETS[name].steps >= look.steps), LEVELS[-1])
+
+
+def contention(spin: float = 0.02) -> float:
+    """How many times longer this process waits than it works, where others want the same cores; at least 1."""
+    begun, worked = time.monotonic(), time.process_time()
+    while time.process_time() - worked < spin:
+        pass
+    return max(1.0, (time.monotonic() - begun) / spin)
+
+
+def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float) -> Answer:
+    """An answer of one look among several, with the intervals that allow for them.
+
+    `drawn` says what would have given more inputs, as `Drawn.grows` does; None where that is not known.
+    """
+    if answer.finding is None:
+        return answer
+    assert budget.inputs is not None
+    n = answer.finding.measures[0].n
+    if drawn is None:  # where more were allowed and no more were taken, they never will be
+        drawn = "" if before and before[-1].n == n and before[-1].inputs < budget.inputs else "inputs"
+    grows: Grows = "inputs" if drawn == "inputs" else "steps" if drawn == "steps" else ""
+    earlier = list(dict.fromkeys(look.steps for look in before))
+    searches = earlier if budget.steps in earlier else [*earlier, budget.steps]
+    search, number = searches.index(budget.steps), len(before) + 1
+    once = number == 1 and not grows
+    finding = answer.finding if once else over_looks(answer.finding, number, search)
+    headline = finding.measures[0]
+    look = Look(
+        inputs=budget.inputs,
+        steps=budget.steps,
+        n=headline.n,
+        value=headline.value,
+        low=headline.low,
+        high=headline.high,
+        seconds=answer.seconds,
+        at=at,
+        grows=grows,
+    )
+    looks = (*before, look)
+    finding = dataclasses.replace(finding, views=(*finding.views, *_over_time(headline, looks)))
+    return dataclasses.replace(answer, finding=finding, looks=looks)
+
+
+def _over_time(headline: Measure, looks: tuple[Look, ...]) -> tuple[Curve, ...]:
+    """Time against width, where there was more than one look."""
+    seen = [(k.at, k.value, k.low, k.high) for k in looks]
+    told = [(at, v, low, high) for at, v, low, high in seen if v is not None and low is not None and high is not None]
+    if len(told) < 2:
+        return ()
+    x, y, low, high = (tuple(column) for column in zip(*told, strict=True))
+    last = looks[-1]
+    return (
+        Curve(
+            name="looks",
+            title="What each look told, over the time of the audit",
+            x_label="seconds since the audit began",
+            y_label=headline.name,
+            unit_y=headline.unit == "%" and min(low) >= 0 and max(high) <= 1,
+            lines=(Line(label=headline.name, x=x, y=y, low=low, high=high),),
+            says=f"{len(looks)} looks, the last at {last.n or last.inputs:,} inputs; each interval allows for all of "
+            "them.",
+        ),
+    )
+
+
+def over_looks(finding: Finding, number: int, search: int) -> Finding:
+    """The finding with intervals for its look of this number, in the search of this place."""
+    alpha = (1 - CONFIDENCE) * SEARCHES[search]
+    measures = tuple(_over_looks(m, number, alpha) for m in finding.measures)
+    return dataclasses.replace(finding, measures=measures)
+
+
+def _over_looks(m: Measure, number: int, alpha: float) -> Measure:
+    from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error  # what lies beside it is heavy
+
+    if m.value is None or m.low is None or m.high is None:
+        return m
+    hits = None if not m.n else round(m.value * m.n)
+    if hits is not None and 0 <= hits <= (m.n or 0) and _same((m.low, m.high), wilson(hits, m.n or 0)):
+        low, high = proportion_sequence(hits, m.n or 0, alpha=alpha)
+        return dataclasses.replace(m, low=low, high=high, about=_told(m, "the interval holds however often one looks"))
+    law = NormalDist()
+    wider = law.inv_cdf(1 - share_of_error(number, alpha) / 2) / law.inv_cdf((1 + CONFIDENCE) / 2)
+    low, high = m.value - wider * max(0.0, m.value - m.low), m.value + wider * max(0.0, m.high - m.value)
+    low, high = min(low, m.low), max(high, m.high)
+    if m.unit == "%" and m.low >= 0 and m.high <= 1:
+        low, high = max(0.0, low), min(1.0, high)
+    says = f"the interval is {wider:.2f} times as wide as for one look: this is number {number}"
+    return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
+
+
+def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return all(abs(a - b) < 1e-9 for a, b in zip(one, other, strict=True))
+
+
+def _told(m: Measure, says: str) -> str:
+    return f"{m.about}; {says}" if m.about else says
+
+
+def in_words(seconds: float) -> str:
+    """'40 s', '3 min', '1.5 h': about so long."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,254 @@
+"""Audits with a time limit, against a clock that the test turns: what is asked, in which order, and when it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from assay.audit import Judged, Question, judgements
+from assay.errors import AssayError
+from assay.finding import Finding, Measure, wilson
+from assay.jobs.audit import rounds
+from assay.jobs.audit.effort import seconds_of
+from assay.jobs.audit.rounds import FIRST, WRITING, Rounds, budget_of, keyed, looked, seconds_named, timed
+from assay.methods.uncertainty.sequences import proportion_sequence
+from assay.probe import Answer
+from assay.run import Budget, Drawn
+from assay.standard import Standard, Standards
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else this machine does."""
+    monkeypatch.setattr(rounds, "contention", lambda: 1.0)
+
+
+TRUTH = {"accuracy": 0.95, "confidence": 0.8, "everyday-change": 0.55, "worst-case-accuracy": 0.2, "how-steep": 0.9}
+LIMIT = Standard(at_least=0.5)
+
+
+def question(probe: str, own: tuple[Standard, ...] = (LIMIT,)) -> Question:
+    return Question(probe=probe, question="?", source="", settings={}, own=own)
+
+
+@dataclass
+class Simulated:
+    """A model of a known pace, whose questions take what the table says times `slower`, and a clock."""
+
+    pace: float = 1e-3
+    there: int = 3000
+    slower: float = 1.0
+    now: float = 0.0
+    seed: int = 7
+    asked: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def audit(self, names, text, inputs=None, rows=None, standards=None, own=None):
+        questions = [question(n, (LIMIT,) if own is None else own[n]) for n in names]
+        self.rounds = Rounds(
+            timed(text, inputs), questions, [True] * len(names), standards or Standards(),
+            pace=self.pace, there=self.there, clock=lambda: self.now,
+        )  # fmt: skip
+        rows = {} if rows is None else rows
+        while (turn := self.rounds.next(rows)) is not None:
+            about = self.slower * seconds_of(names[turn.place], turn.budget, self.pace, self.there)
+            self.now += min(about, turn.most)
+            if about > turn.most:
+                self.rounds.leave(turn.place)
+                continue
+            self.asked.append((names[turn.place], turn.budget.inputs, turn.budget.steps))
+            before = rows[turn.place].answer.looks if turn.place in rows else ()
+            answer = self.answer(names[turn.place], turn.budget, about)
+            drawn = Drawn(turn.budget.inputs, None, self.there).grows
+            answer = looked(answer, before, turn.budget, drawn, self.now)
+            rows[turn.place] = Judged(answer=answer, judgements=judgements(answer, questions[turn.place].own, ()))
+        return rows
+
+    def answer(self, name: str, budget: Budget, seconds: float) -> Answer:
+        hits = np.random.default_rng(self.seed).random(self.there)[: budget.inputs] < TRUTH[name]
+        finding = Finding(says="so", measures=(Measure.proportion("share", hits, better="higher"),))
+        return Answer(
+            probe=name, question="?", source="", settings={}, key="k", status="asked", finding=finding, seconds=seconds
+        )
+
+
+def test_times_are_read_and_what_is_none_is_refused():
+    assert [seconds_named(text) for text in ("90s", "10m", "2h", "0.5m")] == [90, 600, 7200, 30]
+    assert seconds_named("quick") is None
+    for text, words in (
+        ("0s", "'0s' is no time to ask in; give more than 0s"),
+        ("10", "'10' has no unit; write 10s, 10m or 10h"),
+        ("10d", "'10d' has the unit 'd'; write 10s, 10m or 10h"),
+    ):
+        with pytest.raises(AssayError, match=words):
+            seconds_named(text)
+    with pytest.raises(AssayError, match="There is no budget '-5m'; choose one of"):
+        budget_of("-5m")
+    assert budget_of("standard").seconds is None
+
+
+def test_the_time_is_no_part_of_the_question():
+    assert keyed(timed("10m")) == keyed(timed("2h"))
+    assert keyed(timed("10m")) != keyed(timed("10m", 40))
+    assert keyed(budget_of("quick")) is budget_of("quick")
+
+
+def test_it_goes_on_until_every_verdict_is_settled_and_asks_again_only_what_is_not():
+    model = Simulated()
+    rows = model.audit(list(TRUTH), "2h")
+    verdicts = {row.answer.probe: row.verdict for row in rows.values()}
+    assert verdicts == {
+        "accuracy": "pass",
+        "confidence": "pass",
+        "everyday-change": "pass",
+        "worst-case-accuracy": "fail",
+        "how-steep": "pass",
+    }
+    looks = {row.answer.probe: len(row.answer.looks) for row in rows.values()}
+    assert looks["everyday-change"] > 1  # 0.55 is near the limit
+    assert all(n == 1 for name, n in looks.items() if name != "everyday-change")
+    assert model.now < 7200 - 10  # and then it ends
+    again = [look.inputs for look in rows[2].answer.looks]
+    assert again == sorted(set(again))
+
+
+def test_the_first_round_asks_the_cheapest_first_and_what_has_no_limit_last():
+    model = Simulated()
+    names = ["worst-case-accuracy", "accuracy", "confidence", "everyday-change"]
+    model.audit(names, "2h", own={n: () if n == "accuracy" else (LIMIT,) for n in names})
+    first = list(dict.fromkeys(name for name, _, _ in model.asked))
+    assert first == ["confidence", "everyday-change", "worst-case-accuracy", "accuracy"]
+
+
+@pytest.mark.parametrize("text", ["20s", "90s", "5m", "30m"])
+@pytest.mark.parametrize("slower", [0.3, 1.0, 3.0])
+def test_it_never_takes_longer_than_it_was_given(text, slower):
+    model = Simulated(pace=2e-3, slower=slower)
+    model.audit(list(TRUTH), text)
+    report = model.rounds.slow * (WRITING[0] + WRITING[1] * model.rounds.answered)
+    assert model.now + report <= seconds_named(text) + 1e-6
+    assert model.rounds.answered or text == "20s"
+
+
+def test_what_a_report_took_tells_what_the_last_one_takes():
+    model = Simulated()
+    model.audit(["accuracy"], "60s")
+    before = model.rounds.ending
+    model.rounds.wrote(10 * (WRITING[0] + WRITING[1]))
+    assert model.rounds.ending == pytest.approx(12.5 * before)
+
+
+def test_what_does_not_fit_says_how_long_it_would_take_and_more_time_asks_it():
+    model = Simulated(pace=0.05)
+    names = ["accuracy", "worst-case-accuracy"]
+    rows = model.audit(names, "60s")
+    assert list(rows) == [0]
+    told = seconds_of("worst-case-accuracy", dataclasses.replace(timed("60s"), inputs=20), 0.05, 3000)
+    assert model.rounds.too_long[1].startswith(
+        f"it does not fit into 60s: it would take about {math.floor(told / 60 + 0.5)} min, and "
+    )
+    longer = Simulated(pace=0.05)
+    longer.audit(names, "1h", rows=rows)
+    assert set(rows) == {0, 1}
+    assert ("accuracy", FIRST, 20) not in longer.asked  # it is known from before
+
+
+def test_a_time_that_is_too_short_for_the_first_question_is_refused_with_the_time_it_takes():
+    rounds = Rounds(
+        timed("8s"), [question("everyday-change"), question("worst-case-accuracy")], [True, True], Standards(),
+        pace=0.01, there=3000, clock=lambda: 3.0,
+    )  # fmt: skip
+    with pytest.raises(AssayError, match=r"--budget 8s is too short: opening the model took 3 s, and everyday-change "
+                       r"would take about 17 s; give at least 22s"):  # fmt: skip
+        rounds.refuse_what_is_too_short()
+    Rounds(
+        timed("60s"), [question("everyday-change")], [True], Standards(), pace=0.01, there=3000, clock=lambda: 3.0
+    ).refuse_what_is_too_short()
+
+
+def test_more_time_searches_as_hard_as_a_larger_budget():
+    hurried, patient = Simulated(pace=5e-3), Simulated(pace=1e-5)
+    hurried.audit(list(TRUTH), "5m")
+    patient.audit(list(TRUTH), "2h")
+    assert {steps for _, _, steps in hurried.asked} == {20}
+    assert {steps for _, _, steps in patient.asked} == {100}
+
+
+def test_a_bound_on_the_inputs_holds_in_every_round():
+    model = Simulated()
+    rows = model.audit(["everyday-change"], "2h", inputs=120)
+    assert max(inputs for _, inputs, _ in model.asked) == 120
+    assert rows[0].verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_verdict_that_may_be_taken_early_is_wrong_no_more_often_than_claimed(honest, monkeypatch):
+    """The truth is the limit itself: whatever is settled is settled by chance. With intervals for one look it is."""
+    monkeypatch.setitem(TRUTH, "accuracy", 0.5)
+    if not honest:
+        monkeypatch.setattr(rounds, "over_looks", lambda finding, number, search: finding)
+    settled = sum(
+        Simulated(seed=seed).audit(["accuracy"], "1h")[0].verdict != "cannot tell" for seed in range(120)
+    )  # fmt: skip
+    assert settled <= 0.05 * 120 if honest else settled > 0.1 * 120
+
+
+def answered(value: Measure) -> Answer:
+    finding = Finding(says="so", measures=(value,))
+    return Answer(probe="accuracy", question="?", source="", settings={}, key="k", status="asked", finding=finding)
+
+
+def test_one_look_at_everything_keeps_the_interval_of_one_look_and_others_do_not():
+    whole, part = (Budget("10m", samples=None, steps=20, restarts=1, inputs=n) for n in (100, 50))
+    share = Measure.proportion("share", [True] * 80 + [False] * 20, better="higher")
+    once = looked(answered(share), (), whole, "", 1.0)
+    assert once.finding.measures == (share,)
+    assert (once.looks[0].n, once.looks[0].grows) == (100, "")
+    first = looked(answered(Measure.proportion("share", [True] * 40 + [False] * 10, better="higher")), (), part,
+                   "inputs", 1.0)  # fmt: skip
+    second = looked(answered(share), first.looks, whole, "", 2.0)
+    m = second.finding.measures[0]
+    assert (m.low, m.high) == pytest.approx(proportion_sequence(80, 100, alpha=0.05 * 0.9))
+    assert (m.low, m.high) != wilson(80, 100)
+    assert "however often one looks" in m.about
+    assert [look.at for look in second.looks] == [1.0, 2.0]
+
+
+def test_other_measures_share_the_error_among_the_looks_and_say_so():
+    part = Budget("10m", samples=None, steps=20, restarts=1, inputs=50)
+    mean = Measure(name="mean", value=2.0, low=1.0, high=4.0, n=50, better="lower")
+    widths = []
+    answer = answered(mean)
+    looks = ()
+    for number in (1, 2, 3):
+        found = looked(answer, looks, part, "inputs", 0.0)
+        looks = found.looks
+        m = found.finding.measures[0]
+        widths.append(m.high - m.low)
+        assert (m.high - 2) == pytest.approx(2 * (2 - m.low))  # each side by its own
+        assert f"this is number {number}" in m.about
+    assert 3 < widths[0] < widths[1] < widths[2]
+    # 1 - 0.045 / 2 / 2 of a normal law, over its 0.975
+    assert widths[0] / 3 == pytest.approx(2.2807 / 1.96, abs=2e-3)
+
+
+def test_another_search_has_a_share_of_the_error_of_its_own():
+    quick, standard = (Budget("10m", samples=None, steps=s, restarts=1, inputs=50) for s in (20, 50))
+    share = Measure.proportion("share", [True] * 40 + [False] * 10, better="higher")
+    first = looked(answered(share), (), quick, "steps", 1.0)
+    second = looked(answered(share), first.looks, standard, "steps", 2.0)
+    m = second.finding.measures[0]
+    assert (m.low, m.high) == pytest.approx(proportion_sequence(40, 50, alpha=0.05 * 0.09))
+
+
+def test_a_question_that_takes_no_more_inputs_is_not_asked_for_ever():
+    quick = Budget("10m", samples=None, steps=20, restarts=1, inputs=50)
+    more = dataclasses.replace(quick, inputs=100)
+    share = Measure.proportion("share", [True] * 5 + [False] * 5, better="higher")
+    first = looked(answered(share), (), quick, None, 1.0)
+    assert first.looks[-1].grows == "inputs"  # nobody knows yet
+    second = looked(answered(share), first.looks, more, None, 2.0)
+    assert second.looks[-1].grows == ""

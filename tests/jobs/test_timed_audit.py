@@ -1,0 +1,234 @@
+"""Audits with a time limit as they run: they end in time, go on from what is known, and leave a report when stopped.
+
+The child here loads no torch: it is a few lines that speak as Assay's own does, about a model of a known latency.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assay.audit import open_audit
+from assay.cli.meter import metered
+from assay.engine.guarded import Limits
+from assay.errors import AssayError
+from assay.jobs.audit import guarded, rounds
+from assay.jobs.audit.guarded import audit_guarded
+from assay.jobs.audit.job import Job
+from assay.jobs.verify import verify
+from assay.subjects import Source
+
+if TYPE_CHECKING:
+    from conftest import Command
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is watched here, Linux alone shows")
+
+CHILD = """
+import time
+import numpy as np
+from pathlib import Path
+from assay.engine.child import Line
+from assay.finding import Finding, Measure
+from assay.probe import Answer
+from assay.store import save_answer
+
+NAMES, TRUTH = ["accuracy", "everyday-change"], {"accuracy": 0.95, "everyday-change": 0.6}
+HITS = {name: np.random.default_rng(3).random(4000) < truth for name, truth in TRUTH.items()}
+
+def speaks(hangs=None, breaks=None):
+    line = Line()
+    own = [dict(measure=None, at_least=0.5, at_most=None)]
+    question = dict(question="?", source="", settings={}, own=own, left_out=None, named=True)
+    line.send(plan=[{**question, "probe": n} for n in NAMES], device="cpu", environment={"torch": "2"})
+    subject = dict(name="it", about="", task="Classification", classes=["a"], shape=[1], low=0, high=1, parameters=1)
+    subject |= dict(splits={"test": 4000}, data={}, draws=1, differentiable=True, origin=[], fingerprint="f")
+    keys = ["a" * 32, "b" * 32]
+    line.send(begun=dict(subject=subject, alarms=[], keys=keys, applies=[True, True], pace=1e-6))
+    while True:
+        line.send(ready=True)
+        told = line.receive()
+        if told["ask"] is None:
+            break
+        place, n = told["ask"], told["budget"]["inputs"]
+        with open("asked", "a") as file:
+            file.write(f"{NAMES[place]} {n}\\n")
+        began = time.monotonic()
+        if NAMES[place] == hangs:
+            time.sleep(1000)
+        time.sleep(1e-3 * n)
+        measure = Measure.proportion("share", HITS[NAMES[place]][:n], better="higher")
+        answer = Answer(probe=NAMES[place], question="?", source="", settings={}, key=keys[place], status="asked",
+                        finding=Finding(says="so", measures=(measure,)), seconds=time.monotonic() - began)
+        folder = line.folder / str(place)
+        save_answer(folder, answer)
+        line.send(answered=place, answer=None, drawn="inputs" if n < 4000 else "")
+    line.send(done=True)
+    line.leave(0)
+
+def hangs():
+    speaks(hangs="everyday-change")
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
+    """It can be imported, and what a report takes is known: drawings are left out."""
+    (tmp_path / "timekeeper.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rounds, "WRITING", (0.2, 0.05))
+    monkeypatch.setattr(rounds, "contention", lambda: 1.0)
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
+
+
+def audited(text: str) -> Any:
+    limits = Limits(seconds=60, memory=None, sandbox=False)
+    with metered() as meter:
+        return audit_guarded(Job(source=Source("digits-mlp"), budget=text), limits, Path("runs"), meter)
+
+
+def test_it_asks_until_verdicts_are_settled_and_keeps_each_look(child: None) -> None:
+    done = audited("60s")
+    assert [row.verdict for row in done.rows] == ["pass", "pass"]
+    asked = [line.split() for line in Path("asked").read_text().splitlines()]
+    assert [name for name, _ in asked][:2] == ["accuracy", "everyday-change"]
+    assert {name for name, _ in asked[2:]} == {"everyday-change"}  # which was not settled by the first look
+    stored = open_audit(done.folder)
+    looks = stored.row("everyday-change").answer.looks
+    assert [look.inputs for look in looks] == [int(n) for name, n in asked if name == "everyday-change"]
+    assert len(looks) >= 2
+    widths = [look.high - look.low for look in looks if look.high is not None and look.low is not None]
+    assert widths == sorted(widths, reverse=True)
+    assert [look.at for look in looks] == sorted(look.at for look in looks)
+    (curve,) = stored.row("everyday-change").answer.finding.views  # type: ignore[union-attr]
+    assert curve.lines[0].x == tuple(look.at for look in looks)  # type: ignore[union-attr]
+    assert curve.lines[0].high == tuple(look.high for look in looks)  # type: ignore[union-attr]
+    told = json.loads((done.folder / "audit.json").read_text())
+    assert told["budget"]["seconds"] == 60
+    assert len(told["rows"][1]["looks"]) == len(looks)
+    assert "60s: more inputs and steps, round by round" in (done.folder / "card.md").read_text()
+    assert verify(done.folder).broken == ()
+    again = audited("50s")  # another time is the same question: nothing is left to ask
+    assert again.folder == done.folder
+    assert Path("asked").read_text().count("\n") == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("applies=[True]", "tells of 1 questions of 2"), ("pace=-1.0", "takes -1.0 s an input")],
+)
+def test_what_a_child_says_of_its_model_is_not_believed_blindly(child: None, how: str, says: str) -> None:
+    given = "applies=[True, True]" if "applies" in how else "pace=1e-6"
+    Path("timekeeper.py").write_text(CHILD.replace(given, how))
+    with pytest.raises(AssayError, match=says):
+        audited("60s")
+
+
+def test_it_ends_in_time_though_a_question_hangs_and_keeps_what_was_known(
+    child: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:hangs")
+    monkeypatch.setattr(guarded, "LATE", 0.2)
+    began = time.monotonic()
+    done = audited("6s")
+    assert time.monotonic() - began < 9
+    assert [row.verdict for row in done.rows] == ["pass", "not asked"]
+    assert done.rows[1].answer.why.startswith("it does not fit into 6s: it took more time than there was; assay audit")
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
+    more = audited("40s")
+    assert more.folder == done.folder
+    assert [row.verdict for row in more.rows] == ["pass", "pass"]
+    assert Path("asked").read_text().count("accuracy") == 1
+
+
+STOPPED = """
+from assay import cli
+from assay.jobs.audit import guarded, rounds
+from assay.report import page
+page.draw = lambda view, key: f"<svg><!-- {view.name} --></svg>"
+guarded.ASK = "timekeeper:hangs"
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("sent", "status"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_stopped_or_killed_it_leaves_a_report_of_what_is_known(child: None, sent: str, status: int) -> None:
+    words = [sys.executable, "-c", STOPPED, "audit", "digits-mlp", "--budget", "10m", "--no-sandbox"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:
+        until = time.monotonic() + 60
+        while not list(Path("runs").glob("*/audit.json")) and time.monotonic() < until:
+            time.sleep(0.05)
+        parent.send_signal(getattr(signal, sent))
+        _, said = parent.communicate(timeout=60)
+    assert parent.returncode == status
+    (folder,) = Path("runs").iterdir()
+    known = open_audit(folder)
+    assert [row.verdict for row in known.rows] == ["pass", "not asked"]
+    assert (folder / "report.html").exists()
+    why = {"SIGINT": "it was not asked: the audit was stopped before", "SIGKILL": "it was not asked yet"}[sent]
+    assert known.rows[1].answer.why.startswith(why)
+    if sent == "SIGINT":
+        assert "stopped; run the same command again" in said
+
+
+def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
+    assay: Command, undrawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "contention", lambda: 1.0)
+    monkeypatch.setattr(rounds, "FIRST", 25)
+    words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds.Rounds, "_again", lambda self, place, row: None)  # as if no further look fitted
+        folder = Path(assay(*words).last).parent
+    first = open_audit(folder).row("accuracy")
+    assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [25])
+    more = assay("audit", str(folder), "--more", "60s")
+    assert Path(more.last).parent.resolve() == folder.resolve()
+    after = open_audit(folder).row("accuracy")
+    assert after.verdict == "pass"
+    assert after.answer.looks[0] == first.answer.looks[0]
+    assert len(after.answer.looks) == 2
+    head = json.loads((folder / "audit.json").read_text())
+    (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"]}))
+    refused = assay("audit", str(folder), "--more", "30m")
+    assert refused.status == 2
+    assert (
+        "No code is taken from a run: type what was audited, and it goes on. assay audit mine.py:build" in refused.err
+    )
+    (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
+    refused = assay("audit", str(folder), "--more", "30m")
+    assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["audit", "--budget", "0s"], "--budget '0s' is no time to ask in; give more than 0s, for example 10m."),
+        (["audit", "--budget", "10"], "--budget '10' has no unit; write 10s, 10m or 10h."),
+        (["check", "--budget", "5w"], "--budget '5w' has the unit 'w'; write 5s, 5m or 5h."),
+        (["audit", "nowhere", "--more", "soon"], "--more 'soon' is no time; write it like --more 30m."),
+        (["audit", "nowhere", "--more", "30m"], "'nowhere' holds no finished audit"),
+        (["explain", "digits-mlp", "--budget", "10m"], "A time such as '10m' is for `assay audit`; choose one of"),
+    ],
+)
+def test_what_is_no_time_is_told_in_one_line(words: list[str], says: str, assay: Command) -> None:
+    ended = assay(*words)
+    assert ended.status == 2
+    assert ended.complaints[-1].startswith(f"assay: {says}")
+    assert len(ended.complaints) == 1
+
+
+def test_one_that_is_too_short_says_how_long_it_would_take(assay: Command) -> None:
+    ended = assay("audit", "digits-mlp", "--budget", "0.1s", "--probe", "accuracy")
+    assert ended.status == 2
+    assert "--budget 0.1s is too short: opening the model took" in ended.err
+    assert "and accuracy would take about 1 s; give at least" in ended.err
+    assert not Path("runs").exists()

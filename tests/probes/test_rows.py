@@ -1,0 +1,217 @@
+"""Questions about changes, put to a table and to padded series: nothing moves that nobody can change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.engine.local import ThisProcess
+from assay.errors import AssayError
+from assay.finding import Finding, Witnesses
+from assay.inputs import Channel, Column, Row, Series
+from assay.probe import judge_witnesses, put
+from assay.probes.attacked.distance_to_failure import DistanceToFailure
+from assay.probes.attacked.is_the_number_real import IsTheNumberReal
+from assay.probes.attacked.one_change_for_all import OneChangeForAll
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
+from assay.run import Budget, Run
+from assay.subject import Subject
+
+RUN = Run(engine=ThisProcess(), budget=Budget("tiny", samples=20, steps=3, restarts=1, shown=2), debug=True)
+ROW = Row(
+    (
+        Column("income", "number", 0.0, 100.0, 50.0),
+        Column("age", "integer", 18, 58, 30),
+        Column("colour", "category", 0, 2, 0, categories=("blue", "green", "red")),
+        Column("member", "boolean", 0, 1, 0),
+        Column("born", "integer", 1940, 2000, 1970, fixed=True),
+        Column("rate", "number", -1.0, 1.0, 0.0, fixed=True),
+    )
+)
+SERIES = Series(6, (Channel("heat", 0.0, 5.0), Channel("push", -1.0, 1.0)), padding=0.0)
+PROBES = (
+    WorstCaseAccuracy(radius=0.06),
+    DistanceToFailure(inputs=10),
+    OneChangeForAll(radius=0.2),
+    IsTheNumberReal(radius=0.2, inputs=10),
+)
+
+
+class Scaled(nn.Module):
+    """tanh units behind values as shares of their range, so that every column counts; in natural units."""
+
+    def __init__(self, low: Tensor, span: Tensor, seed: int = 0) -> None:
+        super().__init__()
+        self.low, self.span = low.float(), span.float()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.model = nn.Sequential(nn.Flatten(), nn.Linear(low.numel(), 16), nn.Tanh(), nn.Linear(16, 2))
+        self.model[1].weight.data *= 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model((x - self.low) / self.span - 0.5)
+        return out
+
+
+def subject_of(kind: Row | Series, x: Tensor, **told) -> Subject:
+    low, span = kind.edges()
+    model = Scaled(low, span)
+    with torch.no_grad():
+        margin = model(x).diff(dim=1)
+        model.model[-1].bias[0] += margin.median()
+        y = model(x).argmax(1)
+    bounds = (low.flatten().tolist(), (low + span).flatten().tolist())
+    half = len(x) // 2
+    data = {"test": (x[:half].numpy(), y[:half].numpy()), "train": (x[half:].numpy(), y[half:].numpy())}
+    return Subject.of(model, data, kind=kind, bounds=bounds, classes=("no", "yes"), **told)
+
+
+@pytest.fixture(scope="module")
+def table() -> Subject:
+    low, span = ROW.edges()
+    u = torch.rand(80, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return subject_of(ROW, ROW.typed((low + span * u).float()))
+
+
+@pytest.fixture(scope="module")
+def series() -> Subject:
+    low, span = SERIES.edges()
+    rng = torch.Generator().manual_seed(1)
+    x = (low + span * (0.1 + 0.8 * torch.rand(80, 6, 2, generator=rng, dtype=torch.float64))).float()
+    for row, length in enumerate(torch.randint(2, 7, (80,), generator=rng).tolist()):
+        x[row, length:] = 0.0
+    return subject_of(SERIES, x)
+
+
+def asked(probe, subject: Subject) -> tuple[Finding, Witnesses]:
+    answer = put(probe, subject, RUN)
+    assert answer.finding is not None, answer.why
+    assert answer.finding.witnesses is not None
+    assert not [a for a in answer.finding.alarms if "judged afresh" in a.says]
+    return answer.finding, answer.finding.witnesses
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name())
+def test_what_breaks_a_table_is_a_row_that_someone_could_write(probe, table: Subject) -> None:
+    finding, found = asked(probe, table)
+    moved = found.changed != found.clean
+    assert not moved[:, 4:].any()  # what is fixed
+    assert moved[:, 0].any()
+    assert (found.changed[:, 1:4] == np.round(found.changed[:, 1:4])).all()
+    assert moved[:, 1].any()
+    norms = np.array([norm.partition("+")[0] for norm in found.norm])
+    codes = moved[:, 2:4].sum(1)
+    assert (codes[norms != "l0"] <= (1 if probe.name() == "worst-case-accuracy" else 0)).all()
+    assert "whole numbers in whole steps" in finding.says + finding.measures[0].about
+    assert ("any one category at will" in finding.says) == (probe.name() == "worst-case-accuracy")
+    with torch.no_grad():
+        out = table.model(torch.from_numpy(found.changed))
+    assert (out.argmax(1).numpy() != found.label).all()
+
+
+def test_categories_count_only_where_they_may(table: Subject) -> None:
+    """More categories break no less, and none at all are moved where none may be."""
+    held = []
+    for cells in (0, 1, 2):
+        finding, found = asked(WorstCaseAccuracy(radius=0.01, steps=2, cells=cells), table)
+        codes = (found.changed != found.clean)[:, 2:4].sum(1)
+        assert codes.max() <= cells
+        assert (codes.max() > 0) == (cells > 0)
+        assert set(found.norm) <= ({"linf", "l2"} if cells == 0 else {f"linf+{cells}", f"l2+{cells}"})
+        held.append(finding.measure("worst-case accuracy").value)
+    assert held[0] > held[1] >= held[2]
+    with pytest.raises(AssayError, match="cells=-1 .* at least 0"):
+        WorstCaseAccuracy(cells=-1)
+
+
+def test_a_category_alone_breaks_an_input_at_radius_0(table: Subject) -> None:
+    _, found = asked(WorstCaseAccuracy(radius=0.0, l2_radius=0.0), table)
+    moved = found.changed != found.clean
+    assert len(found)
+    assert (moved.sum(1) == 1).all()
+    assert moved[:, 2:4].any(1).all()
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name())
+def test_padding_never_moves(probe, series: Subject) -> None:
+    _, found = asked(probe, series)
+    there = np.asarray(SERIES.present(torch.from_numpy(found.clean)))
+    assert not there.all()
+    moved = found.changed != found.clean
+    assert not (moved & ~there).any()
+    assert moved[np.broadcast_to(there, moved.shape)].any()
+
+
+def test_a_model_without_gradients_is_searched_within_its_reach(table: Subject) -> None:
+    blind = replace(table, differentiable=False)
+    worst, found = asked(WorstCaseAccuracy(radius=0.06, steps=1), blind)
+    assert not (found.changed != found.clean)[:, 4:].any()
+    assert worst.measures[0].value < 1.0
+    assert "Square and a beam over cells" in worst.alarms[0].says
+    far, found = asked(DistanceToFailure(inputs=4, steps=1), blind)
+    assert far.measures[0].value > 0
+    assert (found.changed[:, 1] == np.round(found.changed[:, 1])).all()
+
+
+def broken(subject: Subject, norm: str, *changes: tuple[int, float], radius: float = 1.0) -> str:
+    """What the judge says of an input of the table with these columns changed; its answer is called wrong."""
+    x, _ = subject.data["test"].take(np.array([0]))
+    changed = x.numpy().copy()
+    for column, by in changes:
+        changed[0, column] = by
+    with torch.no_grad():
+        said = subject.model(torch.from_numpy(changed)).argmax(1).numpy()
+    witness = Witnesses(
+        split="test", index=np.array([0]), clean=x.numpy(), changed=changed, label=1 - said, said=said,
+        norm=(norm,), radius=np.array([radius]), how=("by hand",),
+    )  # fmt: skip
+    return judge_witnesses(witness, subject, RUN)[1][0]
+
+
+def test_the_judge_refutes_what_nobody_can_change(table: Subject) -> None:
+    x = table.data["test"].take(np.array([0]))[0][0].tolist()
+    age, colour = x[1], x[2]
+    up, other, flag = age + (1 if age < 58 else -1), (colour + 1) % 3, 1 - x[3]
+    assert broken(table, "linf", (0, 40.0), (1, up)) == ""
+    assert "'born', which nobody can change" in broken(table, "linf", (4, x[4] + (1 if x[4] < 2000 else -1)))
+    assert "'rate', which nobody can change" in broken(table, "none", (5, x[5] / 2))
+    assert "not in whole steps of 1" in broken(table, "linf", (1, (age + up) / 2))
+    assert "none of its 3 codes" in broken(table, "linf+1", (2, colour + (0.03 if colour < 2 else -0.03)))
+    assert "1 of its categories changed, and none may" in broken(table, "linf", (2, other))
+    assert broken(table, "linf+1", (2, other), radius=0.0) == ""
+    assert "2 of its categories changed, and 1 may" in broken(table, "linf+1", (2, other), (3, flag))
+    assert broken(table, "l0", (2, other), (3, flag), radius=2.0) == ""
+    assert "l0 distance 2 is above the radius 1" in broken(table, "l0", (2, other), (3, flag))
+    assert "unknown norm 'linf+x'" in broken(table, "linf+x", (0, 40.0))
+    # without a kind nobody said so
+    assert broken(replace(table, kind=None), "linf", (1, (age + up) / 2)) == ""
+
+
+def test_a_missing_cell_is_no_number_to_the_judge(table: Subject) -> None:
+    columns = tuple(replace(c, missing=c.name == "income") for c in ROW.columns)
+    may = replace(table, kind=Row(columns), model=Filled(table.model))
+    assert broken(may, "none", (0, float("nan"))) == ""
+    assert broken(may, "l0", (0, float("nan"))) == ""
+    assert "1 of its categories changed" in broken(may, "linf", (0, float("nan")))
+    assert "leaves the box" in broken(replace(table, model=Filled(table.model)), "none", (0, float("nan")))
+
+
+class Filled(nn.Module):
+    """A model that reads a missing cell as 0."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(x.nan_to_num(0.0))
+        return out
+
+
+def test_a_kind_of_another_shape_is_refused(table: Subject) -> None:
+    with pytest.raises(AssayError, match=r"shape \(5,\), its inputs \(6,\)"):
+        replace(table, kind=Row(ROW.columns[:5])).reach()
