@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,13 @@ from torch.testing import assert_close
 from assay.methods.attack.as_printed import carlini_wagner_as_printed, pgd_as_printed, right_as_printed
 from assay.methods.attack.carlini_wagner import carlini_wagner
 from assay.methods.attack.pgd import pgd
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 class Line(nn.Module):
@@ -85,7 +94,6 @@ def test_more_draws_a_step_make_a_stronger_attack_than_print_on_a_noisy_model() 
             return torch.stack([s, -s], 1)
 
     x, y = torch.full((40, 4), 0.5), torch.zeros(40, dtype=torch.int64)
-    torch.manual_seed(0)
     printed = pgd_as_printed(Swamped(), x, y, radius=0.3)
     adaptive = pgd(Swamped(), x, y, radius=0.3, eot=40, steps=8, leave=False, random_start=False, as_published=True).x
     assert float((x - adaptive).mean()) > 2 * float((x - printed).mean())

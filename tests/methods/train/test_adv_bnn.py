@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,13 @@ from assay.methods.train.fit import fit
 from assay.methods.train.variational import negative_elbo
 from assay.nn.members import passes
 from assay.nn.variational import NORMALISED, Variational, as_variational
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 def made(sigma: float = 0.05, prior: float = 0.1, act: type[nn.Module] = nn.ReLU) -> Variational:
@@ -131,14 +140,14 @@ def test_a_high_price_drives_the_means_to_zero_and_the_spreads_to_the_prior() ->
 
 
 def test_its_answers_settle_with_the_number_of_nets() -> None:
-    model = train(made(), epochs=5)
+    model = train(made(), epochs=20, lr=0.02)
     with torch.no_grad():
         p = passes(model, X, 1200).softmax(-1)
     spread = [float(p.unflatten(0, (-1, m)).mean(1).var(0).mean()) for m in (1, 10, 20)]
     assert spread[0] / spread[1] == pytest.approx(10, rel=0.35)
     assert spread[1] / spread[2] == pytest.approx(2, rel=0.35)
     ten, twenty = (p[:m].mean(0).argmax(1) for m in (10, 20))
-    assert float((ten == twenty).float().mean()) > 0.9
+    assert float((ten == twenty).float().mean()) > 0.93
 
 
 @pytest.mark.parametrize(
