@@ -26,6 +26,7 @@ from assay.given import Data as Data  # a word of the vocabulary: whoever knows 
 from assay.inputs import Bounded, Change, Image, Pair
 from assay.inputs.kind import Told
 from assay.inputs.reach import Reach
+from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
 from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
 
@@ -432,7 +433,7 @@ class Subject:
             if self.draws == 1:
                 out: Tensor = self.model(x)
                 return out
-            return self.task.average(torch.stack([self.model(x) for _ in range(self.draws)]))
+            return self.task.average(passes(self.model, x, self.draws))
 
     def said(self, x: NDArray[np.float32], device: str) -> NDArray[np.float32]:  # n *d -> n *o
         """The task's output for inputs at hand, a few at a time on the device where the model is."""

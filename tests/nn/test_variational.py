@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from assay.errors import AssayError
 from assay.methods.train.fit import reset
 from assay.nn.members import Drawn
-from assay.nn.variational import MeanField, as_variational, gaussian_kl
+from assay.nn.variational import NORMALISED, MeanField, Variational, as_variational, gaussian_kl
 
 
 def cnn() -> nn.Sequential:
@@ -148,3 +148,84 @@ def test_standard_deviations_must_be_positive(sigma: float, prior: float) -> Non
 def test_nets_without_such_layers_are_refused() -> None:
     with pytest.raises(AssayError, match="no Linear or Conv2d layer"):
         as_variational(nn.Sequential(nn.ReLU()), draws=2, sigma=0.1, prior=1.0)
+
+
+def robust(net: nn.Module | None = None, sigma: float = 0.1, prior: float = 0.5) -> Variational:
+    kinds = NORMALISED
+    return as_variational(cnn() if net is None else net, draws=2, sigma=sigma, prior=prior, kinds=kinds, spread="exp")
+
+
+def test_batch_normalisation_can_have_gaussian_weights_too() -> None:
+    drawn = robust()
+    layers = [m for m in drawn.modules() if isinstance(m, MeanField)]
+    assert [type(m.layer) for m in layers] == [nn.Conv2d, nn.BatchNorm2d, nn.Linear]
+    prior = Normal(torch.zeros(()), torch.tensor(0.5))
+    naive = sum(
+        kl_divergence(Normal(mu, torch.full_like(mu, 0.1)), prior).sum() for m in layers for mu in m.layer.parameters()
+    )
+    assert_close(drawn.kl(), naive, rtol=1e-5, atol=0)
+    norm = layers[1].layer
+    assert isinstance(norm, nn.BatchNorm2d)
+    before = norm.running_mean.clone()  # type: ignore[union-attr]
+    drawn.train()(inputs())
+    assert not torch.equal(norm.running_mean, before)  # the statistics of all draws are one, and move
+    drawn.eval()
+    moved = norm.running_mean.clone()  # type: ignore[union-attr]
+    assert not torch.equal(drawn(inputs()), drawn(inputs()))
+    assert torch.equal(norm.running_mean, moved)  # type: ignore[arg-type]
+
+
+def test_what_is_no_such_layer_or_has_no_weights_stays_as_it_is() -> None:
+    net = nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, groups=1), nn.GroupNorm(2, 4), nn.Tanh(), nn.Conv2d(4, 4, 1, groups=2)),
+        *(nn.BatchNorm2d(4, affine=False), nn.Flatten(), nn.Linear(16, 2)),
+    ).eval()
+    drawn = robust(net, sigma=1e-12).eval()
+    kinds = [type(m.layer) for m in drawn.modules() if isinstance(m, MeanField)]
+    assert kinds == [nn.Conv2d, nn.Conv2d, nn.Linear]
+    assert_close(drawn(inputs()), net(inputs()))
+
+
+@pytest.mark.parametrize("s", [-2.0, -0.5, 0.3])
+def test_the_slope_of_the_divergence_is_the_textbooks(s: float) -> None:
+    """d KL / d mu = mu / s0^2 and d KL / d s = exp(2s) / s0^2 - 1, with sigma = exp(s)."""
+    layer = MeanField(nn.Linear(3, 2), sigma=float(torch.tensor(s).exp()), prior=0.7, spread="exp")
+    torch.autograd.backward(layer.kl())
+    mu, rho = layer.layer.weight, layer.rho_weight
+    assert_close(rho, torch.full_like(rho, s))
+    assert_close(mu.grad, mu.detach() / 0.7**2)
+    assert_close(rho.grad, (2 * rho.detach()).exp() / 0.7**2 - 1, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_through_a_draw_are_those_of_differences_with_the_noise_held() -> None:
+    drawn = robust(cnn()).double().eval()
+    x, y = inputs().double(), torch.arange(6) % 5
+
+    def loss() -> Tensor:
+        torch.manual_seed(3)  # the same noise each time
+        return F.cross_entropy(drawn(x), y)
+
+    torch.autograd.backward(loss())
+    for p in drawn.parameters():
+        flat, slope = p.data.view(-1), p.grad.view(-1)  # type: ignore[union-attr]
+        at = int(slope.abs().argmax())
+        with torch.no_grad():
+            flat[at] += 1e-6
+            up = float(loss())
+            flat[at] -= 2e-6
+            down = float(loss())
+            flat[at] += 1e-6
+        assert (up - down) / 2e-6 == pytest.approx(float(slope[at]), rel=1e-3, abs=1e-7)
+
+
+def test_an_exponential_starts_afresh_where_it_began() -> None:
+    drawn = robust(sigma=0.05)
+    with torch.no_grad():
+        for p in drawn.parameters():
+            p.add_(1)
+    fresh = reset(drawn, torch.Generator().manual_seed(0))
+    for layer in fresh.modules():
+        if isinstance(layer, MeanField):
+            assert_close(layer.sigma("weight"), torch.full_like(layer.sigma("weight"), 0.05))
+    with pytest.raises(AssayError, match="spread='relu'"):
+        as_variational(cnn(), draws=2, sigma=0.1, prior=1.0, spread="relu")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,12 @@ from torch.func import functional_call
 from assay.errors import AssayError
 from assay.nn.members import Drawn
 from assay.nn.replaced import replaced
+
+Spread = Literal["softplus", "exp"]
+KINDS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d)
+NORMALISED: tuple[type[nn.Module], ...] = (
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d,
+)  # fmt: skip
 
 
 def gaussian_kl(mu: Tensor, sigma: Tensor, prior_mu: float, prior_sigma: float) -> Tensor:  # *d, *d -> scalar
@@ -24,20 +31,22 @@ def gaussian_kl(mu: Tensor, sigma: Tensor, prior_mu: float, prior_sigma: float) 
 
 
 class MeanField(nn.Module):
-    r"""A Linear or Conv2d layer with a factorised Gaussian over its weights and biases: twice the parameters.
+    r"""A layer with a factorised Gaussian over its weights and biases: twice the parameters.
 
-        w = mu + sigma * e,   e ~ N(0, I),   sigma = log(1 + exp(rho))
+        w = mu + sigma * e,   e ~ N(0, I),   sigma = log(1 + exp(rho)),   or with spread="exp"   sigma = exp(rho)
 
     mu are the parameters of the layer that it is built on. Each pass, in training and in eval mode, draws one w for
     the whole batch, so a pass is one net. (Drawing the outputs instead, one for each input, has gradients of less
-    variance, but doubles the cost, and for a convolution it is an approximation: its outputs share weights.)
+    variance, but doubles the cost, and for a convolution it is an approximation: its outputs share weights.) Running
+    statistics of a batch normalisation are those of all draws.
 
-    Source: Blundell et al., ICML 2015, arXiv:1505.05424, sec. 3.2.
+    Source: Blundell et al., ICML 2015, arXiv:1505.05424, sec. 3.2; exp and batch normalisation: Liu et al., ICLR 2019,
+        arXiv:1810.01279.
     """
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, *, sigma: float, prior: float) -> None:
+    def __init__(self, layer: nn.Module, *, sigma: float, prior: float, spread: Spread = "softplus") -> None:
         super().__init__()
-        self.layer, self.start, self.prior = layer, sigma, prior
+        self.layer, self.start, self.prior, self.spread = layer, sigma, prior, spread
         self.names = [name for name, _ in layer.named_parameters()]
         for name, mu in layer.named_parameters():
             self.register_parameter(f"rho_{name}", nn.Parameter(torch.empty_like(mu)))
@@ -45,7 +54,8 @@ class MeanField(nn.Module):
 
     def sigma(self, name: str) -> Tensor:
         """The standard deviations of the layer's parameter of that name."""
-        return F.softplus(self.get_parameter(f"rho_{name}"))
+        rho = self.get_parameter(f"rho_{name}")
+        return rho.exp() if self.spread == "exp" else F.softplus(rho)
 
     def forward(self, x: Tensor) -> Tensor:
         drawn = {name: mu + self.sigma(name) * torch.randn_like(mu) for name, mu in self.layer.named_parameters()}
@@ -60,10 +70,11 @@ class MeanField(nn.Module):
     def reset_parameters(self) -> None:
         """The standard deviations as at the start; the means reset themselves."""
         for name in self.names:
-            nn.init.constant_(self.get_parameter(f"rho_{name}"), math.log(math.expm1(self.start)))
+            rho = math.log(self.start if self.spread == "exp" else math.expm1(self.start))
+            nn.init.constant_(self.get_parameter(f"rho_{name}"), rho)
 
     def extra_repr(self) -> str:
-        return f"start={self.start:g}, prior={self.prior:g}"
+        return f"start={self.start:g}, prior={self.prior:g}, spread={self.spread}"
 
 
 class Variational(Drawn):
@@ -74,20 +85,31 @@ class Variational(Drawn):
         return torch.stack([module.kl() for module in self.net.modules() if isinstance(module, MeanField)]).sum()
 
 
-def as_variational(net: nn.Module, *, draws: int, sigma: float, prior: float) -> Variational:
-    """A copy of `net` whose Linear and Conv2d layers have Gaussian weights, around those of `net`.
+def as_variational(
+    net: nn.Module,
+    *,
+    draws: int,
+    sigma: float,
+    prior: float,
+    kinds: tuple[type[nn.Module], ...] = KINDS,
+    spread: Spread = "softplus",
+) -> Variational:
+    """A copy of `net` whose layers of these kinds have Gaussian weights, around those of `net`.
 
     `sigma` is the standard deviation that each starts with, `prior` that of the prior N(0, prior^2) of each. What else
-    has parameters (batch normalisation, other layers) stays a point. The random numbers come from torch's global
-    generator, as in dropout: seed it for the same draws again.
+    has parameters (batch normalisation, unless it is among the `kinds`, and other layers) stays a point. The random
+    numbers come from torch's global generator, as in dropout: seed it for the same draws again.
     """
     if not 0 < sigma < math.inf or not 0 < prior < math.inf:
         raise AssayError(f"as_variational got sigma={sigma}, prior={prior}; both are standard deviations, above 0.")
+    if spread not in get_args(Spread):
+        raise AssayError(f"as_variational got spread={spread!r}; it knows {' and '.join(get_args(Spread))}.")
 
     def make(module: nn.Module) -> nn.Module | None:
         # by exact type: a subclass may hold or compute its weight in another way
-        if type(module) not in (nn.Linear, nn.Conv2d):
+        if type(module) not in kinds or next(module.parameters(recurse=False), None) is None:
             return None
-        return MeanField(module, sigma=sigma, prior=prior)  # type: ignore[arg-type]
+        return MeanField(module, sigma=sigma, prior=prior, spread=spread)
 
-    return Variational(replaced(net, make, "Linear or Conv2d layer"), draws)
+    wanted = f"{', '.join(kind.__name__ for kind in kinds[:-1])} or {kinds[-1].__name__} layer"
+    return Variational(replaced(net, make, wanted), draws)
