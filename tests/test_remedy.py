@@ -14,6 +14,7 @@ from assay.audit import Offer
 from assay.errors import AssayError
 from assay.jobs.audit import Begun, Record, offers
 from assay.remedy import Cost, Remedy
+from assay.run import BUDGETS
 from assay.standard import Standards
 
 LEDGER = Path(__file__).parents[1] / "claims" / "ledger"
@@ -101,7 +102,7 @@ def test_the_models_process_cannot_invent_a_remedy(digits):
     )
     again = Begun.from_json(json.loads(json.dumps(asdict(begun))))
     assert again.offers == begun.offers
-    record = Record([], again, standards=Standards(), budget="quick", seed=0, device="cpu", out=None)
+    record = Record([], again, standards=Standards(), budget=BUDGETS["quick"], seed=0, device="cpu", out=None)
     assert record.conclude().offers == (real,)
     for spoilt in ([{"remedy": 3}], "x", [{**asdict(begun)["offers"][0], "training": "long"}]):
         with pytest.raises(AssayError, match="do not read"):
