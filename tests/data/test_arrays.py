@@ -74,7 +74,7 @@ def test_fingerprint_is_of_the_content():
 @pytest.mark.parametrize(
     ("x", "y", "kind", "words"),
     [
-        (np.zeros((2, 3), np.int64), [0, 1], AssayError, "dtype int64; give pixels as uint8"),
+        (np.zeros((2, 3), np.complex64), [0, 1], AssayError, "dtype complex64; give pixels as uint8"),
         (np.zeros(2, np.float32), [0, 1], ShapeError, r"shape \(2,\); give one row per input"),
         (np.zeros((2, 3)), [0, 1, 2], ShapeError, r"shape \(3,\) for 2 inputs"),
         (np.zeros((2, 3)), np.eye(2, dtype=int), ShapeError, "one-hot, pass y.argmax"),
@@ -94,3 +94,11 @@ def test_a_label_without_a_name_is_refused():
 
 def test_labels_in_a_column_are_flattened():
     assert Arrays(np.zeros((2, 3)), [[1], [0]]).labels.tolist() == [1, 0]
+
+
+def test_whole_numbers_are_inputs_up_to_what_single_precision_tells_apart():
+    x = np.array([[3, 70000], [0, 2**24]])
+    taken, _ = Arrays(x, np.array([0, 1])).take(np.arange(2))
+    np.testing.assert_array_equal(taken.numpy(), x)
+    with pytest.raises(AssayError, match=r"whole numbers up to 16,777,217, and above 16,777,216 they are rounded"):
+        Arrays(np.array([[2**24 + 1]]), np.array([0])).take(np.arange(1))

@@ -14,6 +14,7 @@ from torch import Tensor
 from assay.data.digest import of_array
 from assay.errors import AssayError, ShapeError
 
+EXACT = 2**24  # up to which single precision tells whole numbers apart
 UNIT = (0.0, 1.0)
 """What 8-bit pixels are brought to where nobody says otherwise."""
 
@@ -21,9 +22,9 @@ UNIT = (0.0, 1.0)
 class Arrays:
     """Inputs and labels in memory: numpy arrays or tensors.
 
-    `x` (n *d) is uint8, kept as uint8 and brought from 0..255 to `pixels` by `take`, or of a floating type, which
-    `take` gives back as float32 and otherwise as it is. `y` (n) holds class indices from 0; `classes` names them where
-    the names are known.
+    `x` (n *d) is uint8, kept as uint8 and brought from 0..255 to `pixels` by `take`, or of other numbers, which `take`
+    gives back as float32 and otherwise as they are. `y` (n) holds class indices from 0; `classes` names them where the
+    names are known.
     """
 
     def __init__(
@@ -95,19 +96,21 @@ def as_answers(y: NDArray[np.generic], n: int) -> NDArray[Any]:  # n *t -> n *t
 
 def check_inputs(x: NDArray[np.generic]) -> None:
     """Refuse what `take` could not turn into inputs."""
-    if x.dtype != np.uint8 and x.dtype.kind != "f":
+    if x.dtype.kind not in "fiu":
         raise AssayError(f"Inputs have dtype {x.dtype}; give pixels as uint8 (0 to 255), or anything else as float32.")
     if x.ndim < 2:
         raise ShapeError(f"Inputs have shape {x.shape}; give one row per input, such as (n, c, h, w).")
 
 
 def as_inputs(x: NDArray[np.generic], pixels: tuple[float, float] = UNIT) -> Tensor:  # n *d -> n *d
-    """uint8 becomes float32 from 0..255 to `pixels`; floats become float32 and stay as they are. Always a copy."""
+    """uint8 becomes float32 from 0..255 to `pixels`; other numbers become float32 and stay. Always a copy."""
     if x.dtype == np.uint8:
         low, high = pixels
         if pixels != UNIT:
             return torch.from_numpy((x.astype(np.float64) * ((high - low) / 255) + low).astype(np.float32))
         return torch.from_numpy(x.astype(np.float32)).div_(255)
+    if x.dtype.kind in "iu" and x.size and (most := max(abs(int(x.max())), abs(int(x.min())))) > EXACT:
+        raise AssayError(f"Inputs are whole numbers up to {most:,}, and above {EXACT:,} they are rounded; scale them.")
     return torch.from_numpy(x.astype(np.float32))
 
 
