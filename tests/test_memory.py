@@ -71,7 +71,7 @@ def asked(probe, of: Subject):
 def small(monkeypatch):
     """Room for 20 inputs of 3 x 24 x 24, and batches of 10."""
     each = 3 * 24 * 24 * 4
-    for module in ("run", "probes.right.accuracy", "probes.attacked.worst_case_accuracy"):
+    for module in ("run", "probes.right.accuracy", "probe"):
         monkeypatch.setattr(f"assay.{module}.KEPT_BYTES", 20 * each)
     monkeypatch.setattr("assay.run.Run.map.__kwdefaults__", {"few": None, "room": 20 * each})
     monkeypatch.setattr("assay.run.BATCH_BYTES", 10 * each)

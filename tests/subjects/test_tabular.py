@@ -27,7 +27,7 @@ def files(tmp_path_factory):
             out.writerows(part)
     codes = {"cook": 0, "nurse": 1, "pilot": 2}
     x = np.array([[r["income"], codes[r["job"]]] for r in rows[:200]])
-    sio.dump(RandomForestClassifier(20, random_state=0).fit(x, [r["paid"] for r in rows[:200]]), folder / "paid.skops")
+    sio.dump(RandomForestClassifier(5, random_state=0).fit(x, [r["paid"] for r in rows[:200]]), folder / "paid.skops")
     sio.dump(RandomForestRegressor(20, random_state=0).fit(x[:, 1:], x[:, 0]), folder / "income.skops")
     return folder
 
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_the_words_is_told_in_one_line(assay, files, words, s
 
 def test_a_column_that_nobody_can_change_is_not_moved(assay, files):
     words = [str(files / "paid.skops"), "--data", str(files / "test.csv"), "--train", str(files / "train.csv")]
-    words += ["--target", "paid", "--inputs", "20", "--set", "steps=4"]
+    words += ["--target", "paid", "--inputs", "12", "--set", "steps=2"]
     held = []
     for out, fixed in (("free", []), ("income", ["--fixed", "income"])):
         done = assay("ask", "worst-case-accuracy", *words, *fixed, "--out", str(files / out))
