@@ -387,9 +387,10 @@ class Subject:
         if space.ranges is None and (space.low, space.high) == (0.0, 1.0):
             return self
         low, span = space.edges()
+        whole = self.kind is not None and bool((self.kind.reach.step > 0).any())
         return replace(
             self,
-            model=Rescaled(self.model, low, span),
+            model=Rescaled(self.model, low, span, self.kind if whole else None),
             inputs=InputSpace(space.shape, natural=space),
             data={split: Shares(data, low, span) for split, data in self.data.items()},
             layers={part: f"model.{name}" for part, name in self.layers.items()},

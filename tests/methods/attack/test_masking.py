@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from assay.inputs import Column, Row
 from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, GAP, VITAL, Examined, examine, read, vital_signs
 
@@ -210,3 +211,15 @@ def test_averaging_over_passes_changes_nothing_on_a_deterministic_model(digits):
     one, many = look(digits.model, digits, n=20), look(digits.model, digits, n=20, draws=3)
     assert (one.by != many.by).sum() <= 1  # a sign may turn where a slope is rounding alone
     assert apart(one.worst, many.worst) <= 0.05
+
+
+def test_whole_numbers_are_no_rounding_inside_the_model() -> None:
+    x, y = torch.eye(2), torch.tensor([0, 1])
+
+    def model(x: Tensor) -> Tensor:
+        stairs = (20 * x[:, 0]).round() / 20
+        return torch.stack([stairs, 1 - stairs], 1)
+
+    whole = Row((Column("a", "integer", 0, 1, 0), Column("b", "number", 0.0, 1.0, 0.5))).reach
+    assert vital_signs(model, x, y)["stairs"].any()
+    assert not vital_signs(model, x, y, reach=whole)["stairs"].any()

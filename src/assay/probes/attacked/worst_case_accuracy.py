@@ -284,7 +284,7 @@ class WorstCaseAccuracy(Probe):
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
-            vitals = vital_signs(subject.model, shard.x, y, random=draws > 1, bounds=bounds)
+            vitals = vital_signs(subject.model, shard.x, y, random=draws > 1, reach=reach, bounds=bounds)
         return {
             "label": label_of(y),
             "clean wrong": clean,
