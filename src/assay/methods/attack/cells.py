@@ -129,6 +129,12 @@ def cells(
             mask=free, eot=eot, bounds=bounds, rng=rng,
         )  # fmt: skip
 
+    def inside(rows: Tensor, at: Tensor) -> Tensor:
+        """Numbers held to their own range, where that is narrower than the bounds."""
+        edge = reach.low.to(at.device), (reach.low + reach.span).to(at.device)
+        held = torch.minimum(torch.maximum(at.double(), edge[0]), edge[1]).to(at.dtype)
+        return torch.where(smooth[rows] & (at != x[rows]), held, at)
+
     def offer(rows: Tensor, at: Tensor, won: Tensor) -> None:
         d = size(at, x[rows], norm, reach.coded)
         nearer = won & (d <= limit[rows]) & (d < far[rows])
