@@ -176,3 +176,17 @@ def test_fingerprint(tmp_path):
     assert Npz(tmp_path / "d.npz").fingerprint() == before
     np.savez(tmp_path / "d.npz", x=X, y=Y[::-1])
     assert Npz(tmp_path / "d.npz").fingerprint() != before
+
+
+@pytest.mark.parametrize("y", [np.eye(3, dtype=np.int64), np.array([-2, 0, 5])])
+def test_targets_of_another_task_stay_as_they_are(tmp_path, y):
+    np.savez(tmp_path / "d.npz", x=np.zeros((3, 2), dtype=np.float32), y=y)
+    data = Npz(tmp_path / "d.npz", chosen=False)
+    assert data.labels.tolist() == y.tolist()
+    if y.ndim == 2:
+        classes = Npz(tmp_path / "d.npz")
+        assert classes.labels.tolist() == [0, 1, 2]
+        assert classes.fingerprint() != data.fingerprint()
+    else:
+        with pytest.raises(AssayError, match="Label -2 at row 0 is negative"):
+            Npz(tmp_path / "d.npz")

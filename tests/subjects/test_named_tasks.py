@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from assay import AssayError
 from assay.subjects import Source, open_subject
+from assay.subjects._assembly import adjusted
 from assay.tasks import Classification, Labels, Regression
 
 RNG = np.random.default_rng(0)
@@ -101,3 +102,14 @@ def test_what_does_not_fit_is_one_line(task: str | None, says: str, tmp_path: Pa
     with pytest.raises(AssayError, match=says) as caught:
         open_subject(Source(*files(tmp_path, model, x, y), task=task))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", ["labels", "retrieval"])
+def test_one_answer_in_each_row_is_no_class_where_the_task_says_so(task: str, tmp_path: Path) -> None:
+    six = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
+    model, data = files(tmp_path, six, IMAGES, np.eye(6, dtype=np.int64)[np.arange(12) % 6])
+    subject = open_subject(Source(model, data=data, task=task))
+    assert subject.data["test"].labels.shape == (12, 6)
+    again = adjusted(subject, Source("m", data=data))
+    assert again.data["test"].labels.shape == (12, 6)
+    assert open_subject(Source(model, data=data)).data["test"].labels.shape == (12,)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.archive import open_archive
-from assay.data.arrays import UNIT, as_answers, as_inputs, check_inputs
+from assay.data.arrays import UNIT, as_answers, as_inputs, as_targets, check_inputs
 from assay.data.digest import of_files
 from assay.data.image import channels_first
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
@@ -67,13 +67,21 @@ class Npz:
     than memory; compressed ones (`numpy.savez_compressed`) are read whole, up to MOST_UNPACKED. uint8 is brought to
     `pixels`, floats stay as they are. n h w and n h w c are turned to n c h w by the rule of
     `assay.data.image.channels_first`, unless they are no `images`: n t c are series then. `y` holds class indices, or
-    targets of any other task. No pickle is opened.
+    targets of any other task; where no class is `chosen` they stay as they are, whole numbers and one-hot rows too. No
+    pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
 
-    def __init__(self, path: str | Path, *, pixels: tuple[float, float] = UNIT, images: bool = True):
-        self.path, self.pixels, self.images = Path(path), pixels, images
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        pixels: tuple[float, float] = UNIT,
+        images: bool = True,
+        chosen: bool = True,
+    ):
+        self.path, self.pixels, self.images, self.chosen = Path(path), pixels, images, chosen
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing .npz file.")
         try:
@@ -94,7 +102,8 @@ class Npz:
         check_inputs(alike)
         if len(self) > MOST_ROWS:
             raise AssayError(f"{self.path} holds {len(self):,} rows, more than {MOST_ROWS:,}; give a part of them.")
-        self.labels = as_answers(y if isinstance(y, np.ndarray) else y[np.arange(len(y))], len(self.x))
+        y = y if isinstance(y, np.ndarray) else y[np.arange(len(y))]
+        self.labels = as_answers(y, len(self.x)) if chosen else as_targets(y, len(self.x))
         if not alike.size:
             raise AssayError(f"{self.path} holds no rows, or rows of nothing; give at least one input.")
         self._laid(alike)  # an impossible layout is refused now, not at the first batch
@@ -113,8 +122,8 @@ class Npz:
 
     def fingerprint(self) -> str:
         """A hash of the file's name and content."""
-        series = "" if self.images else " as it is"
-        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}{series}")
+        read = ("" if self.images else " as it is") + ("" if self.chosen else " of another task")
+        return of_files(self.path.parent, [self.path], f"Npz {self.pixels}{read}")
 
 
 def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDArray[Any]:

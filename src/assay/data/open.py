@@ -28,13 +28,14 @@ def open_data(
     task: Asked | None = None,
     classes: Sequence[str] | None = None,
     images: bool = True,
+    chosen: bool = True,
 ) -> ImageFolder | Npz | Parquet | Table | Texts:
     """A folder of images or texts, an .npz file, a .parquet file of images, or a table (.csv, .parquet, .jsonl).
 
     `size` and `channels` bring encoded images to one form; their 8-bit pixels are brought from 0..255 to `pixels`.
     `target` names the column to predict, which makes a table of a file, and `text` the column of its texts; `train` is
     the file that a model of tables was trained on, whose columns, codes and medians are taken. Arrays of three axes are
-    `images`, or else series.
+    `images`, or else series, and targets in arrays are classes where one of them is `chosen`.
     """
     path = Path(path)
     if not path.exists():
@@ -66,4 +67,4 @@ def open_data(
         )
     if formed:
         raise AssayError(f"{path} holds plain numbers, not encoded images; leave size and channels out.")
-    return Npz(path, pixels=pixels, images=images)
+    return Npz(path, pixels=pixels, images=images, chosen=chosen)

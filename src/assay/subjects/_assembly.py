@@ -108,8 +108,7 @@ def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[
 
 def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
     """A model that came through its door, and data in any form that `Subject.of` takes."""
-    told_classes = opened.answers in (None, "classes") and source.task in (None, "classification", "control")
-    chosen = told_classes if task is None else "classes" in task.gives
+    chosen = _chooses(source, opened) if task is None else "classes" in task.gives
     given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
     if task is None and (named := _named(source, given)) is not None:
         given = {split: as_targets(each, split, source.bounds) for split, each in given.items()}
@@ -253,7 +252,13 @@ def adjusted(subject: Subject, source: Source) -> Subject:
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
 
 
-def data_of(source: Source, channels: int | None, opened: Opened | None = None) -> Any:
+def _chooses(source: Source, opened: Opened | None) -> bool:
+    """Whether targets are classes as far as the words and the model's file say."""
+    told = None if opened is None else opened.answers
+    return told in (None, "classes") and source.task in (None, "classification", "control")
+
+
+def data_of(source: Source, channels: int | None, opened: Opened | None = None, task: Task | None = None) -> Any:
     """The data of the source, by splits where it is a table with one to train on.
 
     Encoded images come in as many channels as the model takes, the columns of a table in its order, texts as its
@@ -290,7 +295,8 @@ def data_of(source: Source, channels: int | None, opened: Opened | None = None) 
         )  # fmt: skip
     shape = None if opened is None else opened.shape
     series = source.task in SERIAL or (shape is not None and len(shape) == 2)
-    data = open_data(source.data, size, pixels=pixels, images=not series)
+    chosen = _chooses(source, opened) if task is None else "classes" in task.gives
+    data = open_data(source.data, size, pixels=pixels, images=not series, chosen=chosen)
     if channels in (1, 3) and isinstance(data, ImageFolder | Parquet) and data.form and data.form.channels != channels:
         return open_data(source.data, size, channels, pixels=pixels)
     return data
@@ -330,7 +336,7 @@ def _other_data(subject: Subject, source: Source, path: str) -> Any:
     from assay.subjects.doors.ranker_file import open_pairs
 
     if not isinstance(subject.task, Comparison):
-        return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None)
+        return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None, task=subject.task)
     shape = subject.inputs.shape[1:]  # of one input
     if isinstance(subject.task, Ranking):
         refuse(source, "size")
