@@ -13,6 +13,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding, Witnesses
 from assay.inputs import Channel, Column, Row, Series
+from assay.methods.attack.masking import examine
 from assay.probe import judge_witnesses, put
 from assay.probes.attacked.distance_to_failure import DistanceToFailure
 from assay.probes.attacked.is_the_number_real import IsTheNumberReal
@@ -271,3 +272,33 @@ def test_numbers_keep_to_their_own_range_where_the_bounds_are_wider(gradients: b
     without = put(WorstCaseAccuracy(radius=0.1, steps=10, cells=0), subject, RUN).finding
     assert without is not None
     assert without.measures[0].value == 1.0  # 0.35 is beyond what the column has
+
+
+@pytest.mark.parametrize("fixed", [(False, False), (False, True), (True, True)])
+def test_a_search_that_finds_nothing_is_in_doubt_unless_nothing_may_change(fixed: tuple[bool, bool]) -> None:
+    """A step without a gradient holds for the search alone; where every column is fixed it holds for good."""
+
+    class Step(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.where((x[:, 0] > 0.901) & (x[:, 0] < 0.9011), -1.0, 1.0) + 0 * x[:, 0]
+            return torch.stack([z, -z], 1)
+
+    kind = Row(tuple(Column(name, "number", 0.0, 1.0, 0.5, fixed=f) for name, f in zip("ab", fixed, strict=True)))
+    x = np.random.default_rng(0).random((10, 2)).astype(np.float32) / 2
+    subject = Subject.classifier(Step(), (x, np.zeros(10, dtype=np.int64)), classes=("u", "v"))
+    subject = replace(subject, kind=kind)
+    finding = put(DistanceToFailure(inputs=10), subject, RUN).finding
+    assert finding is not None
+    alarm = finding.alarms[0]
+    assert bool(alarm.doubts) == (not all(fixed))
+    assert ("was found" in alarm.says) == (not all(fixed))
+    reach = kind.reach
+    done = examine(
+        subject.model, torch.from_numpy(x), torch.zeros(10, dtype=torch.long), radius=0.01, steps=2, queries=4,
+        reach=reach, rng=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert bool(done.any_size.all()) == (not all(fixed))
+    worst = put(WorstCaseAccuracy(radius=0.01), subject, RUN).finding
+    assert worst is not None
+    blind = [a for a in worst.alarms if "of any size was found" in a.says]
+    assert bool(blind) == (not all(fixed))

@@ -54,6 +54,11 @@ class Reach:
         """What may take any value of its range: *d, or n *d."""
         return self.free & (self.step == 0)
 
+    def movable(self, codes: bool = False) -> Tensor:  # -> () or n bool
+        """Whether anything may change at all, of each input where that differs; categories where `codes` may."""
+        may = self.free & (~self.coded | codes)
+        return may.flatten(self.free.ndim - self.low.ndim).any(-1)
+
     @property
     def mask(self) -> Tensor | None:
         """What a gradient may move, whole numbers among it: `settled` brings them to whole steps. None: all of it."""

@@ -202,8 +202,8 @@ def examine(
     average-sample attack, `substitute` a network that was taught the model's answers; without them those two are left
     out. A model that is found to roll dice is one of DRAWS draws from there on. `ladder` are more numbers of steps, and
     `eots` numbers of draws in a gradient, for which the margin attack is run on all inputs: does it level off?
-    `reach` says what may change, where not everything may: points are what the attacks' come to there, and where some
-    values stay nothing need break at any size.
+    `reach` says what may change, where not everything may: points are what the attacks' come to there, and an input of
+    which nothing may change need not break at any size.
     """
     x = x.detach()
     vitals = vital_signs(model, x, y, random=draws > 1, reach=reach, bounds=bounds)
@@ -288,7 +288,7 @@ def examine(
         trial("average-sample", between_means, all_inputs=True)
     if substitute is not None:
         trial("transfer", transferred, all_inputs=True)
-    any_size = (by == -1) & (reach is None or not reach.told())
+    any_size = (by == -1) & (True if reach is None else reach.movable())
     for attack in (partial(climb, steps=max(2, steps // 2), size=span), partial(blind, size=span)):
         rows, _, wrong = judge(attack, any_size)
         any_size = any_size.index_fill(0, rows[2 * wrong > count], False)

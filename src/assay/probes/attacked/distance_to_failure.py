@@ -394,13 +394,15 @@ def _alarms(subject: Subject, size: Mapping[Norm, NDArray[np.float64]], measures
     alarms = []
     for (norm, sizes), measure in zip(size.items(), measures, strict=False):
         never = int(np.isinf(sizes).sum())
-        if never and _only(subject, norm):
-            says = f"For {share(never, len(sizes))} of the inputs no {norm} change that can be made breaks them"
-            alarms.append(Alarm(f"{says}; what cannot change, or by no size, was left as it is."))
+        reach = subject.reach()
+        if never and reach is not None and not bool(reach.movable(codes=norm == "l0").any()):
+            says = f"For {share(never, len(sizes))} of the inputs there is no {norm} change that could break them"
+            alarms.append(Alarm(f"{says}: nothing of them may change by a size."))
         elif never:
+            only = "; what cannot change, or by no size, was left as it is" if _only(subject, norm) else ""
             says = (
                 f"For {share(never, len(sizes))} of the inputs no {norm} change of any size was found that breaks "
-                "them; the search may be blind to something, ask is-the-number-real."
+                f"them{only}; the search may be blind to something, ask is-the-number-real."
             )
             alarms.append(Alarm(says, doubts=(measure.name,)))
     if not subject.differentiable:

@@ -378,8 +378,8 @@ class WorstCaseAccuracy(Probe):
                 )
             )
         reach = subject.reach()
-        # where something cannot change, an input may hold for good
-        if never and self._budget(norm) > 0 and (reach is None or not reach.told()):
+        # where nothing can change, an input holds for good
+        if never and self._budget(norm) > 0 and (reach is None or bool(reach.movable(codes=self.cells > 0).any())):
             alarms.append(
                 Alarm(
                     f"For {share(never, len(broke))} of the inputs no {norm} change of any size was found that breaks "
