@@ -223,3 +223,14 @@ def test_whole_numbers_are_no_rounding_inside_the_model() -> None:
     whole = Row((Column("a", "integer", 0, 1, 0), Column("b", "number", 0.0, 1.0, 0.5))).reach
     assert vital_signs(model, x, y)["stairs"].any()
     assert not vital_signs(model, x, y, reach=whole)["stairs"].any()
+
+
+def test_what_stays_right_at_any_size_is_told_by_what_may_change() -> None:
+    by, holds = np.array([-1, -1]), np.array([True, True])
+    columns = {name: np.zeros(2, dtype=bool) for name in VITAL} | {
+        f"held {name}": np.ones(2, dtype=bool) for name in ("usual", "1 step", "few steps", "margin")
+    }
+    for limited in (False, True):
+        (sign,) = [s for s in read(by, holds, columns, steps=4, limited=limited) if s.name == "any size"]
+        assert sign.open
+        assert ("every value at will" in sign.says) == (not limited)

@@ -320,10 +320,11 @@ def read(
     steps: int,
     draws: int = 1,
     classes: bool = True,
+    limited: bool = False,
 ) -> tuple[Sign, ...]:
     """The signs in what `examine` found of all inputs: n, n, n each -> signs, none where everything agrees.
 
-    `classes` says whether the truth was labels, which is a matter of words.
+    `classes` says whether the truth was labels, and `limited` whether only some values may change: matters of words.
     """
 
     def held(name: str) -> float:
@@ -393,7 +394,10 @@ def read(
     if any_size.any():
         free = float(any_size.mean())
         says = (
-            f"{percent(free)} stay right although the attack may change every value at will, where nothing can"
+            f"{percent(free)} stay right although the attack may change every value that can change by any size; what "
+            "cannot may hold them, or the attacks are blind to something."
+            if limited
+            else f"{percent(free)} stay right although the attack may change every value at will, where nothing can"
             + ("" if classes else " whose answer another input would spoil")
             + "; the attacks are blind to something."
         )

@@ -78,8 +78,17 @@ class IsTheNumberReal(Probe):
         columns = {name: column for name, column in rows.items() if name.startswith("held ") or column.dtype == bool}
         usual, held = columns["held usual"], columns.pop("held all")
         classes = "classes" in subject.task.gives
+        only = "" if (reach := subject.reach()) is None else reach.told()
         signs = (
-            read(by, columns["any size"], columns, steps=steps, draws=subject.draws, classes=classes)
+            read(
+                by,
+                columns["any size"],
+                columns,
+                steps=steps,
+                draws=subject.draws,
+                classes=classes,
+                limited=bool(only),
+            )
             if self.radius > 0
             else ()
         )
@@ -98,7 +107,7 @@ class IsTheNumberReal(Probe):
             how=tuple(ATTACKS[int(k)] for k in rows["via"][fell]),
             left_out=found - len(fell),
         )
-        n, only = len(index), "" if (reach := subject.reach()) is None else reach.told()
+        n = len(index)
         return Finding(
             says=f"Of the inputs, {_part(usual, n)} hold against "
             f"{'the attack that libraries run' if classes else 'PGD on whether the answer is good enough'}; "
