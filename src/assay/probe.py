@@ -404,6 +404,7 @@ def judge_witnesses(
     Where the subject has a kind, a witness also keeps to what can change: no fixed value and no padding moves, whole
     numbers move in whole steps, a category has one of its codes. Codes have no distance: the norm is that of the other
     values, and as many categories differ as the promise says, "linf+1" one at most and "linf" none; l0 counts all.
+    A missing cell has no distance from a value: none is filled in, and only l0 counts one that is emptied.
     """
     import numpy as np
     import torch
@@ -433,6 +434,7 @@ def judge_witnesses(
         flat, before = shares(witnesses.changed[rows]), shares(witnesses.clean[rows])
         strays, coded, empty = _beyond_reach(witnesses.clean[rows], witnesses.changed[rows], subject)
         moved = (flat != before) & ~(empty & np.isnan(before))
+        filled, emptied = np.isnan(before) & ~np.isnan(flat), empty & ~np.isnan(before)
         flat, gap = np.where(empty, 0.0, flat), np.where(coded, 0.0, np.abs(flat - before))
         size = {
             "linf": gap.max(1),
@@ -452,7 +454,11 @@ def judge_witnesses(
                 reasons.append(f"the model answers {told!r}{often}, which is right")
             elif not (flat[i].min() >= -1e-6 and flat[i].max() <= 1 + 1e-6):
                 reasons.append(f"it leaves the box [{subject.inputs.low:g}, {subject.inputs.high:g}]")
-            elif norm != "none" and size[norm][i] > radius + 1e-6 * max(1.0, radius):
+            elif norm != "none" and filled[i].any():
+                reasons.append(f"it fills in a missing cell, feature {filled[i].argmax()}")
+            elif norm not in ("l0", "none") and emptied[i].any():
+                reasons.append(f"it empties a cell, feature {emptied[i].argmax()}, which is no distance in {norm}")
+            elif norm != "none" and not size[norm][i] <= radius + 1e-6 * max(1.0, radius):
                 reasons.append(f"its {norm} distance {size[norm][i]:.6g} is above the radius {radius:.6g}")
             elif strays[i]:
                 reasons.append(strays[i])
@@ -476,7 +482,7 @@ def _beyond_reach(
         return [""] * n, np.zeros((n, 1), dtype=bool), np.zeros((n, 1), dtype=bool)
     x, reach = torch.as_tensor(clean), kind.reach
     free = (reach.free & kind.present(x)).expand(x.shape).reshape(n, -1).numpy()
-    low, step, choices = (each.flatten().numpy() for each in (reach.low, reach.step, reach.choices))
+    low, span, step, choices = (each.flatten().numpy() for each in (reach.low, reach.span, reach.step, reach.choices))
     before, after = (each.astype(np.float64).reshape(n, -1) for each in (clean, changed))
     empty = np.isnan(after) & kind.may_miss().expand(kind.shape).flatten().numpy()
     moved = (before != after) & ~(empty & np.isnan(before))
@@ -484,7 +490,10 @@ def _beyond_reach(
     by, code = after - before, after - low
     whole = np.abs(by - np.round(by / np.where(step > 0, step, 1.0)) * step) <= rounding
     known = (np.abs(code - np.round(code)) <= rounding) & (code > -0.5) & (code < choices - 0.5)
-    wrong = moved & (~free | ~empty & np.where(choices > 0, ~known, (step > 0) & ~whole))
+    slack = np.maximum(rounding, 1e-6 * span)
+    beyond = (after < low - slack) | (after > low + span + slack)
+    odd = np.where(choices > 0, ~known, beyond | (step > 0) & ~whole)
+    wrong = moved & (~free | ~empty & ~np.isnan(before) & odd)
     reasons = [""] * n
     for i in np.flatnonzero(wrong.any(1)):
         j = int(wrong[i].argmax())
@@ -493,6 +502,8 @@ def _beyond_reach(
             reasons[i] = f"it changes {place}, which nobody can change"
         elif choices[j]:
             reasons[i] = f"it gives {place} the value {after[i, j]:g}, none of its {choices[j]} codes"
+        elif beyond[i, j]:
+            reasons[i] = f"it gives {place} the value {after[i, j]:g}, outside its {low[j]:g} to {low[j] + span[j]:g}"
         else:
             reasons[i] = f"it changes {place} by {by[i, j]:g}, which is not in whole steps of {step[j]:g}"
     return reasons, (choices > 0) | empty, empty

@@ -387,9 +387,10 @@ class Subject:
         if space.ranges is None and (space.low, space.high) == (0.0, 1.0):
             return self
         low, span = space.edges()
+        whole = self.kind is not None and bool((self.kind.reach.step > 0).any())
         return replace(
             self,
-            model=Rescaled(self.model, low, span),
+            model=Rescaled(self.model, low, span, self.kind if whole else None),
             inputs=InputSpace(space.shape, natural=space),
             data={split: Shares(data, low, span) for split, data in self.data.items()},
             layers={part: f"model.{name}" for part, name in self.layers.items()},
@@ -562,7 +563,7 @@ def _space(
     numbers = bounds is None or all(isinstance(b, int | float) for b in bounds)
     if len(shape) != 1 or not numbers:
         return InputSpace.between(shape, *(bounds or (0.0, 1.0))), ()
-    low, high = _extremes(splits, shape)
+    low, high = extremes(splits, shape)
     widths = high - low
     given = pixel_bounds(bounds)
     inside = bool((low >= given[0]).all() and (high <= given[1]).all())
@@ -578,7 +579,7 @@ def _space(
     )
 
 
-def _extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The smallest and the largest value of each feature in all splits: *d, *d."""
     low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
     for data in splits.values():

@@ -15,7 +15,9 @@ from assay.errors import AssayError, SubjectError
 from assay.inputs import Observation
 from assay.jobs.audit.job import Job
 from assay.probes.steady.does_it_last import DoesItLast
+from assay.subject import Subject
 from assay.subjects import Source, open_subject
+from assay.subjects._assembly import adjusted
 from assay.tasks import Control
 
 WORLDS = """
@@ -62,6 +64,16 @@ class Wide(Line):
 
 class Unlike:
     pass
+
+
+class Falls(Line):
+    def step(self, action):
+        raise ValueError("two\\nlines")
+
+
+class Leaves(Line):
+    def reset(self, seed=None, options=None):
+        raise SystemExit("bye")
 
 
 def broken():
@@ -128,6 +140,16 @@ def test_data_of_a_reference_stand_in_for_its_own(place):
     assert not any("does itself" in note for note in subject.notes)
 
 
+def test_readings_lie_between_what_all_rows_have(place):
+    late = np.stack([np.zeros(600), np.linspace(0, 3, 600)], 1).astype(np.float32)
+    np.savez(place / "late.npz", x=late, y=np.zeros(600, dtype=np.int64))
+    subject = open_subject(source(place, "Line", data=str(place / "late.npz")))
+    assert subject.inputs.ranges == ((-1.0, 1.0), (0.0, 3.0))
+    np.savez(place / "wide.npz", x=np.zeros((3, 5), dtype=np.float32), y=[0, 1, 1])
+    with pytest.raises(SubjectError, match=r"wide.npz holds observations of shape \(5,\), and .* shows \(2,\)"):
+        open_subject(source(place, "Line", data=str(place / "wide.npz")))
+
+
 @pytest.mark.parametrize(
     ("world", "says"),
     [
@@ -138,6 +160,8 @@ def test_data_of_a_reference_stand_in_for_its_own(place):
         ),
         ("Endless", "The episode of seed 0 still ran after 50 steps; give the environment a clock"),
         ("Unlike", "The environment Unlike has no reset and no step and no action_space"),
+        ("Falls", "world.py:Falls raised ValueError: two lines; mend it there"),
+        ("Leaves", "world.py:Leaves raised SystemExit: bye; mend it there"),
         ("broken", "world.py:broken raised RuntimeError: no such track; mend it there"),
         ("nothing", "There is no function 'nothing' in .*world.py"),
         ("number", "There is no function 'number' in .*world.py"),
@@ -169,6 +193,12 @@ def test_words_that_cannot_be_meant(place, told, says):
 def test_a_whole_subject_names_its_own_environment():
     with pytest.raises(AssayError, match=r"cart-pole is a whole subject, .* Subject.of\(..., environment=...\)"):
         open_subject(Source("cart-pole", environment="assay.data.cart_pole:CartPole"))
+
+
+def test_a_whole_subject_has_its_task(place):
+    subject = Subject.of(torch.nn.Linear(2, 2), (np.eye(2, dtype=np.float32), np.arange(2)))
+    with pytest.raises(AssayError, match="m is a whole subject with the task Classification, so --task foo does not"):
+        adjusted(subject, Source("m", data=str(place / "seen.npz"), task="foo"))
 
 
 def test_an_id_of_gymnasiums(place, monkeypatch):

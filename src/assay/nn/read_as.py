@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from assay.inputs.kind import Bounded
+
 SQUASHES = ("softmax", "sigmoid")
 
 
@@ -81,24 +83,32 @@ class OneScore(nn.Module):
 
 
 class Rescaled(nn.Module):
-    """A model of natural units, asked in shares of the range: f(low + u span)."""
+    """A model of natural units, asked in shares of the range: f(low + u span).
+
+    What `kind` has as whole numbers and codes comes to the model whole, and its gradient as if it were not rounded: 35
+    is no share of 41 in single precision, and a model that counts or looks up takes 34.999996 for 34.
+    """
 
     low: Tensor  # broadcasts to *d
     span: Tensor  # broadcasts to *d
+    kind: Bounded | None = None
 
-    def __init__(self, model: nn.Module, low: Tensor, span: Tensor) -> None:
+    def __init__(self, model: nn.Module, low: Tensor, span: Tensor, kind: Bounded | None = None) -> None:
         super().__init__()
         self.model = model
         self.training = model.training
         self.register_buffer("low", low.float())
         self.register_buffer("span", span.float())
+        if kind is not None:
+            self.kind = kind
 
     def forward(self, u: Tensor) -> Tensor:  # n *d -> n k
         out: Tensor = self.model(self.natural(u))
         return out
 
     def natural(self, u: Tensor) -> Tensor:  # n *d -> n *d
-        return self.low + u * self.span
+        x = self.low + u * self.span
+        return x if self.kind is None else x + (self.kind.typed(x) - x).detach()
 
 
 class OnACopy(nn.Module):

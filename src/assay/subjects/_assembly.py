@@ -25,7 +25,7 @@ from assay.data.texts import Texts
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
-from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, extremes, first_inputs
 from assay.subjects import Source
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
@@ -68,14 +68,19 @@ def _policy(opened: Opened, source: Source, word: str) -> Subject:
         out = subject.predict(torch.from_numpy(shown)).argmax(1)
         return np.asarray(out.numpy(), dtype=np.int64)
 
-    x, y = environment.met(make, act, actions=len(task.classes), shape=subject.inputs.shape)
+    x, y = environment.met(make, act, word, actions=len(task.classes), shape=subject.inputs.shape)
     test: Data = Arrays(x, y, task.classes)
     told: tuple[str, ...] = (
         f"A target is what the policy does itself, on {len(x):,} observations of {environment.EPISODES} episodes.",
     )
     if source.data is not None:
         test, told = _test(in_splits(data_of(source, opened.channels, opened), source.bounds)), ()
-        x = first_inputs(test).numpy()
+        if first_inputs(test).shape[1:] != subject.inputs.shape:
+            raise SubjectError(
+                f"{source.data} holds observations of shape {tuple(first_inputs(test).shape[1:])}, and {word} shows "
+                f"{subject.inputs.shape}; give what was seen there."
+            )
+        x = np.stack(extremes({"test": test}, subject.inputs.shape)).astype(np.float32)  # 2 *d
     space = InputSpace.between(subject.inputs.shape, *(source.bounds or _sides(ends, x, x)))
     low, width = (edge.expand(space.shape) for edge in space.edges())
     subject = dataclasses.replace(
@@ -186,12 +191,12 @@ def _row(given: Any, space: InputSpace, fixed: tuple[str, ...]) -> Row | None:
     if not isinstance(table, Table):
         return None
     low, span = (edge.expand(space.shape).tolist() for edge in space.edges())
-    return Row(
-        tuple(
-            dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + width), fixed=c.fixed or c.name in fixed)
-            for c, a, width in zip(table.columns, low, span, strict=True)
-        )
-    )
+    columns = []
+    for c, a, width in zip(table.columns, low, span, strict=True):
+        if c.type in ("number", "integer"):  # the codes of the others are as many as there are
+            c = dataclasses.replace(c, low=min(c.low, a), high=max(c.high, a + width))
+        columns.append(dataclasses.replace(c, fixed=c.fixed or c.name in fixed))
+    return Row(tuple(columns))
 
 
 def _named(source: Source, given: Mapping[str, Any]) -> type[Task] | None:
@@ -237,6 +242,11 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             "Subject.of(..., environment=...)."
         )
     refuse(source, "bounds", "mean", "std", "fixed", *OPTIONS)
+    if source.task is not None and source.target is None:  # of a table it says how the column is read
+        raise AssayError(
+            f"{source.subject} is a whole subject with the task {subject.task.name()}, so --task {source.task} does "
+            "not apply; leave it out."
+        )
     if source.data is not None:
         subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
         check(subject)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from assay.inputs import Column, Row
 from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, GAP, MANY, VITAL, Examined, examine, read, vital_signs
 
@@ -227,3 +228,15 @@ def test_two_inputs_that_are_compared_and_pushed_alike_are_not_rounded():
     y = compare(pairs).argmax(1)
     assert vital_signs(compare, pairs, y)["stairs"].double().mean() < MANY
     assert vital_signs(coarse, pairs, y)["stairs"].double().mean() > 0.9
+
+
+def test_whole_numbers_are_no_rounding_inside_the_model() -> None:
+    x, y = torch.eye(2), torch.tensor([0, 1])
+
+    def model(x: Tensor) -> Tensor:
+        stairs = (20 * x[:, 0]).round() / 20
+        return torch.stack([stairs, 1 - stairs], 1)
+
+    whole = Row((Column("a", "integer", 0, 1, 0), Column("b", "number", 0.0, 1.0, 0.5))).reach
+    assert vital_signs(model, x, y)["stairs"].any()
+    assert not vital_signs(model, x, y, reach=whole)["stairs"].any()

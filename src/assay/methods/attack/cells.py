@@ -90,6 +90,13 @@ def settled(
     return at, size(at, x, norm, reach.coded)
 
 
+def in_range(reach: Reach, rows: Tensor, at: Tensor, x: Tensor) -> Tensor:  # k, k *d, k *d -> k *d
+    """Numbers that moved, held to their own range where that is narrower than the bounds of the inputs."""
+    low, high = reach.low, reach.low + reach.span
+    held = torch.minimum(torch.maximum(at.double(), low), high).to(at.dtype)
+    return torch.where(reach.take(rows).smooth & (at != x), held, at)
+
+
 def cells(
     model: Model,
     x: Tensor,
@@ -159,9 +166,13 @@ def cells(
         rows, which = (torch.isinf(far)[:, None] & (height > -torch.inf)).nonzero().unbind(1)
         if len(rows):  # all settings of all inputs at once
             got = numbers(rows, torch.where(smooth[rows], x[rows], at[rows, which]))
+            moved = in_range(reach, rows, got.x, x[rows])
+            broken, cut = got.success.clone(), (moved != got.x).flatten(1).any(1)
+            if bool(cut.any()):  # what was cut back may break it no longer
+                broken[cut] &= _slope(model, x, y, eot).take(rows[cut]).look(moved[cut])[1]
             for k in torch.unique(which).tolist():  # of one input only one is the nearest
                 mine = which == k
-                offer(rows[mine], got.x[mine], got.success[mine])
+                offer(rows[mine], moved[mine], broken[mine])
     hopes = far < torch.inf
     at = torch.where(wide(hopes, x), best, worst)
     hits = _slope(model, x, y, eot).tally(at)[1]

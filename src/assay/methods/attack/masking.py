@@ -107,13 +107,20 @@ class Sign(NamedTuple):
 
 
 def vital_signs(
-    model: Model, x: Tensor, y: Truth, *, random: bool = False, bounds: tuple[float, float] = (0.0, 1.0)
+    model: Model,
+    x: Tensor,
+    y: Truth,
+    *,
+    random: bool = False,
+    reach: Reach | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> dict[str, Tensor]:
     """What a few passes show of each input: n *d, n -> n bool each. `random`: the model is known to roll dice.
 
     dice            two passes over the same input differ
     company         the answer depends on the other inputs of the batch, as with batch statistics in use
-    stairs          no change below 1e-5 of the range shows, a larger one does: inputs are rounded inside the model
+    stairs          no change below 1e-5 of the range shows, a larger one does: inputs are rounded inside the model,
+                    and not because they are whole numbers
     saturated       the gradient of the plain float32 cross-entropy is exactly 0
     flat            the gradient of the margin is exactly 0
     standardised    inputs with mean about 0 and spread about 1, on both sides of 0: normalised before the model
@@ -137,6 +144,7 @@ def vital_signs(
         alone = torch.cat([said(part) for part in x.tensor_split(1 if n < 4 else 2)])  # statistics of one row fail
         # alternating signs: the same for everyone, and no generator is needed
         push = (torch.arange(x[0].numel(), device=x.device) % 2 * 2 - 1).reshape(x.shape[1:]).to(x)
+        push = push if reach is None else push * (reach.step == 0)
         span = bounds[1] - bounds[0]
         same = (said((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
         steps = same & moved(said((x + 0.1 * span * push).clamp(*bounds)))
@@ -203,7 +211,7 @@ def examine(
     values stay nothing need break at any size.
     """
     x = x.detach()
-    vitals = vital_signs(model, x, y, random=draws > 1, bounds=bounds)
+    vitals = vital_signs(model, x, y, random=draws > 1, reach=reach, bounds=bounds)
     eot = DRAWS if bool(vitals["dice"].any()) else draws
     count = answers(eot)
     clean = chance(model, x, y, draws=eot)

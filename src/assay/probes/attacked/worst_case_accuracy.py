@@ -30,7 +30,7 @@ from assay.finding import (
 from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
-from assay.methods.attack.cells import cells, left, masked, settled, size, stepping
+from assay.methods.attack.cells import cells, in_range, left, masked, settled, size, stepping
 from assay.methods.attack.chance import answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
@@ -271,7 +271,8 @@ class WorstCaseAccuracy(Probe):
             still = (wrong < count) & free.flatten(1).any(1) & (room > 0)
             for rows, most in sparing(numbers, still.nonzero()[:, 0], sick):
                 got = hit(most)
-                keep(rows[got], most.x[got], size(most.x[got], shard.x[rows[got]], norm, reach.coded), most.by[got])
+                at = in_range(reach, rows, most.x, shard.x[rows])[got]
+                keep(rows[got], at, size(at, shard.x[rows[got]], norm, reach.coded), most.by[got])
         told = {}
         if count > 1:
             # the answers above chose the point; these count it
@@ -284,7 +285,7 @@ class WorstCaseAccuracy(Probe):
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
-            vitals = vital_signs(subject.model, shard.x, y, random=draws > 1, bounds=bounds)
+            vitals = vital_signs(subject.model, shard.x, y, random=draws > 1, reach=reach, bounds=bounds)
         return {
             "label": label_of(y),
             "clean wrong": clean,

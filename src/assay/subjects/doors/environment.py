@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,11 +52,8 @@ def maker(word: str) -> Callable[[], Any]:
             "world.py:build or CartPole-v1."
         )
     if not where.endswith(".py"):
-        try:
+        with _theirs(word):
             made = getattr(importlib.import_module(where), function)
-        except Exception as e:  # the user's own code raises what it likes
-            what = " ".join(str(e).split()) or "no message"
-            raise AssayError(f"--environment {word} raised {type(e).__name__}: {what}; mend it there.") from e
     elif not Path(where).is_file():
         raise AssayError(f"There is no file {where!r} for --environment; check the path.")
     else:
@@ -68,13 +66,8 @@ def maker(word: str) -> Callable[[], Any]:
 
 def first(make: Callable[[], Any], word: str) -> First:
     """What it shows for the first seed, where it has gymnasium's interface at all."""
-    try:
+    with _theirs(word):
         seen, space = fresh(make)
-    except AssayError:
-        raise
-    except Exception as e:  # the user's own code, or gymnasium's of an id that is none
-        what = " ".join(str(e).split()) or "no message"
-        raise AssayError(f"--environment {word} raised {type(e).__name__}: {what}; mend it there.") from e
     shape = seen.shape[1:]
     low, high = (
         np.broadcast_to(np.asarray(getattr(space, side, end), dtype=np.float64), shape)
@@ -84,9 +77,22 @@ def first(make: Callable[[], Any], word: str) -> First:
 
 
 def met(
-    make: Callable[[], Any], policy: Policy, *, actions: int, shape: tuple[int, ...]
+    make: Callable[[], Any], policy: Policy, word: str, *, actions: int, shape: tuple[int, ...]
 ) -> tuple[Floats, Whole]:  # -> n *d, n
     """What the policy saw over whole episodes, and what it did; one that does not end is refused."""
-    return collected(
-        make, policy, np.arange(EPISODES), actions=actions, shape=shape, longest=LONGEST, most=OBSERVATIONS
-    )
+    with _theirs(word):
+        return collected(
+            make, policy, np.arange(EPISODES), actions=actions, shape=shape, longest=LONGEST, most=OBSERVATIONS
+        )
+
+
+@contextmanager
+def _theirs(word: str) -> Iterator[None]:
+    """The user's own code, or gymnasium's of an id that is none: it raises what it likes, and may even leave."""
+    try:
+        yield
+    except AssayError:
+        raise
+    except (Exception, SystemExit) as e:
+        what = " ".join(str(e).split()) or "no message"
+        raise AssayError(f"--environment {word} raised {type(e).__name__}: {what}; mend it there.") from e
