@@ -87,6 +87,9 @@ def test_times_are_read_and_what_is_none_is_refused():
             seconds_named(text)
     with pytest.raises(AssayError, match="There is no budget '-5m'; choose one of"):
         budget_of("-5m")
+    for text in ("10M", "5 m"):
+        with pytest.raises(AssayError, match=f"'{text}' is none here; choose one of .* a time in s, m or h, written"):
+            budget_of(text)
     assert budget_of("standard").seconds is None
 
 

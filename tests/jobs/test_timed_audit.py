@@ -216,7 +216,7 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
         (["check", "--budget", "5w"], "--budget '5w' has the unit 'w'; write 5s, 5m or 5h."),
         (["audit", "nowhere", "--more", "soon"], "--more 'soon' is no time; write it like --more 30m."),
         (["audit", "nowhere", "--more", "30m"], "'nowhere' holds no finished audit"),
-        (["explain", "digits-mlp", "--budget", "10m"], "A time such as '10m' is for `assay audit`; choose one of"),
+        (["explain", "digits-mlp", "--budget", "10m"], "--budget '10m' is none here; choose one of"),
     ],
 )
 def test_what_is_no_time_is_told_in_one_line(words: list[str], says: str, assay: Command) -> None:

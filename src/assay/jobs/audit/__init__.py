@@ -158,7 +158,8 @@ class Asker:
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
         probe, question = self.planned[place]
-        run = dataclasses.replace(self.run, budget=budget, progress=until(most, self.run.progress), drawn=[])
+        progress = until(most, self.run.progress)
+        run = dataclasses.replace(self.run, budget=budget, whole=self.run.budget, progress=progress, drawn=[])
         try:
             answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
         except OutOfTime:
