@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay import store
 from assay.audit import open_audit
 from assay.cli.meter import metered
 from assay.engine.guarded import Limits
@@ -24,6 +25,7 @@ from assay.jobs.audit import guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
 from assay.jobs.verify import verify
+from assay.probe import Answer
 from assay.subjects import Source
 
 if TYPE_CHECKING:
@@ -75,6 +77,18 @@ def speaks(hangs=None, breaks=None):
 
 def hangs():
     speaks(hangs="everyday-change")
+
+
+def second_is_lost():
+    import assay.store
+    global save_answer
+    counts = {}
+    def save(folder, answer):
+        counts[answer.probe] = counts.get(answer.probe, 0) + 1
+        if counts[answer.probe] < 2:
+            assay.store.save_answer(folder, answer)
+    save_answer = save
+    speaks()
 """
 
 
@@ -206,6 +220,25 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
+
+
+@pytest.mark.parametrize("how", ["lost", "too large"])
+def test_a_second_look_that_goes_wrong_leaves_the_first(child: None, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    real = store.save_answer
+
+    def save(folder: Path, answer: Answer) -> None:
+        if how == "too large" and len(answer.looks) > 1:
+            raise store.TooLarge("Its samples take too many bytes.")
+        real(folder, answer)
+
+    monkeypatch.setattr(store, "save_answer", save)
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:second_is_lost" if how == "lost" else "timekeeper:speaks")
+    done = audited("30s")
+    assert Path("asked").read_text().count("everyday-change") == 2  # and is then let be
+    row = done.row("everyday-change")
+    assert (row.answer.status, row.verdict, len(row.answer.looks)) == ("asked", "cannot tell", 1)
+    assert done.status == 3
+    assert verify(done.folder).broken == ()
 
 
 @pytest.mark.parametrize(

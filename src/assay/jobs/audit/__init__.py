@@ -227,16 +227,19 @@ class Record:
                 self._enter(place, answer, asked=False)
         return place in self.rows
 
-    def take(self, place: int, answer: Answer) -> None:
-        """Keep and judge an answer that was given now."""
+    def take(self, place: int, answer: Answer) -> bool:
+        """Keep and judge an answer that was given now; False where it cannot be kept and an earlier one stands."""
         if self.folder is not None and self.asked[place].left_out is None:
             try:
                 store.save_answer(self.folder, answer)
             except store.TooLarge as e:
+                if place in self.rows:
+                    return False
                 broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
                 answer = dataclasses.replace(broken, environment=answer.environment)
                 store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
+        return True
 
     def look(self, turn: Turn, answer: Answer, drawn: str | None, at: float) -> bool:
         """Keep and judge one look of several; False where it broke and an earlier one stands."""
@@ -244,8 +247,7 @@ class Record:
         if row is not None and answer.finding is None:
             return False
         before = () if row is None else row.answer.looks
-        self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
-        return True
+        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""
