@@ -215,8 +215,15 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     refused = assay("audit", str(folder), "--more", "30m")
     assert refused.status == 2
     assert (
-        "No code is taken from a run: type what was audited, and it goes on. assay audit mine.py:build" in refused.err
+        "No code is taken from a run: type what was audited, and it goes on, with the same --stand" in refused.err
     )
+    assert "assay audit mine.py:build --budget 30m --probe accuracy --seed 0" in refused.err
+    budget = {**head["budget"], "inputs": 300}
+    (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"], "budget": budget}))
+    assert "--budget 30m --inputs 300 --probe accuracy" in assay("audit", str(folder), "--more", "30m").err
+    (folder / "audit.json").write_text(json.dumps({**head, "source": []}))
+    refused = assay("audit", str(folder), "--more", "30m")
+    assert "made in Python and goes on there, with the same standards: assay.audit(subject, probes=" in refused.err
     (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
@@ -248,6 +255,9 @@ def test_a_second_look_that_goes_wrong_leaves_the_first(child: None, monkeypatch
         (["audit", "--budget", "10"], "--budget '10' has no unit; write 10s, 10m or 10h."),
         (["check", "--budget", "5w"], "--budget '5w' has the unit 'w'; write 5s, 5m or 5h."),
         (["audit", "nowhere", "--more", "soon"], "--more 'soon' is no time; write it like --more 30m."),
+        (["audit", "nowhere", "--more", "30"], "--more '30' has no unit; write 30s, 30m or 30h."),
+        (["audit", "nowhere", "--more", "30m", "--seed", "0"], "--seed cannot be given with --more, which goes on"),
+        (["audit", "nowhere", "--more", "30m", "--inputs", "9"], "--inputs cannot be given with --more, which goes on"),
         (["audit", "nowhere", "--more", "30m"], "'nowhere' holds no finished audit"),
         (["explain", "digits-mlp", "--budget", "10m"], "--budget '10m' is none here; choose one of"),
     ],

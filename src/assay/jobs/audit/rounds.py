@@ -49,7 +49,7 @@ WRITING = (1.0, 0.4)
 """Seconds that writing the report takes, and more for each answer in it, until it was seen."""
 
 
-def seconds_named(text: str) -> float | None:
+def seconds_named(text: str, option: str = "--budget") -> float | None:
     """The seconds that '90s', '10m' or '2h' stand for; None where it is no time; one of 0, or without a unit, fails."""
     told = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z]*)", text)
     if told is None:
@@ -57,10 +57,10 @@ def seconds_named(text: str) -> float | None:
     number, unit = told.groups()
     if unit not in UNITS:
         wrong = f"has the unit {unit!r}" if unit else "has no unit"
-        raise AssayError(f"--budget {text!r} {wrong}; write {number}s, {number}m or {number}h.")
+        raise AssayError(f"{option} {text!r} {wrong}; write {number}s, {number}m or {number}h.")
     seconds = float(number) * UNITS[unit]
     if not 0 < seconds < 1e8:
-        raise AssayError(f"--budget {text!r} is no time to ask in; give more than 0s, for example 10m.")
+        raise AssayError(f"{option} {text!r} is no time to ask in; give more than 0s, for example 10m.")
     return seconds
 
 
