@@ -21,7 +21,7 @@ from assay.audit import open_audit
 from assay.cli.meter import metered
 from assay.engine.guarded import Limits
 from assay.errors import AssayError
-from assay.jobs.audit import guarded, rounds
+from assay.jobs.audit import Record, guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
 from assay.jobs.verify import verify
@@ -214,9 +214,7 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"]}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert refused.status == 2
-    assert (
-        "No code is taken from a run: type what was audited, and it goes on, with the same --stand" in refused.err
-    )
+    assert "No code is taken from a run: type what was audited, and it goes on, with the same --stand" in refused.err
     assert "assay audit mine.py:build --budget 30m --probe accuracy --seed 0" in refused.err
     budget = {**head["budget"], "inputs": 300}
     (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"], "budget": budget}))
@@ -227,6 +225,25 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
+
+
+def test_between_two_reports_a_run_is_unfinished_and_not_changed(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    look = Record.look
+
+    def looked(self: Record, *given: Any) -> bool:
+        kept = look(self, *given)
+        assert self.folder is not None
+        with pytest.raises(AssayError, match=r"holds no finished audit .* run the audit again to finish it"):
+            verify(self.folder)
+        self.conclude({}, lambda place: "not yet")  # as it is written now and then
+        found.extend(verify(self.folder).broken)
+        return kept
+
+    monkeypatch.setattr(Record, "look", looked)
+    done = audited("60s")
+    assert len(done.row("everyday-change").answer.looks) >= 2
+    assert not found
 
 
 @pytest.mark.parametrize("how", ["lost", "too large"])

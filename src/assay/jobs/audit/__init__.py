@@ -27,6 +27,7 @@ from assay.probe import Answer, Probe, configure, put
 from assay.report import write
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
+from assay.store import chain
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
@@ -247,6 +248,8 @@ class Record:
         if row is not None and answer.finding is None:
             return False
         before = () if row is None else row.answer.looks
+        if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
+            (self.folder / chain.HEAD).unlink(missing_ok=True)
         return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
 
     def recall(self) -> None:
