@@ -343,7 +343,7 @@ class _Bench:
         self.distances: DeepDistances | None = None
         self.train: tuple[Seen, Tensor] | None = None
         if "train" in subject.data:
-            index = run.pick(subject.data["train"], taught)
+            index = run.pick(subject.data["train"], taught, bounded=False)
             if self.classes or self.head is not None:
                 rows = run.map(self._look, subject, "train", index, "what training inputs look like")
                 self.train = self._as_seen(rows), torch.as_tensor(rows["label"], device=run.device)
