@@ -163,6 +163,27 @@ def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Su
     assert right[0] > 0.85
 
 
+def test_what_is_kept_of_a_training_is_its_remedys_its_settings_and_its_datas(
+    few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.remedies import _retraining
+
+    keys: list[str] = []
+    monkeypatch.setattr(_retraining, "fit", lambda *a, keep_key, **k: keys.append(keep_key))
+    kept = replace(run, keep=tmp_path)
+    other = replace(few, data={"train": few.data["test"], "test": few.data["test"]})
+    for remedy, subject in (
+        (GaussianTraining(), few),
+        (GaussianTraining(sigma=0.3), few),
+        (PgdTraining(), few),
+        (GaussianTraining(), other),
+        (GaussianTraining(), few),
+    ):
+        remedy.apply(subject, kept)
+    assert keys[-1] == keys[0]
+    assert len(set(keys)) == 4
+
+
 def test_its_progress_tells_the_loss_and_the_clean_accuracy(few: Subject, run: Run) -> None:
     told: list[str] = []
 

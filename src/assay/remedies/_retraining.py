@@ -93,6 +93,8 @@ class Retraining(Remedy):
         whose `augment` and hooks hold nothing from step to step.
         """
         epochs, data = self.epochs_on(subject), subject.data["train"]
+        keep = run.keep if resumes else None
+        begun_as = f"{self.name()} {self!r} {about} {subject.inputs!r} {data.fingerprint()}" if keep is not None else ""
         batches = math.ceil(len(data) / BATCH)
         few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
         with ExitStack() as bars:
@@ -127,7 +129,8 @@ class Retraining(Remedy):
                 on_epoch=told,
                 device=run.device,
                 swift=swift,
-                keep=run.keep if resumes else None,
+                keep=keep,
+                keep_key=begun_as,
             )
         return model.eval()
 

@@ -60,6 +60,7 @@ def fit(
     device: torch.device | str = "cpu",
     swift: bool = False,
     keep: Path | None = None,
+    keep_key: str = "",
 ) -> Curve:
     r"""Train `model` in place on `data`; return the loss curve.
 
@@ -85,7 +86,8 @@ def fit(
     A loss or a weight that is no number ends the training with an error; the model then has the weights of the last
     epoch that ended well. `keep`: a folder for the last whole epoch, from which a training that was stopped goes on to
     the very weights that it would have had (checkpoint.py). `augment` and the hooks must hold nothing from step to step
-    for that. Whoever kept it deletes it.
+    for that, and `keep_key` tells what no number here does: the loss, the augmentation and the data. Whoever kept it
+    deletes it.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
     if not weights:
@@ -94,6 +96,8 @@ def fit(
         raise AssayError("fit got a data set of 0 inputs; give it at least one.")
     if epochs < 1 or batch < 1 or not 0 < lr < math.inf:
         raise AssayError(f"fit got epochs={epochs}, batch={batch}, lr={lr}; it wants at least 1, at least 1, above 0.")
+    if keep is not None and not keep_key:
+        raise AssayError("fit got keep without keep_key; give words for its loss, its augmentation and its data.")
     if optimiser not in get_args(Optimiser) or schedule not in get_args(Schedule):
         known = f"{' or '.join(get_args(Optimiser))}, and {' or '.join(get_args(Schedule))}"
         raise AssayError(f"fit got optimiser={optimiser!r}, schedule={schedule!r}; it knows {known}.")
@@ -109,7 +113,7 @@ def fit(
     if keep is not None:
         settings = {
             "epochs": epochs, "lr": lr, "batch": batch, "momentum": momentum, "weight_decay": weight_decay,
-            "optimiser": optimiser, "schedule": schedule, "swift": swift, "inputs": len(data),
+            "optimiser": optimiser, "schedule": schedule, "swift": swift, "inputs": len(data), "key": keep_key,
         }  # fmt: skip
         kept = Checkpoint(keep, model, rng, settings)
     kernels = [p for p in model.parameters() if p.dim() == 4 and p.is_contiguous()]
