@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -201,15 +201,17 @@ def swiftly(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x: compiled(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
 
 
-def reset(model: nn.Module, rng: torch.Generator) -> nn.Module:
+def reset(model: nn.Module, rng: torch.Generator, *, keep_frozen: bool = False) -> nn.Module:
     """Copy `model` and initialise the copy anew, each module by its own `reset_parameters`.
 
     Children come before their parents, so that what a parent does to its children's weights stands. Buffers that no
     `reset_parameters` touches (a built-in input normalisation) are kept. The random numbers come from `rng`; the global
-    generator, which `reset_parameters` reads, is left as found.
+    generator, which `reset_parameters` reads, is left as found. `keep_frozen`: parameters that take no gradient keep
+    their values, and a module of none but such its buffers too.
     """
     fresh = copy.deepcopy(model)
-    modules = dict(fresh.named_modules())
+    still = {p: p.detach().clone() for p in fresh.parameters() if keep_frozen and not p.requires_grad}
+    modules = {name: module for name, module in fresh.named_modules() if not _all_in(module, still)}
     stuck = [
         f"{name or 'the model itself'} ({type(module).__name__})"
         for name, module in modules.items()
@@ -225,8 +227,28 @@ def reset(model: nn.Module, rng: torch.Generator) -> nn.Module:
         for module in reversed(modules.values()):
             if _resets(module):
                 module.reset_parameters()  # type: ignore[operator]
+    with torch.no_grad():
+        for p, value in still.items():
+            p.copy_(value)
     fresh.zero_grad()
     return fresh
+
+
+def anew(model: nn.Module, rng: torch.Generator) -> nn.Module:
+    """A copy to train from scratch: what `trainable` trains is drawn anew, what is frozen stays."""
+    return reset(trainable(model), rng, keep_frozen=True)
+
+
+def trainable(model: nn.Module) -> nn.Module:
+    """A copy of which what takes a gradient is trained; where nothing does, all of it."""
+    own = copy.deepcopy(model)
+    return own if any(p.requires_grad for p in own.parameters()) else own.requires_grad_(True)
+
+
+def _all_in(module: nn.Module, some: Mapping[nn.Parameter, Tensor]) -> bool:
+    """Whether it has parameters of its own, and they are all among these."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and all(p in some for p in own)
 
 
 def _resets(module: nn.Module) -> bool:
