@@ -111,8 +111,8 @@ def test_a_model_that_rolls_dice_is_seen_unless_it_says_so(digits):
     noisy = Wrapped(digits.model, before=lambda x: x + 0.1 * torch.randn_like(x))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        assert signs(look(noisy, digits, n=8))["dice"].open
-        assert "dice" not in signs(look(noisy, digits, n=8, draws=2))
+        assert signs(look(noisy, digits, n=8, steps=3))["dice"].open
+        assert "dice" not in signs(look(noisy, digits, n=8, steps=3, draws=2))
 
 
 def test_batch_statistics_in_use_are_seen(digits):
