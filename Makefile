@@ -10,7 +10,7 @@ audit: $(VENV)/.ready ## set up what an audit needs, audit the bundled subject, 
 
 test: $(VENV)/.test-ready lint types imports ## set up the rest, lint, types, import contract, all tests
 	$(BIN)/python -m compileall -qq -j 0 src
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p hypothesispytest -p assay.pytest_plugin \
+	OMP_NUM_THREADS=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p hypothesispytest -p assay.pytest_plugin \
 	  -n auto --dist worksteal  # named, or pytest rewrites the asserts of all of src too
 
 setup: $(VENV)/.test-ready ## all that the tests need

@@ -532,7 +532,10 @@ def test_a_quick_audit_leaves_out_what_takes_long_and_says_how_to_ask_it(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--units", "cells"], "There are no units 'cells'; choose from patches, superpixels, pixels, columns, words, stretches."),
+        (
+            ["--units", "cells"],
+            "There are no units 'cells'; choose from patches, superpixels, pixels, columns, words, stretches.",
+        ),
         (["--criterion", "best"], "There is no criterion 'best'; choose held or moved."),
         (["--pair", "1", "2", "--units", "pixels"], "--method, --why-not, --of and --units are for one input"),
         (["--to", "0.5"], "--to, --decoder and --set are for a pair"),

@@ -56,6 +56,41 @@ def test_a_bound_holds_for_every_count_and_the_fewer_are_among_the_others():
     assert set(bounded.pick(data)) <= set(run.pick(data, 300))
 
 
+def test_draws_under_a_bound_favour_no_class_and_each_holds_the_smaller_ones():
+    data = labelled(np.repeat(np.arange(100), 50))
+    run = Run(engine=ThisProcess(), budget=BUDGETS["full"].bounded(50))
+    classes = np.array([np.bincount(data.labels[replace(run, seed=s).pick(data)], minlength=100) for s in range(40)])
+    assert classes.max() == 1  # stratified: no class twice before each had one
+    assert (classes.mean(0) > 0.1).all()  # a fair coin of 40 throws is below 4 once in 10**7
+    assert (classes.mean(0) < 0.9).all()
+    uneven = labelled([0] * 700 + [1] * 290 + [2] * 10)
+    before: set[int] = set()
+    for n in range(1, 1000, 7):
+        now = set(replace(run, budget=BUDGETS["full"].bounded(n)).pick(uneven).tolist())
+        assert before < now
+        assert len(now) == n
+        shares = np.bincount(uneven.labels[sorted(now)], minlength=3) - n * np.array([0.7, 0.29, 0.01])
+        assert np.abs(shares).max() < 2
+        before = now
+
+
+def test_what_is_fitted_is_the_same_at_each_look_and_bound_by_the_whole_audit():
+    data = labelled([0] * 700 + [1] * 300)
+    whole = Budget("10m", samples=None, steps=1, restarts=1, seconds=600)
+    first, second = (
+        Run(engine=ThisProcess(), budget=replace(whole, inputs=n, seconds=None), whole=whole) for n in (50, 200)
+    )
+    assert (len(first.pick(data)), len(second.pick(data))) == (50, 200)
+    for count, n in ((400, 400), (None, 500)):
+        made = first.pick(data, count, bounded=False)
+        assert len(made) == n
+        assert (made == second.pick(data, count, bounded=False)).all()
+    assert len(first.drawn) == 1  # what is fitted tells nothing of what more there is to ask
+    assert len(replace(first, whole=whole.bounded(80)).pick(data, 400, bounded=False)) == 80
+    named = Run(engine=ThisProcess(), budget=BUDGETS["quick"].bounded(40))
+    assert (named.pick(data, 400, bounded=False) == named.pick(data, 400)).all()
+
+
 def test_a_bound_is_the_least_of_what_a_budget_has():
     assert BUDGETS["quick"].bounded(None) is BUDGETS["quick"]
     assert budget("quick", 300) == Budget("quick", samples=300, steps=20, restarts=1, dear=200, inputs=300)

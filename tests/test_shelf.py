@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import assay.probes
 from assay import shelf
 from assay.claim import Claim
 from assay.errors import AssayError
-from assay.probe import OTHER, THEMES, Probe
+from assay.probe import OTHER, THEMES, Probe, configure
 from assay.remedy import Remedy
 from assay.subject import Recipe
 
@@ -24,6 +25,13 @@ def test_every_probe_is_a_question_with_settings_and_a_source(name):
     assert kind.source
     assert is_dataclass(kind)
     assert kind() == kind(**{f.name: getattr(kind(), f.name) for f in fields(kind)})
+
+
+@pytest.mark.parametrize("place", ["probes", "remedies"])
+def test_settings_that_were_stored_are_read_as_they_were(place):
+    for name in shelf.names(place):
+        kind = shelf.load(place, name)
+        assert configure(kind, json.loads(json.dumps(kind().settings()))) == kind()
 
 
 @pytest.mark.parametrize("name", shelf.names("remedies"))

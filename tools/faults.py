@@ -41,6 +41,8 @@ HEADS = {
 }  # fmt: skip
 LONGER = (
     "fsync fails", "rename fails", "read-only", "no descriptors", "clock set back", "swapped file", "deleted file",
+    "fuzzed .npz packed", "fuzzed Parquet of lists", "fuzzed TOML", "fuzzed safetensors", "fuzzed audit.json",
+    "fuzzed witnesses", "fuzzed samples",
 )  # fmt: skip
 """Kinds that --quick leaves out, beside the command line's: others go the same way."""
 LIMIT = 1800

@@ -187,10 +187,12 @@ def configure(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
 def _read(owner: str, name: str, hint: Any, value: Any) -> Any:
     kinds = get_args(hint) if get_origin(hint) is not Literal else (hint,)
     kinds = kinds if kinds and get_origin(hint) is not tuple else (hint,)
+    if value is None and type(None) in kinds:
+        return None
     for kind in kinds:
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
-        if kind is type(None) and value in (None, "none"):
+        if kind is type(None) and value == "none":
             return None
         if kind is bool and str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"
@@ -199,11 +201,11 @@ def _read(owner: str, name: str, hint: Any, value: Any) -> Any:
                 number = _fraction(value) if isinstance(value, str) else float(value)
                 if kind is float or number == int(number):
                     return kind(number)
-            except (ValueError, OverflowError):  # also int(nan) and int(inf)
+            except (TypeError, ValueError, OverflowError):  # also int(nan) and int(inf)
                 continue
         if kind is str and isinstance(value, str):
             return value
-        if get_origin(kind) is tuple:
+        if get_origin(kind) is tuple and isinstance(value, str | list | tuple):
             parts = value.split(",") if isinstance(value, str) else list(value)
             return tuple(_read(owner, name, get_args(kind)[0], p) for p in parts)
     wanted = " or ".join(

@@ -67,7 +67,8 @@ def budget(name: str, inputs: int | None = None) -> Budget:
     if name not in BUDGETS:
         known = f"choose one of {', '.join(BUDGETS)}"
         if name[:1].isdigit():
-            raise AssayError(f"A time such as {name!r} is for `assay audit`; {known}.")
+            times = "`assay audit`, ask and check also take a time in s, m or h, written 90s, 10m or 2h"
+            raise AssayError(f"--budget {name!r} is none here; {known}; {times}.")
         raise AssayError(f"There is no budget {name!r}; {known}.")
     return BUDGETS[name].bounded(inputs)
 
@@ -213,6 +214,8 @@ class Run:
     """How what broke a question is told, in one line."""
     keep: Path | None = None
     """A folder in which a long training keeps its last epoch, to go on from after a kill."""
+    whole: Budget | None = None
+    """The budget of the whole audit, where `budget` is that of one look of several."""
     drawn: list[Drawn] = field(default_factory=list, repr=False, compare=False)
     """What was picked so far, for whoever asks whether more could have been."""
 
@@ -231,30 +234,46 @@ class Run:
 
         return torch.Generator(self.device).manual_seed(self.seed)
 
-    def pick(self, data: Data, count: int | None = None) -> NDArray[np.int64]:
+    def pick(self, data: Data, count: int | None = None, *, bounded: bool = True) -> NDArray[np.int64]:
         """The inputs to ask about: `count` or as many as the budget has, drawn by seed, stratified by class, ascending.
 
-        Never more than the budget's bound. By one seed a larger draw holds a smaller one, but for the rounding.
         Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost. Targets
         that are no classes are one stratum.
+
+        Never more than the budget's bound. Under one, the remainders are drawn by seed too: the input at place k = 0,
+        1, ... of its class's order, of n_c, has the key (k + U_c) / n_c, with one U_c in [0, 1) for each class, and
+        those of the smallest keys are taken. Every input is then as likely as any other, no class is off its share by
+        1, and by one seed a larger draw holds a smaller one.
+
+        Those that something is fitted to or made on are not `bounded` by one look of several, but by the whole audit:
+        they are the same at each look, so that all looks are at one thing.
         """
         import numpy as np
 
-        labels, wanted = np.asarray(data.labels), count or self.budget.samples
-        bound = self.budget.inputs
+        whole = self.budget if bounded or self.whole is None else self.whole
+        labels, wanted, bound = np.asarray(data.labels), count or whole.samples, whole.inputs
+        if whole is not self.budget:
+            wanted = wanted or BUDGETS["quick"].samples
         if bound is not None:
-            self.drawn.append(Drawn(bound, wanted, len(labels)))
+            if bounded:
+                self.drawn.append(Drawn(bound, wanted, len(labels)))
             wanted = bound if wanted is None else min(wanted, bound)
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         if labels.ndim > 1 or labels.dtype.kind not in "iub":
             labels = np.zeros(len(labels), dtype=np.int64)
         classes, counts = np.unique(labels, return_counts=True)
+        rng = np.random.default_rng(self.seed)
+        if self.budget.inputs is not None:
+            orders = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
+            starts = np.random.default_rng((self.seed, len(classes))).random(len(classes))
+            keys = [(np.arange(n) + start) / n for n, start in zip(counts, starts, strict=True)]
+            least = np.argsort(np.concatenate(keys), kind="stable")[:wanted]
+            return np.sort(np.concatenate(orders)[least]).astype(np.int64)
         ideal = counts * (wanted / len(labels))
         quota = np.floor(ideal).astype(int)
         for c in np.argsort(quota - ideal, kind="stable")[: wanted - quota.sum()]:
             quota[c] += 1
-        rng = np.random.default_rng(self.seed)
         chosen = [rng.permutation(np.flatnonzero(labels == c))[:q] for c, q in zip(classes, quota, strict=True)]
         return np.sort(np.concatenate(chosen)).astype(np.int64)
 

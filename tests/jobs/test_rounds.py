@@ -87,6 +87,9 @@ def test_times_are_read_and_what_is_none_is_refused():
             seconds_named(text)
     with pytest.raises(AssayError, match="There is no budget '-5m'; choose one of"):
         budget_of("-5m")
+    for text in ("10M", "5 m"):
+        with pytest.raises(AssayError, match=f"'{text}' is none here; choose one of .* a time in s, m or h, written"):
+            budget_of(text)
     assert budget_of("standard").seconds is None
 
 
@@ -233,6 +236,18 @@ def test_other_measures_share_the_error_among_the_looks_and_say_so():
     assert 3 < widths[0] < widths[1] < widths[2]
     # 1 - 0.045 / 2 / 2 of a normal law, over its 0.975
     assert widths[0] / 3 == pytest.approx(2.2807 / 1.96, abs=2e-3)
+
+
+def test_values_that_are_all_equal_settle_nothing_by_few_inputs():
+    part = Budget("10m", samples=None, steps=20, restarts=1, inputs=20)
+    flat = Measure.mean("mean share", np.full(20, 0.5), better="higher", seed=0, unit="%")
+    assert flat.low == flat.high == 0.5
+    m = looked(answered(flat), (), part, "inputs", 1.0).finding.measures[0]
+    often = proportion_sequence(19, 19, alpha=0.05 * 0.9)[0]
+    assert (m.low, m.high) == pytest.approx((0.5 * often, 1 - 0.5 * often))
+    assert 0.1 < m.high - m.low < 0.4
+    assert "all values are equal" in m.about
+    assert m.low <= 0.9 * 0.5  # where 1 of 10 is 0 and the others are 0.5, 20 equal ones come in 1 look of 8
 
 
 def test_another_search_has_a_share_of_the_error_of_its_own():

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay import store
 from assay.audit import open_audit
 from assay.cli.meter import metered
 from assay.engine.guarded import Limits
 from assay.errors import AssayError
-from assay.jobs.audit import guarded, rounds
+from assay.jobs.audit import Record, guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
 from assay.jobs.verify import verify
+from assay.probe import Answer
 from assay.subjects import Source
 
 if TYPE_CHECKING:
@@ -75,6 +77,18 @@ def speaks(hangs=None, breaks=None):
 
 def hangs():
     speaks(hangs="everyday-change")
+
+
+def second_is_lost():
+    import assay.store
+    global save_answer
+    counts = {}
+    def save(folder, answer):
+        counts[answer.probe] = counts.get(answer.probe, 0) + 1
+        if counts[answer.probe] < 2:
+            assay.store.save_answer(folder, answer)
+    save_answer = save
+    speaks()
 """
 
 
@@ -200,12 +214,55 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"]}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert refused.status == 2
-    assert (
-        "No code is taken from a run: type what was audited, and it goes on. assay audit mine.py:build" in refused.err
-    )
+    assert "No code is taken from a run: type what was audited, and it goes on, with the same --stand" in refused.err
+    assert "assay audit mine.py:build --budget 30m --probe accuracy --seed 0" in refused.err
+    budget = {**head["budget"], "inputs": 300}
+    (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"], "budget": budget}))
+    assert "--budget 30m --inputs 300 --probe accuracy" in assay("audit", str(folder), "--more", "30m").err
+    (folder / "audit.json").write_text(json.dumps({**head, "source": []}))
+    refused = assay("audit", str(folder), "--more", "30m")
+    assert "made in Python and goes on there, with the same standards: assay.audit(subject, probes=" in refused.err
     (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
+
+
+def test_between_two_reports_a_run_is_unfinished_and_not_changed(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    look = Record.look
+
+    def looked(self: Record, *given: Any) -> bool:
+        kept = look(self, *given)
+        assert self.folder is not None
+        with pytest.raises(AssayError, match=r"holds no finished audit .* run the audit again to finish it"):
+            verify(self.folder)
+        self.conclude({}, lambda place: "not yet")  # as it is written now and then
+        found.extend(verify(self.folder).broken)
+        return kept
+
+    monkeypatch.setattr(Record, "look", looked)
+    done = audited("60s")
+    assert len(done.row("everyday-change").answer.looks) >= 2
+    assert not found
+
+
+@pytest.mark.parametrize("how", ["lost", "too large"])
+def test_a_second_look_that_goes_wrong_leaves_the_first(child: None, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    real = store.save_answer
+
+    def save(folder: Path, answer: Answer) -> None:
+        if how == "too large" and len(answer.looks) > 1:
+            raise store.TooLarge("Its samples take too many bytes.")
+        real(folder, answer)
+
+    monkeypatch.setattr(store, "save_answer", save)
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:second_is_lost" if how == "lost" else "timekeeper:speaks")
+    done = audited("30s")
+    assert Path("asked").read_text().count("everyday-change") == 2  # and is then let be
+    row = done.row("everyday-change")
+    assert (row.answer.status, row.verdict, len(row.answer.looks)) == ("asked", "cannot tell", 1)
+    assert done.status == 3
+    assert verify(done.folder).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -215,8 +272,11 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
         (["audit", "--budget", "10"], "--budget '10' has no unit; write 10s, 10m or 10h."),
         (["check", "--budget", "5w"], "--budget '5w' has the unit 'w'; write 5s, 5m or 5h."),
         (["audit", "nowhere", "--more", "soon"], "--more 'soon' is no time; write it like --more 30m."),
+        (["audit", "nowhere", "--more", "30"], "--more '30' has no unit; write 30s, 30m or 30h."),
+        (["audit", "nowhere", "--more", "30m", "--seed", "0"], "--seed cannot be given with --more, which goes on"),
+        (["audit", "nowhere", "--more", "30m", "--inputs", "9"], "--inputs cannot be given with --more, which goes on"),
         (["audit", "nowhere", "--more", "30m"], "'nowhere' holds no finished audit"),
-        (["explain", "digits-mlp", "--budget", "10m"], "A time such as '10m' is for `assay audit`; choose one of"),
+        (["explain", "digits-mlp", "--budget", "10m"], "--budget '10m' is none here; choose one of"),
     ],
 )
 def test_what_is_no_time_is_told_in_one_line(words: list[str], says: str, assay: Command) -> None:

@@ -120,3 +120,14 @@ def test_carlini_and_wagner_have_a_door_with_curves_over_c(digits, run):
     assert answer.finding.measure("median magnitude-margin ratio").value > 0
     with pytest.raises(AssayError, match="holds trade-offs"):
         DistanceToFailure(c=(-1.0,))
+
+
+def test_a_model_that_is_always_wrong_has_a_distance_of_0_and_no_rank(digits, run):
+    x = digits.data["test"].take(np.arange(12))[0]
+    wrong = (digits.predict(x).argmax(1) + 1) % 10
+    finding = ask(replace(digits, data={"test": Arrays(x, wrong)}), run, steps=3)
+    assert [finding.measure(f"median smallest change, {norm}").value for norm in NORMS] == [0.0] * 4
+    assert not any("rank" in m.name or "ratio" in m.name for m in finding.measures)
+    (alarm,) = (a for a in finding.alarms if a.says.startswith("Left out"))
+    assert "rank correlation with first order, linf (of 0)" in alarm.says
+    assert "median magnitude-margin ratio (of 0)" in alarm.says

@@ -284,3 +284,14 @@ def test_nan_under_attack_costs_the_inputs_concerned_and_no_others():
     (alarm,) = (a for a in holed.alarms if "NaN" in a.says)
     assert "transfer accuracy" in alarm.doubts
     assert not any("NaN" in a.says for a in whole.alarms)
+
+
+def test_a_model_that_gives_one_number_without_an_axis_is_asked():
+    torch.manual_seed(0)
+    x = torch.rand(60, 4)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0)).eval()
+    y = model(x).detach() + 0.01 * torch.randn(60)
+    parts = {"test": (x[:20].numpy(), y[:20].numpy()), "train": (x[20:].numpy(), y[20:].numpy())}
+    finding = ask(DoesItTransfer(radius=0.15), Subject.of(model, parts), SMALL)
+    assert finding.measure("white-box accuracy").value < 1
+    assert not any("NaN" in a.says for a in finding.alarms)

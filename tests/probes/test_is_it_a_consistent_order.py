@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from assay.data.pairs import Pairs
 from assay.errors import AssayError
 from assay.nn.siamese import Siamese
 from assay.probe import put
+from assay.probes.compared import is_it_a_consistent_order
 from assay.probes.compared.is_it_a_consistent_order import ITSELF, SURVIVE, SWAP, TRIPLES, IsItAConsistentOrder
-from assay.run import Run
+from assay.run import BUDGETS, Run
 from assay.standard import judge
 from assay.subject import Subject
 
@@ -141,3 +143,11 @@ def test_bad_settings_and_pairs_without_an_order_are_refused(run: Run) -> None:
     model = Siamese(nn.Flatten(), Tail(lambda a, b: torch.sigmoid((a - b).sum(1)))).eval()
     answer = put(IsItAConsistentOrder(), Subject.ranker(model, ties, low=0, high=1), run)
     assert "All 2 pairs have equal values" in answer.why
+
+
+def test_a_bound_on_the_inputs_holds_for_the_triples_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = is_it_a_consistent_order.compare_all
+    monkeypatch.setattr(is_it_a_consistent_order, "compare_all", lambda c, e: seen.append(len(e)) or real(c, e))
+    ask(ranker(lambda a, b: ((a - b) / 2 + 0.5)[:, 0]), replace(run, budget=BUDGETS["quick"].bounded(10)))
+    assert seen == [10]

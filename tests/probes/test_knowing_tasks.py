@@ -189,3 +189,26 @@ def test_far_away_a_spread_that_grows_ends_at_nothing_and_one_that_does_not_stay
     reason = IsItSureFarAway().why_not(replace(subject, task=Regression(("y",), (0.2,))))
     assert reason is not None
     assert "which does not say so" in reason
+
+
+def test_an_answer_that_is_no_number_is_named_by_its_input(run: Run) -> None:
+    x = np.random.default_rng(0).uniform(0.1, 0.9, (60, 2)).astype(np.float32)
+    x[30, 0] = 1.0
+
+    class Holed(Says):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x[:, :1] > 0.95, torch.nan, super().forward(x) - 0.5)
+
+    subject = Subject.of(Holed(), (x, (x > 0.5).astype(np.int64)), Labels(("a", "b")), bounds=(0.0, 1.0))
+    answer = put(Confidence(), subject, replace(run, debug=False, budget=replace(run.budget, samples=None)))
+    assert answer.why == "The model returned NaN or infinity for input 30; check its weights and scaling."
+
+
+def test_one_number_is_the_last_layer_and_deep_distances_use_the_others(run: Run) -> None:
+    x = np.random.default_rng(0).random((120, 2)).astype(np.float32)
+    data = {split: (part, part.sum(1, keepdims=True)) for split, part in (("train", x[:80]), ("test", x[80:]))}
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    told = put(DoesItKnow(), Subject.of(net, data, Regression(("y",), (0.2,)), bounds=(0.0, 1.0)), run).finding
+    assert told is not None
+    assert not any("deep distances" in a.says for a in told.alarms)
+    assert any("deep distances" in m.name + m.about for m in told.measures)

@@ -188,7 +188,7 @@ def test_a_random_model_that_returns_probabilities_gets_the_numbers_of_its_logit
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5)
     torch.manual_seed(0)
     assert (raw.predict(x).softmax(1) - wanted).abs().max() > 0.3
-    probe = WorstCaseAccuracy(radius=0.05, steps=3, restarts=1)
+    probe, small = WorstCaseAccuracy(radius=0.05, steps=2), replace(small, budget=replace(small.budget, samples=8))
     for a, b in zip(ask(probe, twin, small).measures, ask(probe, mended, small).measures, strict=True):
         assert a.low <= b.value <= a.high, a.name
         assert b.low <= a.value <= b.high, a.name

@@ -41,13 +41,14 @@ def test_it_trains_gaussian_weights_under_attack_and_leaves_the_old(digits: Subj
 
 
 def test_fine_tuning_goes_on_from_the_subjects_own_weights(digits: Subject, run: Run) -> None:
-    tuned = AdvBnn(epochs=1, lr=1e-9, fine_tune=True, steps=1, sigma=1e-9).apply(digits, run)
+    tuned = AdvBnn(epochs=1, lr=1e-9, start="weights", steps=1, sigma=1e-9).apply(digits, run)
     weight = next(m.layer.weight for m in tuned.model.modules() if isinstance(m, MeanField))
     assert torch.allclose(weight, digits.model[0].weight, atol=1e-6)  # type: ignore[index,arg-type]
-    assert AdvBnn(fine_tune=True).control() is None
-    control = AdvBnn(epochs=4).control()
-    assert isinstance(control, PlainRetraining)
-    assert (control.epochs, control.optimiser, control.weight_decay) == (4, "adam", 0.0)
+    for start, lr in (("scratch", 3e-3), ("weights", 3e-4)):
+        control = AdvBnn(epochs=4, start=start).control()  # type: ignore[arg-type]
+        assert isinstance(control, PlainRetraining)
+        assert (control.epochs, control.optimiser, control.weight_decay, control.start) == (4, "adam", 0.0, start)
+        assert control.learning_rate == AdvBnn(start=start).learning_rate == pytest.approx(lr)  # type: ignore[arg-type]
 
 
 def test_it_states_its_price_and_refuses_in_a_line_what_it_cannot_do(digits: Subject, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,31 @@ def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyP
         patch.setattr("assay.remedies.sgld.sgld", lambda model, *a, **k: model)
         remedy.apply(subject, run)
     return calls
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
+    name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does its control, whichever the remedy: else freezing would count as its effect."""
+    half, stone = copy.deepcopy(few.model), copy.deepcopy(few.model).requires_grad_(False)
+    half[0].requires_grad_(False)  # type: ignore[index]
+    own = few.model[0].weight.detach()  # type: ignore[index,union-attr]
+    begun: list[tuple[bool, bool]] = []  # whether it is trained, and has the subject's weights
+
+    def watched(net: nn.Module, *a: Any, **k: Any) -> None:
+        (first,) = [p for path, p in net.named_parameters() if p.shape[-4:] == own.shape and "rho" not in path]
+        begun.append((first.requires_grad, bool((first == own).all())))
+
+    for module in (_retraining, together, cycles):
+        monkeypatch.setattr(module, "fit", watched)
+    monkeypatch.setattr("assay.remedies.sgld.sgld", lambda model, *a, **k: model)
+    remedy = shelf.load("remedies", name)()
+    goes_on = getattr(remedy, "start", "scratch") == "weights"
+    for model, wanted in ((half, (False, True)), (stone, (True, goes_on))):
+        begun.clear()
+        remedy.apply(replace(few, model=model), run)
+        assert set(begun) == {wanted}
 
 
 @pytest.mark.parametrize("name", NAMES)

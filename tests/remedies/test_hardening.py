@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,16 @@ from assay.methods.attack.pgd import pgd
 from assay.nn.bounded_relu import BoundedReLU
 from assay.nn.read_as import Rescaled
 from assay.probe import configure
-from assay.remedies._retraining import Hardening, PlainRetraining
+from assay.remedies._retraining import Hardening, PlainRetraining, Retraining
+from assay.remedies.adv_bnn import AdvBnn
 from assay.remedies.bounded_relu import BoundedRelu
 from assay.remedies.defensive_distillation import DefensiveDistillation
 from assay.remedies.fgsm_training import FgsmTraining
 from assay.remedies.gaussian_training import GaussianTraining
 from assay.remedies.mart import Mart
+from assay.remedies.mixup import Mixup
 from assay.remedies.pgd_training import PgdTraining
+from assay.remedies.rse import Rse
 from assay.remedies.trades import Trades
 from assay.remedy import Cost
 from assay.run import Run
@@ -91,7 +95,7 @@ def test_the_subjects_own_weights_go_on_gently_or_not_at_all(kind: type[Hardenin
     gentle = kind(start="weights").settled(few)
     assert gentle.lr == pytest.approx(0.01)
     assert gentle.settled(few).lr == gentle.lr
-    assert gentle.control() == PlainRetraining(gentle.epochs, gentle.lr, start="weights")
+    assert gentle.control() == PlainRetraining(gentle.epochs, gentle.lr, start="weights", may_be_swift=True)
     assert kind(start="scratch").settled(few).lr == 0.1
 
 
@@ -161,6 +165,62 @@ def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Su
         right.append(float((cured.predict(x).argmax(1) == y).float().mean()))
     assert held[0] > held[1] + 0.1
     assert right[0] > 0.85
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("remedy", [PgdTraining(), Rse(), AdvBnn(), Mixup()], ids=lambda r: r.name())
+def test_a_remedy_and_its_control_train_alike_swiftly_or_not(
+    remedy: Retraining, large: bool, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.remedies import _retraining
+
+    swift: list[bool] = []
+    monkeypatch.setattr(_retraining, "fit", lambda *a, **k: swift.append(k["swift"]))
+    monkeypatch.setattr(_retraining, "_is_swift", lambda model, run: large and model is few.model)
+    control = remedy.control()
+    assert control is not None
+    for one in (remedy, control):
+        one.apply(few, run)
+    assert swift == [large and isinstance(remedy, Hardening)] * 2
+
+
+@pytest.mark.parametrize("start", ["scratch", "weights"])
+@pytest.mark.parametrize("kind", [PgdTraining, Rse, AdvBnn, PlainRetraining], ids=lambda k: k.name())
+def test_what_is_frozen_is_neither_drawn_anew_nor_trained_unless_all_is(
+    kind: type[Hardening], start: str, few: Subject, run: Run
+) -> None:
+    half, all_frozen = copy.deepcopy(few.model), copy.deepcopy(few.model).requires_grad_(False)
+    for layer in half[:2]:  # type: ignore[index]
+        layer.requires_grad_(False)
+    remedy = kind(epochs=1, start=start)  # type: ignore[arg-type]
+    for model, moved in ((half, 2), (all_frozen, 6)):
+        cured = remedy.apply(replace(few, model=model), run).model
+        own = [p for name, p in cured.named_parameters() if "rho" not in name]
+        same = [torch.equal(p, q) for p, q in zip(own, model.parameters(), strict=True)]
+        assert same == [True] * (6 - moved) + [False] * moved
+    fresh = remedy.begun(half, torch.Generator().manual_seed(0))
+    assert torch.equal(fresh[1].running_mean, half[1].running_mean)  # type: ignore[index,arg-type]
+
+
+def test_what_is_kept_of_a_training_is_its_remedys_its_settings_and_its_datas(
+    few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.remedies import _retraining
+
+    keys: list[str] = []
+    monkeypatch.setattr(_retraining, "fit", lambda *a, keep_key, **k: keys.append(keep_key))
+    kept = replace(run, keep=tmp_path)
+    other = replace(few, data={"train": few.data["test"], "test": few.data["test"]})
+    for remedy, subject in (
+        (GaussianTraining(), few),
+        (GaussianTraining(sigma=0.3), few),
+        (PgdTraining(), few),
+        (GaussianTraining(), other),
+        (GaussianTraining(), few),
+    ):
+        remedy.apply(subject, kept)
+    assert keys[-1] == keys[0]
+    assert len(set(keys)) == 4
 
 
 def test_its_progress_tells_the_loss_and_the_clean_accuracy(few: Subject, run: Run) -> None:

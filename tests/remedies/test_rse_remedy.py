@@ -56,12 +56,14 @@ def test_it_goes_through_the_protocol_for_random_models(digits: Subject, run: Ru
 
 
 def test_fine_tuning_goes_on_from_the_subjects_own_weights(digits: Subject, run: Run) -> None:
-    tuned = Rse(epochs=1, lr=1e-9, fine_tune=True, first=0.0, inner=0.0).apply(digits, run)
+    tuned = Rse(epochs=1, lr=1e-9, start="weights", first=0.0, inner=0.0).apply(digits, run)
     assert torch.allclose(tuned.model.net[1][0][1].weight, digits.model[0].weight, atol=1e-6)  # type: ignore[index,union-attr]
-    assert Rse(fine_tune=True).learning_rate == pytest.approx(Rse().learning_rate / 10)
-    assert Rse(fine_tune=True, lr=0.05).learning_rate == 0.05
-    assert Rse(fine_tune=True).control() is None
-    assert isinstance(Rse(epochs=4).control(), PlainRetraining)
+    assert Rse(start="weights").learning_rate == pytest.approx(Rse().learning_rate / 10)
+    assert Rse(start="weights", lr=0.05).learning_rate == 0.05
+    for remedy in (Rse(epochs=4), Rse(epochs=4, start="weights")):
+        control = remedy.control()
+        assert isinstance(control, PlainRetraining)
+        assert (control.start, control.learning_rate) == (remedy.start, remedy.learning_rate)
 
 
 def test_kept_weights_go_into_its_frame(digits: Subject, run: Run) -> None:
@@ -74,7 +76,7 @@ def test_kept_weights_go_into_its_frame(digits: Subject, run: Run) -> None:
 
 def test_it_states_its_price_and_refuses_in_a_line_what_it_cannot_do(digits: Subject, run: Run) -> None:
     assert Rse(draws=7).cost() == Cost(1, 7)
-    assert configure(Rse, {"first": "0.1", "fine_tune": "true"}) == Rse(first=0.1, fine_tune=True)
+    assert configure(Rse, {"first": "0.1", "start": "weights"}) == Rse(first=0.1, start="weights")
     with pytest.raises(AssayError, match="draws=1 of 'rse' must be at least 2"):
         Rse(draws=1).apply(digits, run)
     with pytest.raises(AssayError, match=r"first=-0\.1"):

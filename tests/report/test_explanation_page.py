@@ -202,3 +202,14 @@ def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, 
                 assert badge["x"] + badge["width"] <= width
             pictures = page.eval_on_selector_all("img", "all => all.map(i => i.complete && i.naturalWidth > 0)")
             assert pictures == [True] * (5 if kind == "image" else 0)
+
+
+def test_a_series_breaks_where_nothing_is_known() -> None:
+    told = made("table")
+    lines = (("a", (0.0, float("nan"), 1.0, 2.0)), ("b", (float("nan"),) * 2), ("c", (1.0, 3.0)))
+    page = render(replace(told, input=replace(told.input, lines=lines)))
+    drawn = re.findall(r'<polyline points="([^"]*)"', page)
+    assert drawn == ["0.00,19.00 0.00,19.00", "66.67,10.00 100.00,1.00", "0.00,19.00 100.00,1.00"]
+    assert "4 times, from 0 to 2, 1 unknown" in page
+    assert "2 times, no value is known" in page
+    assert "2 times, from 1 to 3" in page

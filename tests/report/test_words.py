@@ -103,6 +103,19 @@ def test_the_command_repeats_the_bound(realistic):
     assert "budget='quick', inputs=50, seed" in words.cure_command(inside, "ensemble", ["accuracy"])[0]
 
 
+def test_a_cure_is_offered_with_a_budget_that_it_takes(realistic):
+    timed = dataclasses.replace(realistic, budget={**realistic.budget, "name": "10m", "seconds": 600.0})
+    assert "--budget 10m --seed" in " ".join(words.command(timed, realistic.row("worst-case-accuracy").answer))
+    assert "--budget quick --seed" in " ".join(words.cure_command(timed, "ensemble", ["accuracy"]))
+    inside = dataclasses.replace(timed, source=())
+    assert "budget='quick', seed" in words.cure_command(inside, "ensemble", ["accuracy"])[0]
+
+
+def test_remedies_that_are_named_instead_are_on_the_shelf():
+    assert {"pgd-training", "trades", "mart"} <= set(shelf.ours("remedies"))
+    assert all(name in what_next.ATTACKED for name in ("pgd-training", "trades", "mart"))
+
+
 def test_the_command_repeats_the_question_with_every_setting(realistic):
     line = " ".join(words.command(realistic, realistic.row("worst-case-accuracy").answer))
     assert shlex.split(line) == [

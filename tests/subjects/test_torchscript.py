@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError
+from assay.probe import put
+from assay.probes.explained.does_the_map_need_the_model import DoesTheMapNeedTheModel
+from assay.probes.explained.was_it_tampered_with import WasItTamperedWith
 from assay.subjects import Source, doors, open_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*")
@@ -42,6 +45,14 @@ def test_gradients_are_those_of_finite_differences(forms, scripted):
     model = doors.open_file(scripted, Source(str(scripted))).model.double()
     x = forms.x[:2].double().requires_grad_()
     assert torch.autograd.gradcheck(model, x, eps=1e-5, atol=1e-4)
+
+
+def test_what_takes_layers_apart_is_not_asked_and_the_rest_is(forms, scripted, run):
+    subject = opened(forms, scripted)
+    answer = put(DoesTheMapNeedTheModel(), subject, run)
+    assert (answer.status, "TorchScript cannot be taken apart" in answer.why) == ("does not apply", True)
+    answer = put(WasItTamperedWith(), subject, run)
+    assert answer.status == "asked", answer.why
 
 
 def test_the_fingerprint_is_of_the_file(forms, scripted, tmp_path):

@@ -357,3 +357,14 @@ def test_the_boxes_of_the_example_are_apart():
     example = EXAMPLES["detection"]
     among = overlap(example.perfect[..., :4], example.perfect[..., :4])
     assert (among - torch.eye(4) < 0.1).all()
+
+
+@pytest.mark.parametrize("task", [Regression(("a", "b"), (0.7, 0.5)), Forecast(("load", "wind"), 4, (0.7, 0.5))])
+def test_an_exact_answer_has_a_slope_that_leads_away(task: Regression | Forecast):
+    """torch takes 0 for the slope of |a - b| at 0, and an attack that starts there would stand still."""
+    exact = torch.rand(3, 2) if isinstance(task, Regression) else torch.rand(3, 4, 2)
+    at = exact.clone().requires_grad_()
+    margin = task.margin(at, exact)
+    assert margin.tolist() == [1.0] * 3
+    (slope,) = torch.autograd.grad(margin.sum(), at)
+    assert (task.margin(exact - 0.01 * slope.sign(), exact) < 1).all()

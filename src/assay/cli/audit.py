@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from assay.cli.options import (
 )
 from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
+from assay.errors import AssayError
 
 if TYPE_CHECKING:
     from assay.audit import Audit
@@ -51,6 +53,7 @@ def audit(
     out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
+    ctx: typer.Context,
 ) -> None:
     """Ask many questions, judge the answers, write a report.
 
@@ -67,6 +70,7 @@ def audit(
     from assay.standard import Standards, read_standards
 
     if more is not None:
+        _refuse_beside_more(ctx)
         job, out = continued(Path(subject), more, debug)
         done = conduct(job, guard.limits(job.budget), out)
         show(done)
@@ -86,6 +90,18 @@ def audit(
     done = conduct(job, limits, out)
     show(done)
     raise typer.Exit(done.status)
+
+
+def _refuse_beside_more(ctx: typer.Context) -> None:
+    """A run goes on as it was begun: what was typed that would make it another is refused."""
+    kept = {"subject", "more", "debug", *(field.name for field in dataclasses.fields(Guard))}
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name not in kept and source is not None and source.name == "COMMANDLINE":
+            raise AssayError(
+                f"{parameter.opts[0]} cannot be given with --more, which goes on with a run as it was begun; leave it "
+                "out, or start another run with --budget."
+            )
 
 
 def conduct(job: Job, limits: Limits, out: Path) -> Audit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Generator, nn
 
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import Augment, Loss, Optimiser, fit, reset
+from assay.methods.train.fit import Augment, Loss, Optimiser, anew, fit, trainable
 from assay.methods.uncertainty.alike import alike
 from assay.nn.members import Members
 from assay.probe import undisturbed
@@ -93,6 +92,8 @@ class Retraining(Remedy):
         whose `augment` and hooks hold nothing from step to step.
         """
         epochs, data = self.epochs_on(subject), subject.data["train"]
+        keep = run.keep if resumes else None
+        begun_as = f"{self.name()} {self!r} {about} {subject.inputs!r} {data.fingerprint()}" if keep is not None else ""
         batches = math.ceil(len(data) / BATCH)
         few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
         with ExitStack() as bars:
@@ -127,7 +128,8 @@ class Retraining(Remedy):
                 on_epoch=told,
                 device=run.device,
                 swift=swift,
-                keep=run.keep if resumes else None,
+                keep=keep,
+                keep_key=begun_as,
             )
         return model.eval()
 
@@ -147,6 +149,7 @@ class Hardening(Retraining):
     """A training that makes a network hold, begun anew or from the weights that it has.
 
     `start="weights"` goes on from the subject's own weights, at a tenth of the usual rate; its control does so too.
+    What is frozen in the subject is neither drawn anew nor trained, unless all of it is.
     """
 
     start: Start = "scratch"
@@ -156,11 +159,13 @@ class Hardening(Retraining):
         return super().learning_rate * (GENTLER if self.lr is None and self.start == "weights" else 1)
 
     def control(self) -> Remedy | None:
-        return PlainRetraining(self.epochs, self.learning_rate, self.weight_decay, self.optimiser, self.start)
+        return PlainRetraining(
+            self.epochs, self.learning_rate, self.weight_decay, self.optimiser, self.start, may_be_swift=True
+        )
 
     def begun(self, model: nn.Module, rng: Generator) -> nn.Module:
         """The network that is trained: a copy, with fresh weights or with its own."""
-        return reset(model, rng) if self.start == "scratch" else copy.deepcopy(model).requires_grad_(True)
+        return anew(model, rng) if self.start == "scratch" else trainable(model)
 
     def hardened(
         self,
@@ -174,7 +179,7 @@ class Hardening(Retraining):
         augment: Augment | None = None,
     ) -> nn.Module:
         """`train`, which goes on after a kill and, of a large net on a GPU, is swift."""
-        fast = _is_swift(model, run)
+        fast = _is_swift(subject.model, run)
         return self.train(model, subject, run, rng, about=about, loss=loss, augment=augment, swift=fast, resumes=True)
 
     @staticmethod
@@ -183,17 +188,23 @@ class Hardening(Retraining):
     ) -> Adversary:
         """The attacker of a training, in shares of the subject's range."""
         low, span = subject.inputs.edges()
-        fast = _is_swift(model, run)
+        fast = _is_swift(subject.model, run)
         return Adversary(model, radius, steps=steps, step=step, low=low, span=span, swift=fast)
 
 
 def _is_swift(model: nn.Module, run: Run) -> bool:
+    """By the subject's own model, so that a remedy that adds parameters and its control decide alike."""
     return torch.device(run.device).type == "cuda" and sum(p.numel() for p in model.parameters()) >= LARGE
 
 
 @dataclass(frozen=True)
 class PlainRetraining(Hardening):
-    """Trains it again and does nothing else: what the other retrainings are compared with."""
+    """Trains it again and does nothing else: what the other retrainings are compared with.
+
+    `may_be_swift`: a large net on a GPU is trained in compiled bf16 passes, as the remedy is that it is compared with.
+    """
+
+    may_be_swift: bool = False
 
     source: ClassVar[str] = "the control of an experiment; the training is that of methods/train/fit.py"
 
@@ -207,7 +218,8 @@ class PlainRetraining(Hardening):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         begun = self.begun(subject.model, rng)
-        model = self.train(begun, subject, run, rng, about="training plainly, to compare", resumes=True)
+        fast = self.may_be_swift and _is_swift(subject.model, run)
+        model = self.train(begun, subject, run, rng, about="training plainly, to compare", swift=fast, resumes=True)
         return subject.cured(model, self.name())
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew, trainable
 from assay.nn.batch_ensemble import as_batch_ensemble
 from assay.remedies._retraining import Retraining, how_alike
 from assay.remedy import Cost, Tried
@@ -43,8 +43,8 @@ class BatchEnsemble(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = as_batch_ensemble(subject.model, self.members, rng, spread=self.spread)
-        return subject.cured(self.train(reset(model, rng), subject, run, rng), self.name())
+        model = as_batch_ensemble(trainable(subject.model), self.members, rng, spread=self.spread)
+        return subject.cured(self.train(anew(model, rng), subject, run, rng), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)

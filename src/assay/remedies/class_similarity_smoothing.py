@@ -18,7 +18,7 @@ from assay.methods.train.class_similarity import (
     word_distances,
     word_vectors,
 )
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.methods.uncertainty.activations import features
 from assay.remedies._retraining import Retraining
 from assay.remedy import Tried
@@ -67,7 +67,7 @@ class ClassSimilaritySmoothing(Retraining):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         loss = smoothed(self.labels(subject, run, rng).to(run.device))
-        model = reset(subject.model, rng)
+        model = anew(subject.model, rng)
         self.train(model, subject, run, rng, loss=loss)
         return subject.cured(model, self.name())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.methods.train.jacobian_regularization import JacobianRegularizer
 from assay.remedies._retraining import Retraining
 from assay.remedy import Cost, Tried
@@ -48,7 +48,7 @@ class JacobianRegularization(Retraining):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         priced = JacobianRegularizer(self.lam, projections=self.projections)
-        model = reset(subject.model, rng)
+        model = anew(subject.model, rng)
         self.train(model, subject, run, rng, loss=priced.loss, augment=priced.augment)
         return subject.cured(model, self.name())
 

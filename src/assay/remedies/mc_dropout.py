@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.nn.mc_dropout import with_dropout
 from assay.nn.members import Drawn
 from assay.remedies._retraining import Retraining, how_alike
@@ -43,7 +43,7 @@ class McDropout(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = self.train(reset(self._random(subject), rng), subject, run, rng)
+        model = self.train(anew(self._random(subject), rng), subject, run, rng)
         return subject.cured(model, self.name(), draws=self.draws)
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:

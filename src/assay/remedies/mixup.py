@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.methods.train.mixup import mixup
 from assay.remedies._retraining import Retraining
 
@@ -29,7 +29,7 @@ class Mixup(Retraining):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         mixed = mixup(len(subject.task.classes), a=self.a)
-        model = self.train(reset(subject.model, rng), subject, run, rng, augment=mixed)
+        model = self.train(anew(subject.model, rng), subject, run, rng, augment=mixed)
         return subject.cured(model, self.name())
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError
-from assay.methods.train.fit import reset
 from assay.nn.members import Drawn
 from assay.nn.noisy import with_noise
-from assay.remedies._retraining import Retraining, how_alike
-from assay.remedy import Cost, Remedy
+from assay.remedies._retraining import Hardening, how_alike
+from assay.remedy import Cost
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -21,18 +20,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rse(Retraining):
+class Rse(Hardening):
     """Trains it again with noise before every convolution and keeps it on; answers are averages of noisy passes.
 
     `first` is the standard deviation of the noise on the input, as a share of its range, `inner` that before each other
-    convolution, in its own units; `draws` passes are averaged (print has 50 and finds 10 enough). `fine_tune` goes on
-    from the subject's own weights, at a tenth of the rate, and is compared with the subject itself.
+    convolution, in its own units; `draws` passes are averaged (print has 50 and finds 10 enough).
     """
 
     first: float = 0.2
     inner: float = 0.1
     draws: int = 10
-    fine_tune: bool = False
 
     source: ClassVar[str] = "Liu, Cheng, Zhang & Hsieh, ECCV 2018, arXiv:1712.00673; Liu, UCLA 2021, sec. 2.1"
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy", "distance-to-failure")
@@ -45,17 +42,10 @@ class Rse(Retraining):
             return "it puts noise in front of convolutions, and the model has none"
         return super().why_not(subject)
 
-    @property
-    def learning_rate(self) -> float:
-        return super().learning_rate / (10 if self.fine_tune and self.lr is None else 1)
-
-    def control(self) -> Remedy | None:
-        return None if self.fine_tune else super().control()
-
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        noisy = self._random(subject)
-        model = self.train(noisy if self.fine_tune else reset(noisy, rng), subject, run, rng)
+        model = self._random(replace(subject, model=self.begun(subject.model, rng)))
+        self.hardened(model, subject, run, rng, about="training with noise inside")
         return subject.cured(model, self.name(), draws=self.draws)
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.methods.train.sgld import sgld
 from assay.nn.members import Ensemble
 from assay.remedies._retraining import EPOCHS, Retraining, how_alike
@@ -38,7 +38,7 @@ class Sgld(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = self.train(reset(subject.model, rng), subject, run, rng, about="burn-in")
+        model = self.train(anew(subject.model, rng), subject, run, rng, about="burn-in")
         epochs = self.samples * self.every
         with run.progress(f"sampling for {epochs} epochs", epochs) as tick:
             kept = sgld(

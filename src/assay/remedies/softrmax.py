@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
 from assay.remedies._retraining import Retraining
@@ -67,7 +67,7 @@ class Softrmax(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = reset(subject.model, rng)
+        model = anew(subject.model, rng)
         train = subject.data["train"]
         _shorten(model, subject.layers.get("head"), train.take(run.pick(train, LOOKED_AT))[0])
         headed = self._headed(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.methods.train.universal_adversarial_training import UniversalAdversary
 from assay.remedies._retraining import Retraining
 from assay.remedy import Cost, Tried
@@ -53,7 +53,7 @@ class UniversalAdversarialTraining(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = reset(subject.model, rng)
+        model = anew(subject.model, rng)
         low, span = subject.inputs.edges()
         against = UniversalAdversary(model, self.radius, step=self.step, low=low, span=span)
         self.train(model, subject, run, rng, augment=against.augment, after_step=against.after_step)

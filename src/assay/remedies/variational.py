@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.train.fit import Optimiser, reset
+from assay.methods.train.fit import Optimiser, anew, trainable
 from assay.methods.train.variational import negative_elbo
 from assay.nn.variational import Variational as Net
 from assay.nn.variational import as_variational
@@ -42,8 +42,8 @@ class Variational(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = reset(self._random(subject), rng)
-        assert isinstance(model, Net)  # reset copies
+        model = anew(self._random(replace(subject, model=trainable(subject.model))), rng)
+        assert isinstance(model, Net)  # anew copies
         loss = negative_elbo(model.kl, len(subject.data["train"]), beta=self.beta)
         self.train(model, subject, run, rng, loss=loss)
         return subject.cured(model, self.name(), draws=self.draws)

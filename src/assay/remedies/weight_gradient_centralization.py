@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.methods.train.centralize import Centralizer, centred_errors, reparametrised
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import anew
 from assay.remedies._retraining import Retraining
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class WeightGradientCentralization(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = reset(subject.model, rng)
+        model = anew(subject.model, rng)
         output = subject.layers.get("head")
         with ExitStack() as during:
             if self.errors != "leave":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -342,15 +343,22 @@ class Trace(NamedTuple):
     """A channel of a series as a line in a box of 100 by 20."""
 
     name: str
-    points: str
+    runs: tuple[str, ...]  # points, from one gap to the next
     ends: str
 
 
 def _trace(name: str, line: Sequence[float]) -> Trace:
-    low, high = min(line), max(line)
+    known = [v for v in line if math.isfinite(v)]
+    if not known:
+        return Trace(name, (), f"{len(line)} times, no value is known")
+    low, high = min(known), max(known)
     step, span = 100 / max(1, len(line) - 1), (high - low) or 1.0
-    points = " ".join(f"{k * step:.2f},{19 - 18 * (v - low) / span:.2f}" for k, v in enumerate(line))
-    return Trace(name, points, f"{len(line)} times, from {low:.4g} to {high:.4g}")
+    runs = []
+    for there, run in itertools.groupby(enumerate(line), lambda at: math.isfinite(at[1])):
+        points = [f"{k * step:.2f},{19 - 18 * (v - low) / span:.2f}" for k, v in run] if there else []
+        runs += [" ".join(points if len(points) > 1 else 2 * points)] if points else []  # one point alone is a dot
+    missing = f", {len(line) - len(known)} unknown" if len(known) < len(line) else ""
+    return Trace(name, tuple(runs), f"{len(line)} times, from {low:.4g} to {high:.4g}{missing}")
 
 
 def _picture(pixels: NDArray[np.uint8], alt: str, marks: Sequence[Mark] = ()) -> Picture:  # h w 3

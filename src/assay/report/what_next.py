@@ -16,8 +16,8 @@ FIRST = 2  # remedies for one question that are shown; the others are folded
 ALWAYS_ASKED = "accuracy"  # beside whatever is mended: what a remedy costs shows there first
 MORE_DATA = "More training inputs of the kinds that its section shows it to get wrong are the plainest way."
 ATTACKED = (
-    "Training on attacked inputs (Madry et al., ICLR 2018, arXiv:1706.06083) is the defence that has held up best; no "
-    "remedy here does it."
+    "Training on attacked inputs (Madry et al., ICLR 2018, arXiv:1706.06083) is the defence that has held up best; the "
+    "remedies pgd-training, trades and mart do it for a classifier that can be trained here."
 )
 HELD_OUT = "Take its confidence for an order and not for a chance, and set thresholds by what held-out inputs show."
 MAPS = "Rest no decision on a map that fails here."

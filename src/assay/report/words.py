@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import shlex
@@ -232,7 +233,12 @@ def command(audit: Audit, answer: Answer) -> tuple[str, ...]:
 
 
 def cure_command(audit: Audit, remedy: str, probes: Sequence[str]) -> tuple[str, ...]:
-    """The words of the line that applies a remedy and asks these questions before and after, quoted likewise."""
+    """The words of the line that applies a remedy and asks these questions before and after, quoted likewise.
+
+    A cure has no time limit: after an audit with one it looks quickly.
+    """
+    if audit.budget.get("seconds"):
+        audit = dataclasses.replace(audit, budget={**audit.budget, "name": "quick"})
     if not audit.source:
         name, device = audit.budget.get("name", "quick"), f", device={audit.device!r}" if audit.device != "cpu" else ""
         return (

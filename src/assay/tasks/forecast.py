@@ -24,7 +24,7 @@ from torch import Tensor
 
 from assay.errors import AssayError, SubjectError
 from assay.tasks.regression import Regression, check_levels, middle, pinball
-from assay.tasks.task import Focus, Task, Trivial, not_finite, slope_of
+from assay.tasks.task import Focus, Task, Trivial, apart, not_finite, slope_of
 
 TOLD = 4  # steps in the words of an answer
 
@@ -118,7 +118,7 @@ class Forecast(Task):
 
     def _off(self, out: Tensor, target: Tensor) -> Tensor:  # n *o, n h c -> n c
         answer = self.answer(out)
-        return (answer - target.to(answer)).abs().mean(1) / answer.new_tensor(self.scale)
+        return apart(answer, target.to(answer)).mean(1) / answer.new_tensor(self.scale)
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return (1 - self._off(out, target)).clamp_min(0).mean(1)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError
-from assay.tasks.task import Focus, Task, Trivial, not_finite, slope_of
+from assay.tasks.task import Focus, Task, Trivial, apart, not_finite, slope_of
 
 TOLERATED = 0.5  # of the targets' standard deviation, where nobody says what error is small enough
 
@@ -155,7 +155,7 @@ class Regression(Task):
 
     def _off(self, out: Tensor, target: Tensor) -> Tensor:  # n *o, n *t -> n d
         answer = self.answer(out)
-        return (answer - target.reshape(answer.shape).to(answer)).abs() / answer.new_tensor(self.tolerance)
+        return apart(answer, target.reshape(answer.shape).to(answer)) / answer.new_tensor(self.tolerance)
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         return (1 - self._off(out, target)).clamp_min(0).mean(1)

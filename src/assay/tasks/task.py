@@ -244,6 +244,12 @@ def above(score: Tensor, enough: float) -> Tensor:  # n -> n
     return torch.where(score >= enough, (score - enough).clamp_min(torch.finfo(score.dtype).tiny), score - enough)
 
 
+def apart(a: Tensor, b: Tensor) -> Tensor:  # *s, *s -> *s
+    """|a - b|, with slope 1 where it is 0: torch's own is 0 there, and no attack would leave an exact answer."""
+    off = a - b
+    return torch.where(off >= 0, off, -off)
+
+
 def unsaid(out: Tensor) -> Tensor:  # n *o -> n bool
     """Which answers hold something that is not a number."""
     return out.isnan().flatten(1).any(1) if out.ndim > 1 else out.isnan()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from assay.inputs import Column, Row
 from assay.methods.attack.average_sample import class_means
-from assay.methods.attack.masking import ATTACKS, GAP, VITAL, Examined, examine, read, vital_signs
+from assay.methods.attack.masking import ATTACKS, GAP, MANY, VITAL, Examined, examine, read, vital_signs
 
 from .conftest import apart
 
@@ -112,8 +112,8 @@ def test_a_model_that_rolls_dice_is_seen_unless_it_says_so(digits):
     noisy = Wrapped(digits.model, before=lambda x: x + 0.1 * torch.randn_like(x))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        assert signs(look(noisy, digits, n=8))["dice"].open
-        assert "dice" not in signs(look(noisy, digits, n=8, draws=2))
+        assert signs(look(noisy, digits, n=8, steps=3))["dice"].open
+        assert "dice" not in signs(look(noisy, digits, n=8, steps=3, draws=2))
 
 
 def test_batch_statistics_in_use_are_seen(digits):
@@ -211,6 +211,23 @@ def test_averaging_over_passes_changes_nothing_on_a_deterministic_model(digits):
     one, many = look(digits.model, digits, n=20), look(digits.model, digits, n=20, draws=3)
     assert (one.by != many.by).sum() <= 1  # a sign may turn where a slope is rounding alone
     assert apart(one.worst, many.worst) <= 0.05
+
+
+def test_two_inputs_that_are_compared_and_pushed_alike_are_not_rounded():
+    """a - b stands still while both move the same way: that is no rounding. Rounding is seen all the same."""
+    rng = torch.Generator().manual_seed(0)
+    weight, pairs = torch.randn(16, generator=rng), torch.rand(200, 2, 16, generator=rng)
+
+    def compare(pair):
+        z = torch.sigmoid((pair @ weight).diff(dim=1))
+        return torch.cat([z, 1 - z], 1)
+
+    def coarse(pair):
+        return compare((8 * pair).round() / 8)
+
+    y = compare(pairs).argmax(1)
+    assert vital_signs(compare, pairs, y)["stairs"].double().mean() < MANY
+    assert vital_signs(coarse, pairs, y)["stairs"].double().mean() > 0.9
 
 
 def test_whole_numbers_are_no_rounding_inside_the_model() -> None:

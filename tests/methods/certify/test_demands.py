@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from assay.errors import ShapeError, SubjectError
 from assay.methods.certify import relax
-from assay.methods.certify.demands import demanded
+from assay.methods.certify.demands import demanded, unproved
 from assay.methods.certify.layers import layers
 from assay.methods.certify.lipschitz import certified_radius as by_slope
 from assay.methods.certify.relax import Demand
@@ -123,3 +123,14 @@ def test_labels_are_slopes_of_one_logit_each() -> None:
     keep = demanded(Labels(("a", "b")), torch.tensor([[1, 0]]))
     np.testing.assert_allclose(keep.rows[0], [[1, 0], [0, -1]])
     assert float(keep.offset.abs().max()) == 0
+
+
+def test_a_task_with_a_margin_of_its_own_is_not_proved_by_that_of_its_parent() -> None:
+    class Stricter(Regression):
+        def margin(self, out: Tensor, target: Tensor) -> Tensor:
+            return super().margin(out, target) - 0.5
+
+    assert unproved(Regression(("y",), (0.4,)), linear(), (5,)) is None
+    told = unproved(Stricter(("y",), (0.4,)), linear(), (5,))
+    assert told is not None
+    assert told.endswith("the task is Stricter")

@@ -169,3 +169,11 @@ def test_of_one_score_it_is_what_tells_the_two_classes_apart() -> None:
 def test_answers_of_another_shape_are_told(straight: nn.Module, x: Tensor) -> None:
     with pytest.raises(SubjectError, match=r"answered \(3, 2, 3\) where its answers had the shape \(3, 4\)"):
         explain(straight, x, torch.ones(3, 4), "gradient")
+
+
+def test_a_map_of_one_score_is_the_same_whatever_else_is_in_the_batch() -> None:
+    out = torch.tensor([[0.0, 2.0], [0.0, -1.0], [0.0, 3.0]])
+    alone = torch.cat([class_of(row[None]) for row in out])
+    assert alone.tolist() == class_of(out).tolist() == [[0.0, 1.0], [1.0, -1.0], [0.0, 1.0]]
+    assert class_of(out.flip(1)).tolist() == [[1.0, 0.0], [-1.0, 1.0], [1.0, 0.0]]
+    assert class_of(torch.tensor([[0.0, -1.0], [2.0, 1.0]])).tolist() == [0, 0]  # two logits, one of them 0 by chance

@@ -130,9 +130,15 @@ def test_the_search_is_the_same_in_any_units_and_leaves_a_constant_feature_alone
     assert bool(c.isfinite().all())
 
 
+def test_inputs_outside_the_bounds_are_refused_and_not_moved_into_them() -> None:
+    for units in ({}, {"low": -1.0, "span": 3.0}):
+        with pytest.raises(AssayError, match=r"Inputs span .* but the bounds are \[0, 1\]"):
+            robust_elbo(made(), 48, radius=0.1, **units).augment(X + 4.5, Y, rng())
+
+
 def test_a_high_price_drives_the_means_to_zero_and_the_spreads_to_the_prior() -> None:
     model = made(sigma=0.02, prior=0.1)
-    train(model, epochs=40, lr=0.06, **robust_elbo(model, 48, radius=0.02, steps=1, alpha=1000.0)._asdict())
+    train(model, epochs=40, lr=0.06, **robust_elbo(model, 1, radius=0.02, steps=1, alpha=1.0)._asdict())
     means = torch.cat([m.layer.weight.detach().flatten() for m in model.modules() if hasattr(m, "rho_weight")])
     spreads = torch.cat([m.sigma("weight").detach().flatten() for m in model.modules() if hasattr(m, "rho_weight")])  # type: ignore[operator]
     assert float(means.abs().max()) < 0.05  # batch normalisation began at 1
@@ -158,7 +164,8 @@ def test_its_answers_settle_with_the_number_of_nets() -> None:
         ({"radius": 0.1, "steps": 0}, "steps=0"),
         ({"radius": 0.1, "eot": 0}, "eot=0"),
         ({"radius": 0.1, "alpha": -1.0}, "alpha=-1"),
-        ({"radius": 0.1, "alpha": float("inf")}, "alpha=inf"),
+        ({"radius": 0.1, "alpha": 1.5}, "alpha=1.5"),
+        ({"radius": 0.1, "alpha": float("nan")}, "alpha=nan"),
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, float], says: str) -> None:

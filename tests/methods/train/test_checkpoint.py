@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.methods.train.checkpoint import _beside
 from assay.methods.train.fit import Curve, fit, reset
 from assay.methods.train.gaussian_training import GaussianTraining
 
@@ -36,8 +37,8 @@ def net() -> nn.Module:
 
 
 def train(model: nn.Module, keep: Path | None = None, **more: Any) -> Curve:
-    given = {"epochs": 4, "lr": 0.1, "batch": 8, "augment": GaussianTraining(0.1).augment, "rng": rng(7)} | more
-    return fit(model, data(), keep=keep, **given)
+    given = {"epochs": 4, "lr": 0.1, "batch": 8, "augment": GaussianTraining(0.1).augment, "rng": rng(7)}
+    return fit(model, data(), keep=keep, **(given | {"keep_key": "noise of 0.1"} | more))
 
 
 class Stopped(Exception):
@@ -80,7 +81,7 @@ def test_the_generator_goes_on_as_after_an_undisturbed_training(tmp_path: Path) 
     assert_close(drawn[0], drawn[1])
 
 
-@pytest.mark.parametrize("other", [{"lr": 0.05}, {"rng": rng(8)}, {"epochs": 5}])
+@pytest.mark.parametrize("other", [{"lr": 0.05}, {"rng": rng(8)}, {"epochs": 5}, {"keep_key": "no noise"}])
 def test_another_training_does_not_take_it_for_its_own(tmp_path: Path, other: dict[str, Any]) -> None:
     with pytest.raises(Stopped):
         train(net(), tmp_path, **stop_after(2))
@@ -90,6 +91,19 @@ def test_another_training_does_not_take_it_for_its_own(tmp_path: Path, other: di
     train(net(), tmp_path, on_epoch=lambda done, _: seen.append(done), **other)
     assert seen[0] == 1
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_is_kept_must_say_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match="keep without keep_key; give words for its loss"):
+        train(net(), tmp_path, keep_key="")
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_what_the_optimiser_remembers_lies_with_its_weight_and_steps_stay(shape: tuple[int, ...]) -> None:
+    weight = torch.empty(shape, device="meta")  # a device that every machine has
+    for name in ("exp_avg", "momentum_buffer"):
+        assert _beside(weight, name, torch.ones(shape)).device.type == "meta"
+    assert _beside(weight, "step", torch.ones(())).device.type == "cpu"
 
 
 def test_a_damaged_file_costs_its_epochs_and_no_more(tmp_path: Path) -> None:

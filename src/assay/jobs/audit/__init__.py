@@ -27,6 +27,7 @@ from assay.probe import Answer, Probe, configure, put
 from assay.report import write
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
+from assay.store import chain
 from assay.store.typed import check_types
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ class Asker:
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
         probe, question = self.planned[place]
-        run = dataclasses.replace(self.run, budget=budget, progress=until(most, self.run.progress), drawn=[])
+        progress = until(most, self.run.progress)
+        run = dataclasses.replace(self.run, budget=budget, whole=self.run.budget, progress=progress, drawn=[])
         try:
             answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
         except OutOfTime:
@@ -226,16 +228,19 @@ class Record:
                 self._enter(place, answer, asked=False)
         return place in self.rows
 
-    def take(self, place: int, answer: Answer) -> None:
-        """Keep and judge an answer that was given now."""
+    def take(self, place: int, answer: Answer) -> bool:
+        """Keep and judge an answer that was given now; False where it cannot be kept and an earlier one stands."""
         if self.folder is not None and self.asked[place].left_out is None:
             try:
                 store.save_answer(self.folder, answer)
             except store.TooLarge as e:
+                if place in self.rows:
+                    return False
                 broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
                 answer = dataclasses.replace(broken, environment=answer.environment)
                 store.save_answer(self.folder, answer)
         self._enter(place, answer, asked=True)
+        return True
 
     def look(self, turn: Turn, answer: Answer, drawn: str | None, at: float) -> bool:
         """Keep and judge one look of several; False where it broke and an earlier one stands."""
@@ -243,8 +248,9 @@ class Record:
         if row is not None and answer.finding is None:
             return False
         before = () if row is None else row.answer.looks
-        self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
-        return True
+        if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
+            (self.folder / chain.HEAD).unlink(missing_ok=True)
+        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""

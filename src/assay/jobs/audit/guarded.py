@@ -272,7 +272,7 @@ class _Asking:
                 looks=(),
             )
         except (AssayError, TypeError) as e:
-            self._enter(place, str(e), seconds)
+            self._broke(place, str(e), seconds)
             return
         self.settled += 1
         if self.turn is None or self.rounds is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
-from assay.audit import open_audit
+from assay.audit import Audit, open_audit
 from assay.errors import AssayError
 from assay.jobs.audit import Planned, plan
 from assay.jobs.audit.rounds import seconds_named
@@ -97,7 +97,7 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
 
     No code is taken from a run: a model that comes with Assay is opened by its name, any other has to be typed.
     """
-    if seconds_named(more) is None:
+    if seconds_named(more, "--more") is None:
         raise AssayError(f"--more {more!r} is no time; write it like --more 30m.")
     stored = open_audit(folder)
     if not stored.budget.get("seconds"):
@@ -105,21 +105,20 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
             f"{str(folder)!r} was made with --budget {stored.budget.get('name')}, which asks once; --more goes on with "
             "a run that had a time: start one with --budget 10m."
         )
-    conditions = ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
+    asked = read_json(read(folder, "run.json", JSON_BYTES)).get("probes")
+    probes = tuple(map(str, asked)) if isinstance(asked, list) else None
     name = next((name for name in shelf.ours("subjects") if stored.source == (name,)), None)
     if name is None:
-        words = shlex.join(["assay", "audit", *stored.source, "--budget", more, *conditions])
-        raise AssayError(f"No code is taken from a run: type what was audited, and it goes on. {words}")
+        raise AssayError(f"No code is taken from a run: {_typed_again(stored, folder, more, probes)}")
     rows = [row for row in stored.rows if row.answer.probe in shelf.names("probes")]
     standards = Standards(
         limits={row.answer.probe: row.standards for row in rows if row.standards},
         settings={row.answer.probe: row.answer.settings for row in rows},
         inputs=stored.budget.get("inputs"),
     )
-    asked = read_json(read(folder, "run.json", JSON_BYTES)).get("probes")
     job = Job(
         source=Source(name),
-        probes=tuple(map(str, asked)) if isinstance(asked, list) else None,
+        probes=probes,
         standards=standards,
         budget=more,
         inputs=standards.inputs,
@@ -128,6 +127,26 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
         debug=debug,
     )
     return job, folder.parent
+
+
+def _typed_again(stored: Audit, folder: Path, more: str, probes: tuple[str, ...] | None) -> str:
+    """What goes on with a run whose model has to be typed: a command, or a call where the audit was made in Python."""
+    bound = stored.budget.get("inputs")
+    chosen = probes if probes is not None and set(probes) != set(shelf.names("probes")) else ()
+    if not stored.source:
+        told = {"probes": list(chosen) or None, "budget": more, "inputs": bound, "seed": stored.seed}
+        told |= {"device": stored.device, "out": str(folder.parent)}
+        given = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
+        return (
+            f"this audit was made in Python and goes on there, with the same standards: assay.audit(subject, {given})"
+        )
+    words = ["assay", "audit", *stored.source, "--budget", more]
+    words += ["--inputs", str(bound)] if bound else []
+    words += [word for probe in chosen for word in ("--probe", probe)]
+    words += ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
+    return "type what was audited, and it goes on, with the same --standards FILE where it had one. " + shlex.join(
+        words
+    )
 
 
 def named_paths(words: Sequence[str]) -> list[Path]:

@@ -7,7 +7,8 @@ measured, and what a question took once tells what it will take.
 
 A verdict that is looked at many times must be right as often as one that is looked at once. A proportion has an
 interval that holds at every number of inputs at once (`methods/uncertainty/sequences.py`); that of other measures is
-widened as a normal one would be, so that all looks together are wrong no more often than one. More steps are another
+widened as a normal one would be, so that all looks together are wrong no more often than one; where all values are
+equal, and there is nothing to widen, it is that of how often such a value comes. More steps are another
 attack, and so another number: each search of its own has a share of the error, the first nine tenths. A question that
 had every input at its first look cannot be looked at again, and keeps the interval of one look.
 
@@ -48,7 +49,7 @@ WRITING = (1.0, 0.4)
 """Seconds that writing the report takes, and more for each answer in it, until it was seen."""
 
 
-def seconds_named(text: str) -> float | None:
+def seconds_named(text: str, option: str = "--budget") -> float | None:
     """The seconds that '90s', '10m' or '2h' stand for; None where it is no time; one of 0, or without a unit, fails."""
     told = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z]*)", text)
     if told is None:
@@ -56,10 +57,10 @@ def seconds_named(text: str) -> float | None:
     number, unit = told.groups()
     if unit not in UNITS:
         wrong = f"has the unit {unit!r}" if unit else "has no unit"
-        raise AssayError(f"--budget {text!r} {wrong}; write {number}s, {number}m or {number}h.")
+        raise AssayError(f"{option} {text!r} {wrong}; write {number}s, {number}m or {number}h.")
     seconds = float(number) * UNITS[unit]
     if not 0 < seconds < 1e8:
-        raise AssayError(f"--budget {text!r} is no time to ask in; give more than 0s, for example 10m.")
+        raise AssayError(f"{option} {text!r} is no time to ask in; give more than 0s, for example 10m.")
     return seconds
 
 
@@ -319,6 +320,10 @@ def _over_looks(m: Measure, number: int, alpha: float) -> Measure:
     if hits is not None and 0 <= hits <= (m.n or 0) and _same((m.low, m.high), wilson(hits, m.n or 0)):
         low, high = proportion_sequence(hits, m.n or 0, alpha=alpha)
         return dataclasses.replace(m, low=low, high=high, about=_told(m, "the interval holds however often one looks"))
+    if m.n and m.low == m.high == m.value and m.unit == "%" and 0 <= m.value <= 1:
+        low, high = _all_equal(m.value, m.n, alpha)
+        says = "all values are equal: the interval is that of how often another comes, however often one looks"
+        return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
     law = NormalDist()
     wider = law.inv_cdf(1 - share_of_error(number, alpha) / 2) / law.inv_cdf((1 + CONFIDENCE) / 2)
     low, high = m.value - wider * max(0.0, m.value - m.low), m.value + wider * max(0.0, m.high - m.value)
@@ -327,6 +332,19 @@ def _over_looks(m: Measure, number: int, alpha: float) -> Measure:
         low, high = max(0.0, low), min(1.0, high)
     says = f"the interval is {wider:.2f} times as wide as for one look: this is number {number}"
     return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
+
+
+def _all_equal(value: float, n: int, alpha: float) -> tuple[float, float]:
+    """Where the mean of a quantity in [0, 1] may lie of which n inputs all had the same value.
+
+    The first names the value, and the n - 1 others have it again: it then comes with a chance of at least L, that of
+    n - 1 hits of n - 1, at every n at once. What comes else is between 0 and 1, so that the mean lies in [L value,
+    L value + 1 - L], whatever the law.
+    """
+    from assay.methods.uncertainty.sequences import proportion_sequence
+
+    often = proportion_sequence(n - 1, n - 1, alpha=alpha)[0] if n > 1 else 0.0
+    return often * value, often * value + 1 - often
 
 
 def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:

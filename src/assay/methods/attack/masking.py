@@ -148,6 +148,11 @@ def vital_signs(
         span = bounds[1] - bounds[0]
         same = (said((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
         steps = same & moved(said((x + 0.1 * span * push).clamp(*bounds)))
+        if bool(steps.any()):
+            # two inputs that are compared were pushed alike, which their difference need not show: push them apart too
+            drawn = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0))
+            apart = (2 * drawn - 1).to(x)
+            steps &= (said((x + TINY * span * apart).clamp(*bounds)) == first).all(1)
     wobbles = bool(dice.any()) or random
     centred = x.mean().abs() < 0.5 and 0.5 < x.std() < 2 and bool(x.min() < -0.5) and bool(x.max() > 0.5)
     return {

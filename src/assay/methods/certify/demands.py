@@ -37,8 +37,9 @@ def unproved(task: Task, model: nn.Module, shape: tuple[int, ...], *, draws: int
     """
     if {"classes", "comparison"} & set(task.gives):
         return None
-    if not isinstance(task, Labels | Regression) or (isinstance(task, Regression) and task.wide is not None):
-        also = " with a spread or quantiles" if isinstance(task, Regression) else ""
+    # a subclass may have a margin of its own, and what is proved would be of another
+    if type(task) not in (Labels, Regression) or (isinstance(task, Regression) and task.wide is not None):
+        also = " with a spread or quantiles" if isinstance(task, Regression) and task.wide is not None else ""
         return (
             f"certificates bound classes, labels that each keep their sign, and plain numbers within a tolerance; the "
             f"task is {task.name()}{also}"

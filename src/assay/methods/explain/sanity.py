@@ -69,6 +69,8 @@ def layers(model: nn.Module, x: Tensor) -> list[tuple[str, ...]]:
 
     A layer is a module with a weight of two dimensions or more; those with vectors alone (normalisations) join it.
     """
+    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        raise AssayError("Layers of a TorchScript program cannot be taken apart, so none can be drawn anew.")
     ran: list[str] = []
 
     def note(name: str) -> Any:

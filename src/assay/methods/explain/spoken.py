@@ -39,9 +39,10 @@ def spoken_of(task: Task, out: Tensor) -> Tensor:  # n *o -> n, or n *o
 def class_of(out: Tensor) -> Tensor:  # n c -> n, or n 2
     """The class that is said; of a model with one score the weights of what tells it from the other."""
     said = out.argmax(1)
-    silent = out.gather(1, said[:, None]) == 0  # n 1
-    if out.shape[1] != 2 or not bool(silent.any()):
+    # by the column and not by the signs: what one input is explained for does not hang on the others beside it
+    if out.shape[1] != 2 or not bool((out == 0).all(0).any()):
         return said
+    silent = out.gather(1, said[:, None]) == 0  # n 1
     own = torch.zeros_like(out).scatter(1, said[:, None], 1.0)
     return own - silent * (1 - own)
 

@@ -5,7 +5,7 @@ r"""Adversarial training of a net of Gaussian weights: variational inference on 
 For each batch a search for x' by PGD, with weights drawn afresh at each of its steps, then one step down, under weights
 drawn anew, on
 
-    L = (1/B) sum_batch -log p(y | x', w)  +  (alpha / n) KL(q || prior),    0 < alpha <= 1
+    L = (1/B) sum_batch -log p(y | x', w)  +  (alpha / n) KL(q || prior),    0 <= alpha <= 1
 
 The layers are those of nn/variational.py, sigma = exp(s), batch normalisation among them; L is `negative_elbo` on other
 inputs. With radius 0 it is Bayes by backprop. A smaller alpha costs less clean accuracy.
@@ -20,7 +20,6 @@ Departs from print: the minimum is over the expectation, and the listing's searc
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.attack.pgd import pgd
+from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import Augment, Loss
 from assay.methods.train.variational import negative_elbo
 from assay.nn.members import passes
@@ -57,7 +57,7 @@ def robust_elbo(
     as_published: bool = False,
 ) -> RobustElbo:
     """`n` is the number of training inputs; the rest is the search's, see `worst_inputs`."""
-    if not 0 <= alpha < math.inf:
+    if not 0 <= alpha <= 1:
         raise AssayError(f"alpha={alpha} is no price on leaving the prior; give one from 0 to 1, such as 0.02.")
     search = worst_inputs(model, radius=radius, steps=steps, eot=eot, low=low, span=span, as_published=as_published)
     return RobustElbo(search, negative_elbo(model.kl, n, beta=alpha))
@@ -77,38 +77,32 @@ def worst_inputs(
 
     `radius` is a share of the range of a value, which begins at `low` and is `span` wide, one for all or one for each.
     """
-    if not 0 <= radius <= 1:
-        raise AssayError(f"radius={radius} is no share of the range of a value; give one from 0 to 1, such as 8/255.")
-    if steps < 1 or eot < 1:
-        raise AssayError(f"steps={steps} with eot={eot} draws search nothing; both are at least 1.")
+    if eot < 1:
+        raise AssayError(f"eot={eot} draws a step search nothing; give at least 1.")
+    attacker = Adversary(model, radius, steps=steps, step=PRINTED_STEP if as_published else None, low=low, span=span)
     draws = 1 if as_published else eot
 
     def augment(x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:  # n *d, n -> n *d, n
         if radius == 0:
             return x, y
-        start, wide = torch.as_tensor(low).to(x), torch.as_tensor(span).to(x)
-        share = (x - start) / torch.where(wide > 0, wide, 1)
 
         def said(at: Tensor) -> Tensor:  # n *d -> n c
             """The mean over draws of log p: what the search makes small at y."""
-            return passes(model, start + at * wide, draws).log_softmax(-1).mean(0)
+            return passes(model, attacker.range.natural(at), draws).log_softmax(-1).mean(0)
 
-        model.eval()  # it moves no running mean, and is what an attacker meets later
-        try:
+        with attacker.asked():
             found = pgd(
                 said,
-                share.clamp(0, 1),
+                attacker.range.shares(x),
                 y,
                 radius=radius,
                 steps=steps,
-                step=PRINTED_STEP if as_published else None,
+                step=attacker.step,
                 random_start=not as_published,
                 loss=lambda z, y: F.nll_loss(z, y, reduction="none"),
                 rng=rng,
                 as_published=True,  # the last point: of a random net the best of several is the luckiest
             )
-        finally:
-            model.train()  # as fit has it, all modules alike
-        return start + found.x * wide, y
+        return attacker.range.natural(found.x), y
 
     return augment

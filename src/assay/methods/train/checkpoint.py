@@ -2,8 +2,8 @@
 
 One safetensors file holds the weights, what the optimiser remembers, and the state of every generator; its header, as
 JSON, the epochs done and the losses. The file's name is a digest of what the training begins with (weights, random
-state, settings), so that another training never takes it for its own. It is written beside and renamed: whole, or not
-there. Nothing in it is run when it is read.
+state, settings, and what its caller says of loss, augmentation and data), so that another training never takes it for
+its own. It is written beside and renamed: whole, or not there. Nothing in it is run when it is read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Checkpoint:
         for number, weight in enumerate(_weights(optim)):
             start = f"optimiser.{number}."
             optim.state[weight] = {
-                name.removeprefix(start): _beside(weight, tensor)
+                (said := name.removeprefix(start)): _beside(weight, said, tensor)
                 for name, tensor in held.items()
                 if name.startswith(start)
             }
@@ -90,6 +90,6 @@ def _weights(optim: torch.optim.Optimizer) -> list[Tensor]:
     return [weight for group in optim.param_groups for weight in group["params"]]
 
 
-def _beside(weight: Tensor, kept: Tensor) -> Tensor:
+def _beside(weight: Tensor, name: str, kept: Tensor) -> Tensor:
     """What belongs to each value of a weight lies with it, in its order; counts of steps stay where they were."""
-    return torch.empty_like(weight).copy_(kept) if kept.shape == weight.shape and kept.ndim else kept.clone()
+    return kept.clone() if name == "step" else torch.empty_like(weight).copy_(kept)

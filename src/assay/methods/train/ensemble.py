@@ -29,7 +29,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from assay.errors import AssayError
-from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, Schedule, fit, reset
+from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, Schedule, anew, fit
 
 FEW = (
     200_000  # products in a pass of one input; eight nets of 5,000 took half the time together, of 120,000 a tenth less
@@ -67,7 +67,7 @@ def fit_ensemble(
     if len(data) == 0:
         raise AssayError("fit_ensemble got a data set of 0 inputs; give it at least one.")
     streams = [torch.Generator(rng.device).manual_seed(_draw(rng)) for _ in range(members)]
-    nets = [reset(model, stream) for stream in streams]
+    nets = [anew(model, stream) for stream in streams]
 
     def train(
         net: nn.Module, rows: Rows, stream: torch.Generator, count: int, loss: Loss, twist: Augment | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -60,6 +60,7 @@ def fit(
     device: torch.device | str = "cpu",
     swift: bool = False,
     keep: Path | None = None,
+    keep_key: str = "",
 ) -> Curve:
     r"""Train `model` in place on `data`; return the loss curve.
 
@@ -85,7 +86,8 @@ def fit(
     A loss or a weight that is no number ends the training with an error; the model then has the weights of the last
     epoch that ended well. `keep`: a folder for the last whole epoch, from which a training that was stopped goes on to
     the very weights that it would have had (checkpoint.py). `augment` and the hooks must hold nothing from step to step
-    for that. Whoever kept it deletes it.
+    for that, and `keep_key` tells what no number here does: the loss, the augmentation and the data. Whoever kept it
+    deletes it.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
     if not weights:
@@ -94,6 +96,8 @@ def fit(
         raise AssayError("fit got a data set of 0 inputs; give it at least one.")
     if epochs < 1 or batch < 1 or not 0 < lr < math.inf:
         raise AssayError(f"fit got epochs={epochs}, batch={batch}, lr={lr}; it wants at least 1, at least 1, above 0.")
+    if keep is not None and not keep_key:
+        raise AssayError("fit got keep without keep_key; give words for its loss, its augmentation and its data.")
     if optimiser not in get_args(Optimiser) or schedule not in get_args(Schedule):
         known = f"{' or '.join(get_args(Optimiser))}, and {' or '.join(get_args(Schedule))}"
         raise AssayError(f"fit got optimiser={optimiser!r}, schedule={schedule!r}; it knows {known}.")
@@ -109,7 +113,7 @@ def fit(
     if keep is not None:
         settings = {
             "epochs": epochs, "lr": lr, "batch": batch, "momentum": momentum, "weight_decay": weight_decay,
-            "optimiser": optimiser, "schedule": schedule, "swift": swift, "inputs": len(data),
+            "optimiser": optimiser, "schedule": schedule, "swift": swift, "inputs": len(data), "key": keep_key,
         }  # fmt: skip
         kept = Checkpoint(keep, model, rng, settings)
     kernels = [p for p in model.parameters() if p.dim() == 4 and p.is_contiguous()]
@@ -197,15 +201,17 @@ def swiftly(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x: compiled(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
 
 
-def reset(model: nn.Module, rng: torch.Generator) -> nn.Module:
+def reset(model: nn.Module, rng: torch.Generator, *, keep_frozen: bool = False) -> nn.Module:
     """Copy `model` and initialise the copy anew, each module by its own `reset_parameters`.
 
     Children come before their parents, so that what a parent does to its children's weights stands. Buffers that no
     `reset_parameters` touches (a built-in input normalisation) are kept. The random numbers come from `rng`; the global
-    generator, which `reset_parameters` reads, is left as found.
+    generator, which `reset_parameters` reads, is left as found. `keep_frozen`: parameters that take no gradient keep
+    their values, and a module of none but such its buffers too.
     """
     fresh = copy.deepcopy(model)
-    modules = dict(fresh.named_modules())
+    still = {p: p.detach().clone() for p in fresh.parameters() if keep_frozen and not p.requires_grad}
+    modules = {name: module for name, module in fresh.named_modules() if not _all_in(module, still)}
     stuck = [
         f"{name or 'the model itself'} ({type(module).__name__})"
         for name, module in modules.items()
@@ -221,8 +227,28 @@ def reset(model: nn.Module, rng: torch.Generator) -> nn.Module:
         for module in reversed(modules.values()):
             if _resets(module):
                 module.reset_parameters()  # type: ignore[operator]
+    with torch.no_grad():
+        for p, value in still.items():
+            p.copy_(value)
     fresh.zero_grad()
     return fresh
+
+
+def anew(model: nn.Module, rng: torch.Generator) -> nn.Module:
+    """A copy to train from scratch: what `trainable` trains is drawn anew, what is frozen stays."""
+    return reset(trainable(model), rng, keep_frozen=True)
+
+
+def trainable(model: nn.Module) -> nn.Module:
+    """A copy of which what takes a gradient is trained; where nothing does, all of it."""
+    own = copy.deepcopy(model)
+    return own if any(p.requires_grad for p in own.parameters()) else own.requires_grad_(True)
+
+
+def _all_in(module: nn.Module, some: Mapping[nn.Parameter, Tensor]) -> bool:
+    """Whether it has parameters of its own, and they are all among these."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and all(p in some for p in own)
 
 
 def _resets(module: nn.Module) -> bool:

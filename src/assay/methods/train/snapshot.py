@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from assay.errors import AssayError
-from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, fit, reset
+from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, anew, fit
 
 
 def fit_snapshots(
@@ -52,7 +52,7 @@ def fit_snapshots(
         raise AssayError(
             f"{epochs} epochs have no room for {members} cycles; train for at least {members}, or take fewer snapshots."
         )
-    net = reset(model, rng)
+    net = anew(model, rng)
     snapshots: list[nn.Module] = []
     for cycle in range(members):
         fit(

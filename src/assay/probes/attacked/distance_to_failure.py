@@ -95,9 +95,9 @@ class DistanceToFailure(Probe):
         first = {n: np.asarray(found[n]["first"], dtype=np.float64) for n in norms if "first" in found[n]}
         measures = [self._median(subject, norm, size[norm], first.get(norm), run.seed) for norm in norms]
         ratio = np.asarray(found["linf"]["ratio"], dtype=np.float64) if "ratio" in found["linf"] else None
-        if ratio is not None:
-            measures.append(_ratio(ratio, run.seed))
-        measures += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
+        rated = [_ratio(ratio, run.seed)] if ratio is not None else []
+        rated += [_rank(norm, size[norm], first[norm], run.seed) for norm in norms if norm in first]
+        measures += [m for m in rated if m.value is not None]
         again = {n: np.asarray(found[n]["again"], dtype=np.float64) for n in norms if "again" in found[n]}
         measures += [_asked_again(subject, norm, sizes, run.seed) for norm, sizes in again.items()]
         right = size["linf"] > 0
@@ -128,7 +128,7 @@ class DistanceToFailure(Probe):
                 *self._against_c(subject, run, steps, index),
                 *_pictures(subject, witnesses, index, size["linf"], run.budget.shown),
             ),
-            alarms=(*_alarms(subject, size, measures), *_sick(found, measures)),
+            alarms=(*_alarms(subject, size, measures), *_left_out(rated), *_sick(found, measures)),
             witnesses=witnesses if len(witnesses) else None,
         )
 
@@ -351,6 +351,20 @@ def _sick(found: Mapping[Norm, Mapping[str, NDArray[Any]]], measures: list[Measu
         "near it: NaN is no right answer; where only the gradient is NaN, the search found nothing."
     )
     return (Alarm(says, doubts=tuple(m.name for m in measures)),)
+
+
+def _left_out(rated: list[Measure]) -> tuple[Alarm, ...]:
+    """Why the estimates of first order are not rated, where too few inputs are right, and break, to do so."""
+    blank = [m for m in rated if m.value is None]
+    if not blank:
+        return ()
+    counts = "; ".join(f"{m.name} (of {m.n})" for m in blank)
+    return (
+        Alarm(
+            f"Left out: {counts}. They are of inputs that are right; a rank correlation needs three that also break, "
+            "not all at the same size."
+        ),
+    )
 
 
 def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Measure:

@@ -37,6 +37,7 @@ from assay.methods.attack.pgd import pgd
 from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
 from assay.probe import Probe, undisturbed
 from assay.standard import Standard
+from assay.tasks.task import unsaid
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -279,7 +280,7 @@ class DoesItTransfer(Probe):
 
         found = cross(models, x, y, attack=attack, sources=sources, draws=draws, lost=True)
         for at in (x, *found.x):
-            sick |= subject.predict(at).flatten(1).isnan().any(1)
+            sick |= unsaid(subject.predict(at))
         others = [name for name in models if name not in own]
         fell = ~found.held[-len(others) :, 0]  # o n: broken by each substitute, which come last
         how, made = fell.int().argmax(0), found.x[-len(others) :]  # n: the first that broke it; o n *d

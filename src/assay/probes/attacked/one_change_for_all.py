@@ -113,7 +113,8 @@ class OneChangeForAll(Probe):
         index = run.pick(subject.data["test"])
         if "train" in subject.data:
             steps, batch = self._effort(run)
-            return "train", run.pick(subject.data["train"], min(MADE_ON, steps * batch)), index
+            made_on = run.pick(subject.data["train"], min(MADE_ON, steps * batch), bounded=False)
+            return "train", made_on, index
         strata = subject.task.strata(np.asarray(subject.data["test"].labels)[index])
         by_class = index[np.argsort(strata, kind="stable")]
         makers, judges = np.sort(by_class[::2][:MADE_ON]), np.sort(by_class[1::2])

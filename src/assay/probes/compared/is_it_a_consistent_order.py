@@ -86,9 +86,10 @@ class IsItAConsistentOrder(Probe):
         rows = run.map(partial(_both_ways, subject), subject, "test", index, "both ways round")
         forth, back, own = (np.asarray(rows[name], dtype=np.float64) for name in ("forth", "back", "own"))
         chosen = np.random.default_rng(run.seed).permutation(len(pairs.singles))
-        chosen = np.sort(chosen[: self.inputs or FIRST + run.budget.steps])
+        wanted = self.inputs or FIRST + run.budget.steps
+        chosen = np.sort(chosen[: wanted if run.budget.inputs is None else min(wanted, run.budget.inputs)])
         if len(chosen) < 3:
-            raise AssayError(f"Triples need 3 inputs, and 'test' has {len(chosen)}; give more.")
+            raise AssayError(f"Triples need 3 inputs, and there are {len(chosen)}; give more, or a larger --inputs.")
         model, task = subject.model, subject.task
         assert isinstance(model, PairModel)
         assert isinstance(task, Ranking | Similarity)

@@ -83,6 +83,12 @@ class DoesTheMapNeedTheModel(Probe):
                 f"{', '.join(METHODS)}, none twice."
             )
 
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and any(isinstance(m, torch.jit.ScriptModule) for m in subject.model.modules()):
+            return "it draws the weights of single layers anew, and those of TorchScript cannot be taken apart"
+        return reason
+
     def ask(self, subject: Subject, run: Run) -> Finding:
         test, budget = subject.data["test"], run.budget
         index = run.pick(test, self.inputs or 4 + budget.steps // 5)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
-from assay.errors import AssayError
+from assay.errors import AssayError, SubjectError
 from assay.finding import (
     Alarm,
     Bars,
@@ -42,6 +42,7 @@ from assay.probes._mistakes import mistakes
 from assay.standard import Standard
 from assay.tasks import Detection, Labels, Regression, Retrieval, Task
 from assay.tasks.places import Places
+from assay.tasks.task import unsaid
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -449,11 +450,18 @@ def _events(subject: Subject, shard: Shard) -> dict[str, Tensor]:
         top, said = logits.softmax(1).max(1)
         at = torch.multinomial(counts.float(), PLACES, replacement=True, generator=shard.rng)  # n places
         sure, right = (each.gather(1, at) for each in (top, said == true))
-        return {"sure": sure[:, 0], "right": right[:, 0], "places sure": sure, "places right": right}
-    stated = task.confidence(out)
-    assert stated is not None  # what `_no_probability` says
-    told = {"sure": stated, "right": task.right(out, shard.y)}
-    return told | (_each(out, shard.y) if isinstance(task, Labels) else {})
+        told = {"sure": sure[:, 0], "right": right[:, 0], "places sure": sure, "places right": right}
+    else:
+        stated = task.confidence(out)
+        assert stated is not None  # what `_no_probability` says
+        told = {"sure": stated, "right": task.right(out, shard.y)}
+        told |= _each(out, shard.y) if isinstance(task, Labels) else {}
+    sick = torch.nonzero(unsaid(out) | unsaid(told["sure"]))
+    if len(sick):
+        raise SubjectError(
+            f"The model returned NaN or infinity for input {shard.index[int(sick[0])]}; check its weights and scaling."
+        )
+    return told
 
 
 def _each(out: Tensor, true: Tensor) -> dict[str, Tensor]:  # n k, n k

@@ -343,7 +343,7 @@ class _Bench:
         self.distances: DeepDistances | None = None
         self.train: tuple[Seen, Tensor] | None = None
         if "train" in subject.data:
-            index = run.pick(subject.data["train"], taught)
+            index = run.pick(subject.data["train"], taught, bounded=False)
             if self.classes or self.head is not None:
                 rows = run.map(self._look, subject, "train", index, "what training inputs look like")
                 self.train = self._as_seen(rows), torch.as_tensor(rows["label"], device=run.device)
@@ -372,11 +372,16 @@ class _Bench:
         few = np.random.default_rng(self.run.seed).permutation(index)[:CLUSTERED]
         x, y = (part.to(self.run.device) for part in self.subject.data["train"].take(np.sort(few)))
         try:
-            layers = [name for name in some if shown(model, one, (name,))[1][name].numel() <= WIDE]
+            values = {name: shown(model, one, (name,))[1][name].numel() for name in some}
         except AssayError as e:
             self.left_out["activation clusters and deep k-NN" if self.classes else "deep distances"] = str(e)
             return
+        layers = [name for name in some if values[name] <= WIDE]
         if not self.classes:
+            layers = [name for name in layers if values[name] > 1]  # one value by itself has no direction
+            if some and not layers:
+                self.left_out["deep distances"] = f"no layer has from 2 to {WIDE} values for an input"
+                return
             try:
                 rng = np.random.default_rng(self.run.seed)
                 self.distances = DeepDistances.fit(model, x, layers=layers, rng=rng, k=_k(len(x)))

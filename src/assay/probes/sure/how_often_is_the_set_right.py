@@ -170,10 +170,10 @@ class HowOftenIsTheSetRight(Probe):
     def _fit(self, subject: Subject, run: Run) -> tuple[list[Conformal], int, list[str]]:
         """Conformal rules by each score, for all classes and for each; on how many inputs, and of what too few.
 
-        As many as the budget asks about.
+        As many as the budget asks about, and the same at each look of an audit with a time limit.
         """
         part = held_out(subject.data)
-        index = part.fit[run.pick(Part(subject.data[part.split], part.fit))]
+        index = part.fit[run.pick(Part(subject.data[part.split], part.fit), bounded=False)]
         logits, labels = run.predict(subject, part.split, index, "held-out inputs")
         chance, truth = torch.from_numpy(logits).double().softmax(1), torch.from_numpy(labels)
         rng = torch.Generator().manual_seed(run.seed)

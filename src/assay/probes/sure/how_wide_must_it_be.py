@@ -83,7 +83,7 @@ class HowWideMustItBe(Probe):
         if not isinstance(subject.task, Regression | Forecast):
             raise AssayError(f"{subject.task.name()} tells of no numbers; it is asked of Regression and Forecast.")
         task, part = subject.task.numbers(), held_out(subject.data)
-        fit = part.fit[run.pick(Part(subject.data[part.split], part.fit))]
+        fit = part.fit[run.pick(Part(subject.data[part.split], part.fit), bounded=False)]
         ask = part.ask[run.pick(Part(subject.data["test"], part.ask))]
         if len(fit) < (needed := inputs_needed(self.alpha)):
             raise AssayError(
