@@ -123,7 +123,11 @@ def test_unequal_sizes_name_the_row_both_sizes_and_the_mend(tmp_path):
     [
         ([[1, 2]] * 2, [0, 1], "Column image of .* is list<.*fixed-size lists"),
         (["a", "b"], [0, 1], "Column image of .* is string"),
-        (pa.array([[True, False]] * 2, pa.list_(pa.bool_(), 2)), [0, 1], "Column image of .* is fixed_size_list<.*bool>"),
+        (
+            pa.array([[True, False]] * 2, pa.list_(pa.bool_(), 2)),
+            [0, 1],
+            "Column image of .* is fixed_size_list<.*bool>",
+        ),
         (pa.array([[1.0, None]] * 2, pa.list_(pa.float32(), 2)), [0, 1], "Row group 0 of .* missing values"),
         (  # an older pyarrow cannot read such a column back
             pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
