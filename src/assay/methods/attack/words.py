@@ -126,5 +126,7 @@ def _order(
     rows = torch.tensor([i for i, _ in pairs])
     left = margins([without(texts[i], w) for i, w in pairs], rows).cpu()
     asked += torch.bincount(rows, minlength=len(texts))
-    cost = dict(zip(pairs, left.tolist(), strict=True))  # margins of one text: the lowest is the largest importance
-    return [sorted(words, key=lambda w, i=i: cost.get((i, w), 0.0)) for i, words in enumerate(looked)]  # type: ignore[misc]
+    cost: list[dict[int, float]] = [{} for _ in texts]  # margins of one text: the lowest is the largest importance
+    for (i, w), lead in zip(pairs, left.tolist(), strict=True):
+        cost[i][w] = lead
+    return [sorted(words, key=lambda w: of.get(w, 0.0)) for words, of in zip(looked, cost, strict=True)]

@@ -224,7 +224,8 @@ def _flat(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module | Scale
     elif _is(module, Rescaled):
         yield name, Scale(module.get_buffer("span").double(), module.get_buffer("low").double())
     elif _is(module, OneScore):
-        yield from _one_score(module, name)  # type: ignore[arg-type]
+        assert isinstance(module, OneScore)
+        yield from _one_score(module, name)
         return
     elif not _is(module, nn.Sequential):
         yield name, module
