@@ -1,7 +1,7 @@
 """Effort: about how long a question takes, from the speed of the model and what was counted of each question.
 
 One table for every probe on the shelf: `assay check` tells the time of an audit by it, and an audit with a time limit
-makes its plan by it. What was counted is what goes through the model; a pass with its gradient counts as three. Needs
+makes its plan by it. What counts is what goes through the model; a pass with its gradient counts as three. Needs
 no torch.
 """
 
@@ -18,7 +18,7 @@ QUICK = BUDGETS["quick"]
 
 
 class Effort(NamedTuple):
-    """What a question takes, counted on the bundled subjects with the steps of a quick audit."""
+    """What a question takes with the steps of a quick audit: counted on bundled subjects, or estimated."""
 
     of: Literal["samples", "dear", "steps"]
     """What of the budget its number of inputs follows."""
