@@ -85,7 +85,7 @@ class Stage(NamedTuple):
 
 
 def stages(model: nn.Module, x: Tensor, *, seed: int = 0) -> tuple[Stage, ...]:  # n *d
-    """The places through which everything flows, from the first to the last; the answer is not among them.
+    """The places through which everything flows, from the first to the last, input and answer left out.
 
     With what another input gives there put in its place, an input must get the other's answer. That finds the ends of
     residual blocks, and no place inside them, without knowing how a network is written. `x` are a few inputs, two or
@@ -104,7 +104,8 @@ def stages(model: nn.Module, x: Tensor, *, seed: int = 0) -> tuple[Stage, ...]: 
 
     with _hooked(dict(_modules(model)), note):
         answer = _pass(model, x, seed)
-    found.pop(_print(answer), None)
+    for end in (x, answer):  # neither is inside
+        found.pop(_print(end), None)
     other = x.roll(1, 0)
     target = _pass(model, other, seed)
     moved = float((answer - target).abs().max())
@@ -147,7 +148,7 @@ def norms(
 
     def walk(of: Tensor, look: Callable[[int, Tensor], Tensor]) -> Tensor:  # n *d -> n s
         """What `look` makes of each state on the way."""
-        seen = {0: look(0, of)}
+        seen = {0: look(0, torch.nan_to_num(of))}  # a missing cell has no size
         runs: Counter[str] = Counter()
 
         def note(name: str, out: Tensor) -> None:
