@@ -84,29 +84,38 @@ class DepthNoise:
         if not self.is_random:
             return None
         if self.kind not in JUMPS:
-            return torch.empty_like(h).normal_(0.0, math.sqrt(dt))
+            return self._scaled(h, dt, None, 1.0, 0.0)
         alone = h.new_empty(len(h), *(1,) * (h.ndim - 1))
         jumps = torch.rand_like(alone) < self.rate * dt
         down = torch.rand_like(alone if self.kind == "stochastic-depth" else h) < self.drop
         return torch.where(down, -1.0, 1.0).to(h.dtype) * jumps
 
-    def step(self, h: Tensor, f: Tensor, dt: float, drawn: Tensor | None, scheme: Scheme = "euler") -> Tensor:
-        """The state after a step of size dt, with what was drawn for it: n *d -> n *d."""
+    def step(self, h: Tensor, f: Tensor, dt: float, drawn: Tensor | None = None, scheme: Scheme = "euler") -> Tensor:
+        """The state after a step of size dt, with what was drawn for it or with fresh noise: n *d -> n *d."""
+        if not self.is_random:
+            pace = 0.5 + (0.0 if self.on else self.rate * (0.5 - self.drop)) if self.kind in JUMPS else 1.0
+            return torch.add(h, f, alpha=pace * dt)
+        if self.kind in JUMPS or scheme == "milstein":
+            drawn = self.draw(h, dt) if drawn is None else drawn
         if self.kind in JUMPS:
-            if drawn is None:
-                pace = 0.5 + (self.rate * (0.5 - self.drop) if not self.on else 0.0)
-                return torch.add(h, f, alpha=pace * dt)
+            assert drawn is not None  # it is random
             return torch.addcmul(h, f, drawn * (2.0 if self.as_published else 0.5) + dt / 2)
-        if drawn is None or self.kind == "none":
-            return torch.add(h, f, alpha=dt)
         if self.kind == "gaussian-dropout":
-            return torch.addcmul(h, f, drawn * self.sigma + dt)
+            return torch.addcmul(h, f, self._scaled(h, dt, drawn, self.sigma, dt))
         if self.kind == "additive":
-            return torch.add(h, f, alpha=dt).add_(drawn, alpha=self.sigma)
-        grown = drawn * self.sigma
+            return torch.add(h, f, alpha=dt).add_(self._scaled(h, dt, drawn, self.sigma, 0.0))
+        grown = self._scaled(h, dt, drawn, self.sigma, 1.0)
         if scheme == "milstein":
+            assert drawn is not None
             grown = grown + (drawn.square() - dt) * (self.sigma**2 / 2)
-        return torch.addcmul(torch.add(h, f, alpha=dt), h, grown)
+        return torch.add(h * grown, f, alpha=dt)
+
+    @staticmethod
+    def _scaled(h: Tensor, dt: float, drawn: Tensor | None, scale: float, mean: float) -> Tensor:
+        """scale dB + mean; where dB is fresh in one go, since a step may cost hardly more than the ODE's."""
+        if drawn is None:
+            return torch.empty_like(h).normal_(mean, scale * math.sqrt(dt))
+        return drawn * scale + mean
 
 
 def solve(
@@ -145,7 +154,6 @@ def solve(
         raise AssayError(f"solve got {len(driven_by)} increments for {steps} steps; give one for each.")
     h = h if passing is None else passing(h)
     for k in range(steps):
-        drawn = noise.draw(h, dt) if driven_by is None else driven_by[k]
-        h = noise.step(h, drift(h, k * dt), dt, drawn, scheme)
+        h = noise.step(h, drift(h, k * dt), dt, None if driven_by is None else driven_by[k], scheme)
         h = h if passing is None else passing(h)
     return h
