@@ -55,9 +55,9 @@ def steps(
             if turn:  # the first is to warm up
                 of.append(2 * ours / (before + after))
                 ode += [before, after]
-    count = depths["none"].steps
+    count, how = depths["none"].steps, ", compiled" if compiled else ""
     print(
-        f"{device}, {batch} states of {width} x {side} x {side}, {count} steps{', compiled' if compiled else ''}: a step of the ODE takes "
+        f"{device}, {batch} states of {width} x {side} x {side}, {count} steps{how}: a step of the ODE takes "
         f"{1000 * statistics.median(ode) / count:.2f} ms; "
         + ", ".join(f"{kind} {statistics.median(of):.3f} times" for kind, of in ratios.items()),
         flush=True,

@@ -25,6 +25,7 @@ INSTEAD: dict[str, str] = {
     "accuracy": MORE_DATA,
     "everyday-change": "Training on inputs that are changed in the ways that its section shows to cost most is the "
     "plainest way.",
+    "does-an-error-grow": "Training on inputs with noise, or with the worst change, added makes errors die sooner.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
     "is the plainest way; until then let something simpler take over where an episode goes astray.",
     "worst-case-accuracy": ATTACKED,
