@@ -4,8 +4,10 @@
     python benchmarks/defences.py swift     on a GPU: compiled bf16 training beside float32, robust accuracy and time
 
 A step is all that `fit` does for a batch: taking it (the data lie on the device), the attack, the pass, the optimiser.
-The passes are those alone, in the same form: seven by the inputs of a frozen network in eval mode, one by the weights
-in training mode. What is compared is measured in the same run, in turns.
+The passes are those alone, compiled in the same way: seven by the inputs of a frozen network in eval mode, one by the
+weights in training mode. Their kernels are started one by one, where a step plays recorded ones: in batches too small
+to keep the GPU busy meanwhile, a step costs less than its passes. What is compared is measured in the same run, in
+turns.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ class Adversary:
 class Step:
     """A step of the climb on CUDA, recorded once and played again: a graph of its kernels, with no host between them.
 
-    Starting the kernels of a compiled pass of a ResNet-18 one by one takes 7 ms, and running them for 250 images 2 ms
-    (measured on an H200's host). It reads weights and running means where they lay when it was recorded.
+    A compiled pass of a ResNet-18 over 250 images takes 5.3 ms where its kernels are started one by one, and 2.5 ms
+    recorded (measured on an H200). It reads weights and running means where they lay when it was recorded.
     """
 
     def __init__(self, ask: Callable[[Tensor], Tensor], at: Tensor, region: Region, y: Tensor, stride: float) -> None:
