@@ -146,7 +146,7 @@ def test_suspects_are_shown_as_pictures_or_as_cells(run: Run, digits: Subject) -
 
     table = blobs(0.03)
     names = ("age", "income", "rooms", "north", "east", "storeys")
-    row = Row(tuple(Column(name, "number", -20.0, 20.0) for name in names))
+    row = Row(tuple(Column(name, "number", -20.0, 20.0, 0.0) for name in names))
     (listed,) = [v for v in asked(replace(table, kind=row), run).views if isinstance(v, Gallery)]
     assert not listed.exhibits[0].panels
     assert "age " in listed.exhibits[0].caption
