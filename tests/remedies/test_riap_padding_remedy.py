@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,12 +95,10 @@ def test_other_tasks_are_padded_and_not_trained(run: Run) -> None:
     assert not torch.allclose(padded.predict(x), scenes.predict(x))
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_cure_reloads_what_it_made_and_one_without_a_run_is_refused(few: Subject, tmp_path, monkeypatch) -> None:
-    options = {"settings": {"epochs": 1}, "probes": ["accuracy"], "control": False, "out": tmp_path}
-    first = cure("riap-padding", few, **options)
-    monkeypatch.setattr(RiapPadding, "apply", lambda *given: pytest.fail("it was trained again"))
-    assert cure("riap-padding", few, **options).folder == first.folder
+def test_kept_weights_go_into_its_frame_and_what_has_no_run_is_refused(few: Subject, run: Run, tmp_path: Path) -> None:
+    trained, frame = RiapPadding(epochs=1).apply(few, run), RiapPadding(epochs=1).frame(few)
+    frame.model.load_state_dict(trained.model.state_dict())
+    assert frame.fingerprint() == trained.fingerprint()
     flat = replace(few, model=nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).eval())
     with pytest.raises(AssayError, match="'riap-padding' cannot be applied to 'few': it has no convolution."):
-        cure("riap-padding", flat, **options)
+        cure("riap-padding", flat, out=tmp_path)
