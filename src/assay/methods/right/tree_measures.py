@@ -16,8 +16,8 @@ so that printing all three says nothing more than the two accuracies. On deeper 
 
 Source: Li, Zhou, Zhou and Wang, "MMF: Multi-task Multi-structure Fusion for Hierarchical Image Classification", ICANN
     2021, sec. 3.4, eq. 3-6. Its tables need the root in A; without it F would be 1 - LCA / 2. 56 of its 57 rows keep
-    the identity (Car196, VGG16, the tree of types prints F 91.34, where its LCA of .2672 gives 91.09). They score models under
-    the trees that each was trained with: compare models under the same trees alone.
+    the identity (Car196, VGG16, the tree of types prints F 91.34, where its LCA of .2672 gives 91.09). They score
+    models under the trees that each was trained with: compare models under the same trees alone.
 Where print is open: the height of a node of an uneven tree is its longest way down to a class.
 """
 

@@ -16,44 +16,71 @@ Departs from print: delta is 1 there, and exp(-dis) of features in large units i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from assay.data.label_tree import LabelTree, grouped
+from assay.data.label_tree import LabelTree, grouped, read_tree
 from assay.errors import AssayError, ShapeError
+from assay.methods.uncertainty.activations import features
 
 SHARE = 0.3  # groups to a class, where no number is given
+FOUND = ("features", "inputs")
+"""Where a tree may be found, in the place of a file: in what enters the last linear layer, or in the inputs."""
+
+
+def trees_from(
+    sources: Sequence[str],
+    classes: Sequence[str],
+    model: nn.Module,
+    head: str | None,
+    inputs: Callable[[], tuple[Tensor, Tensor]],
+    *,
+    groups: int | None = None,
+) -> list[LabelTree]:  # inputs: -> n *d, n
+    """The trees of these files or texts, and those to be found; `inputs` are asked for only if one is."""
+    trees = []
+    for source in sources:
+        if source not in FOUND:
+            trees.append(read_tree(source, classes))
+            continue
+        x, y = inputs()
+        if source == "features":
+            if head is None:
+                raise AssayError("A tree of features wants a last linear layer; name a file, or take trees=inputs.")
+            x = features(model, x, head, entering=True)
+        trees.append(visual_tree(x, y, classes, groups=groups))
+    return trees
 
 
 def visual_tree(
-    features: Tensor, y: Tensor, classes: Sequence[str], *, groups: int | None = None, as_published: bool = False
+    seen: Tensor, y: Tensor, classes: Sequence[str], *, groups: int | None = None, as_published: bool = False
 ) -> LabelTree:  # n *f, n
     """The tree of three levels with so many groups of these classes, by what their inputs' features are."""
     k = len(classes)
     wanted = max(2, round(SHARE * k)) if groups is None else groups
     if not 2 <= wanted < k:
         raise AssayError(f"A tree of {k} classes cannot have groups={wanted}; give a number from 2 to {k - 1}.")
-    alike = affinity(class_spreads(features, y, classes=k), as_published=as_published)
+    alike = affinity(class_spreads(seen, y, classes=k), as_published=as_published)
     return grouped(classes, clustered(alike, wanted).tolist(), "the tree found from features")
 
 
-def class_spreads(features: Tensor, y: Tensor, *, classes: int) -> Tensor:  # n *f, n -> k k
+def class_spreads(seen: Tensor, y: Tensor, *, classes: int) -> Tensor:  # n *f, n -> k k
     """dis: the root of the mean squared distance of a feature of one class to one of the other; in float64."""
-    if y.shape != features.shape[:1] or features.ndim < 2:
+    if y.shape != seen.shape[:1] or seen.ndim < 2:
         raise ShapeError(
-            f"class_spreads got features of shape {tuple(features.shape)} with labels of shape {tuple(y.shape)}; it "
+            f"class_spreads got features of shape {tuple(seen.shape)} with labels of shape {tuple(y.shape)}; it "
             "wants n rows of features and n class indices."
         )
     size = y.bincount(minlength=classes)
     if len(size) > classes or int(size.min()) == 0:
         none = int(size[:classes].argmin())
         raise AssayError(f"class_spreads has no input of class {none} of {classes}; give some of every class.")
-    rows = features.detach().flatten(1).double()
+    rows = seen.detach().flatten(1).double()
     if not bool(rows.isfinite().all()):
         raise AssayError("class_spreads got features with NaN or inf; check the model and the data.")
     share = F.one_hot(y, classes).double() / size  # n k: columns sum to 1
@@ -71,7 +98,7 @@ def affinity(distance: Tensor, *, as_published: bool = False) -> NDArray[np.floa
     alone = np.flatnonzero((np.where(others, alike, 0.0) < np.finfo(np.float64).tiny).all(1))
     if len(alone):
         raise AssayError(
-            f"exp(-dis / {scale:g}) is 0 from class {alone[0]} to all others, at least {away[alone[0]].min():.3g} away; "
+            f"exp(-dis / {scale:g}) is 0 from class {alone[0]} to all others, {away[alone[0]].min():.3g} away or more; "
             "scale the features, or leave as_published out."
         )
     return alike
