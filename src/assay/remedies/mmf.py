@@ -90,9 +90,9 @@ class Mmf(Hardening):
             return x.to(run.device), y.to(run.device)
 
         model = copy.deepcopy(subject.model).to(run.device).eval()
-        return trees_from(
-            self.trees, subject.task.classes, model, subject.layers.get("head"), inputs, groups=self.groups
-        )
+        _, span = subject.inputs.edges()
+        head = subject.layers.get("head")
+        return trees_from(self.trees, subject.task.classes, model, head, inputs, span=span, groups=self.groups)
 
 
 SHELVED = Mmf

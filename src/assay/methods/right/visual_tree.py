@@ -40,9 +40,13 @@ def trees_from(
     head: str | None,
     inputs: Callable[[], tuple[Tensor, Tensor]],
     *,
+    span: Tensor | float = 1.0,
     groups: int | None = None,
 ) -> list[LabelTree]:  # inputs: -> n *d, n
-    """The trees of these files or texts, and those to be found; `inputs` are asked for only if one is."""
+    """The trees of these files or texts, and those to be found; `inputs` are asked for only if one is.
+
+    `span` is the range of the inputs, of each feature where they differ: those are compared in shares of it.
+    """
     trees = []
     for source in sources:
         if source not in FOUND:
@@ -53,6 +57,9 @@ def trees_from(
             if head is None:
                 raise AssayError("A tree of features wants a last linear layer; name a file, or take trees=inputs.")
             x = features(model, x, head, entering=True)
+        else:
+            wide = torch.as_tensor(span).to(x)
+            x = x / torch.where(wide > 0, wide, 1)
         trees.append(visual_tree(x, y, classes, groups=groups))
     return trees
 
