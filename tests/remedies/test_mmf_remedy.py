@@ -25,10 +25,10 @@ TREE = '{"even": ["0", "2"], "odd": ["1", "3"]}'
 
 @pytest.fixture(scope="module")
 def few() -> Subject:
-    """Four classes in four corners, 60 inputs of each kind of data."""
+    """Four classes in four corners, 200 inputs to train on: more than one batch."""
     draw = torch.Generator().manual_seed(0)
-    y = torch.arange(120) % 4
-    x = 0.6 * torch.rand(120, 1, 8, 8, generator=draw)
+    y = torch.arange(260) % 4
+    x = 0.6 * torch.rand(260, 1, 8, 8, generator=draw)
     for i, c in enumerate(y.tolist()):
         x[i, 0, 4 * (c // 2) : 4 * (c // 2) + 4, 4 * (c % 2) : 4 * (c % 2) + 4] += 0.4
     with torch.random.fork_rng():
@@ -38,7 +38,7 @@ def few() -> Subject:
             nn.Flatten(), nn.Linear(64, 4),
         )  # fmt: skip
     return Subject.classifier(
-        model.eval(), {"train": (x[:60], y[:60]), "test": (x[60:], y[60:])}, name="few", classes=("0", "1", "2", "3")
+        model.eval(), {"train": (x[60:], y[60:]), "test": (x[:60], y[:60])}, name="few", classes=("0", "1", "2", "3")
     )
 
 
