@@ -112,7 +112,9 @@ class LocalNormed(Members):
         voting        the batch as one group, through all groups
 
     The first two answer for an input whatever else is in the batch; the other two answer for the batch. `rotations` (0
-    to 3) of an input alone, each a quarter further clockwise, stand beside it for the statistics only.
+    to 3) of an input alone, each a quarter further clockwise, stand beside it for the statistics only. A net that uses
+    no more of a map than its mean needs them: that of a map which was normalised by itself is its shift, whatever the
+    input. So global pooling may be why print's ResNet answers worse alone than its VGG, for which it has no reason.
 
     Source: Yin, Scholte and Bohte, ICANN 2021, sec. 3 and 5. Print draws the group of LN-Single at random; no group is
         like no other but by chance, so any one will do, and the answer is not random. Departs from print: opinions of

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, Self, get_args
 
 import numpy as np
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError
-from assay.nn.local_norm import ALONE, LocalNorm, LocalNormed, Mode, check, with_local_norm
+from assay.nn.local_norm import ALONE, QUARTERS, LocalNorm, LocalNormed, Mode, check, with_local_norm
 from assay.probe import undisturbed
 from assay.remedies._retraining import BATCH, Hardening, how_alike
 from assay.remedy import Cost
 from assay.subject import answer_once
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from assay.run import Run
     from assay.subject import Subject
 
@@ -33,12 +35,13 @@ class Localnorm(Hardening):
     input by itself through one group (single) or through all (single-vote), or a batch at once, in its groups (batch)
     or through all of them (voting). In the last two, which are print's best, an answer depends on the other inputs of
     its batch, and an audit doubts every number. `rotations` by a quarter stand beside an input alone for the statistics
-    only. A net with convolutions and no batch normalisation gets LocalNorm behind each of them.
+    only: left out, three of a square image. A net with convolutions and no batch normalisation gets LocalNorm behind
+    each of them.
     """
 
-    groups: int = 8
-    mode: Mode = "single-vote"
-    rotations: int = 0
+    groups: int = 32
+    mode: Mode = "single"
+    rotations: int | None = None
 
     source: ClassVar[str] = "Yin, Scholte & Bohte, ICANN 2021, doi:10.1007/978-3-030-86380-7_20"
     mends: ClassVar[tuple[str, ...]] = ("everyday-change",)
@@ -46,11 +49,15 @@ class Localnorm(Hardening):
     def __post_init__(self) -> None:
         if self.groups < 1:
             raise AssayError(f"groups={self.groups} split nothing; give at least 1, such as 8.")
-        check(self.mode, self.rotations)
+        check(self.mode, self.rotations or 0)
+
+    def settled(self, subject: Subject) -> Self:
+        return replace(super().settled(subject), rotations=self._turns(subject.inputs.shape))
 
     def cost(self) -> Cost | None:
         through = self.groups if self.mode in ("single-vote", "voting") else 1
-        return Cost(1, through * (1 + self.rotations))
+        usual = QUARTERS if self.mode in ALONE else 0
+        return Cost(1, through * (1 + (usual if self.rotations is None else self.rotations)))
 
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
@@ -61,22 +68,20 @@ class Localnorm(Hardening):
         least = count // math.ceil(count / BATCH)
         if least < self.groups:
             return f"a batch of {least} inputs cannot be split into {self.groups} groups; use groups={least} or fewer"
-        shape = subject.inputs.shape
-        if self.rotations and (len(shape) < 3 or shape[-1] != shape[-2]):
-            return f"inputs of shape {shape} cannot be turned by a quarter; use rotations=0"
+        if self.rotations and not _is_square(subject.inputs.shape):
+            return f"inputs of shape {subject.inputs.shape} cannot be turned by a quarter; use rotations=0"
         return None
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         begun = self.begun(subject.model, rng)
-        model = with_local_norm(begun, self.groups, self.mode, rotations=self.rotations)
+        model = self._local(begun, subject)
         self._refuse_blind(model, replace(subject, model=begun))
         self.hardened(model, subject, run, rng, about="training with LocalNorm")
         return subject.cured(model, self.name())
 
     def frame(self, subject: Subject) -> Subject:
-        made = with_local_norm(subject.model, self.groups, self.mode, rotations=self.rotations)
-        return subject.cured(made.eval(), self.name())
+        return subject.cured(self._local(subject.model, subject).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         model = cured.model
@@ -85,6 +90,13 @@ class Localnorm(Hardening):
         if self.mode in ("single-vote", "voting"):
             said += how_alike(cured, run)
         return tuple(said)
+
+    def _local(self, net: nn.Module, subject: Subject) -> LocalNormed:
+        return with_local_norm(net, self.groups, self.mode, rotations=self._turns(subject.inputs.shape))
+
+    def _turns(self, shape: tuple[int, ...]) -> int:
+        usual = QUARTERS if self.mode in ALONE and _is_square(shape) else 0
+        return usual if self.rotations is None else self.rotations
 
     def _refuse_blind(self, model: LocalNormed, subject: Subject) -> None:
         """A map of 1 x 1, or one whose mean is all that is used of it, is the shift of its group after LocalNorm."""
@@ -102,6 +114,10 @@ class Localnorm(Hardening):
                 f"Behind LocalNorm {type(subject.model).__name__} says the same of every input alone: a map of 1 x 1, "
                 "or a mean over a map, is all that is left of it; use --set mode=batch or mode=voting."
             )
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[-1] == shape[-2]
 
 
 def _where(model: LocalNormed) -> str:
