@@ -116,4 +116,4 @@ def moved(model: nn.Module, x: Tensor, one: Sequence[Tensor], other: Sequence[Te
 
 def alone(count: int) -> tuple[Tensor, ...]:
     """Each of so many inputs as a batch of its own."""
-    return torch.arange(count).split(1)
+    return tuple(torch.arange(count)[:, None])

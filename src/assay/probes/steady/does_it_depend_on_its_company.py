@@ -81,8 +81,10 @@ class DoesItDependOnItsCompany(Probe):
                     about=f"in batches of {self.company} sorted by their targets",
                 )
             )  # fmt: skip
-            measures.append(_cost("accuracy lost among its own kind", mixed, own, run.seed))
-        measures.append(_cost("accuracy lost alone", mixed, by_itself, run.seed))
+            columns["lost among its own kind"] = mixed.astype(float) - own
+            measures.append(_lost("among its own kind", columns, run.seed))
+        columns["lost alone"] = mixed.astype(float) - by_itself
+        measures.append(_lost("alone", columns, run.seed))
         return Finding(
             says=_told(measures, shifted),
             measures=tuple(measures),
@@ -92,7 +94,7 @@ class DoesItDependOnItsCompany(Probe):
 
     def _both(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
         n = len(shard.x)
-        batches = torch.arange(n).split(self.company)
+        batches = torch.split(torch.arange(n), self.company)
         return {
             "alone": torch.cat([_right(subject, shard, rows) for rows in alone(n)]),
             "mixed": self._in(subject, shard),
@@ -101,7 +103,9 @@ class DoesItDependOnItsCompany(Probe):
 
     def _in(self, subject: Subject, shard: Shard) -> Tensor:  # -> n
         """Whether each input is right, in batches of neighbours."""
-        return torch.cat([_right(subject, shard, rows) for rows in torch.arange(len(shard.x)).split(self.company)])
+        return torch.cat(
+            [_right(subject, shard, rows) for rows in torch.split(torch.arange(len(shard.x)), self.company)]
+        )
 
 
 def _right(subject: Subject, shard: Shard, rows: Tensor) -> Tensor:  # k -> k
@@ -114,13 +118,14 @@ def _by_kind(target: NDArray[np.generic]) -> NDArray[np.int64] | None:  # n *t
     return np.argsort(target, kind="stable") if target.ndim == 1 else None
 
 
-def _cost(name: str, mixed: NDArray[np.bool_], other: NDArray[np.bool_], seed: int) -> Measure:
+def _lost(where: str, columns: Mapping[str, NDArray[np.generic]], seed: int) -> Measure:
     return Measure.mean(
-        name,
-        mixed.astype(float) - other,
+        f"accuracy lost {where}",
+        columns[f"lost {where}"],
         better="neither",
         seed=seed,
         unit="%",
+        column=f"lost {where}",
         about="accuracy in mixed company minus this one, input by input; below 0 where it gains",
     )
 
