@@ -88,8 +88,8 @@ def output_trace(y: Tensor, *, as_published: bool = False) -> Tensor:  # v k *o 
     """
     if y.shape[1] < 2:
         raise AssayError(f"A covariance wants at least 2 inputs of each density, got {y.shape[1]}.")
-    spread: Tensor = y.flatten(2).var(1, correction=0 if as_published else 1)  # v o
-    return spread.sum(-1).mean()
+    trace: Tensor = y.flatten(2).var(1, correction=0 if as_published else 1).sum(-1).mean()
+    return trace
 
 
 def mic_surrogate(x: Tensor, y: Tensor, *, squared: bool = False) -> Tensor:  # v k *d, v k *o -> ()
