@@ -10,11 +10,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.fgsm import fgsm
 from assay.methods.attack.pgd import pgd
 from assay.methods.train.adversary import Adversary, Range
 from assay.methods.train.fgsm_training import FgsmTraining
@@ -274,6 +277,37 @@ def test_what_was_trained_under_attack_holds_and_what_was_not_falls(kind: str) -
     fit(hard, Arrays(x, y), rng=rng(), augment=method.augment, **common, **pieces)  # type: ignore[arg-type]
     assert held(plain) < 0.3
     assert held(hard) > 0.8
+
+
+def test_single_steps_help_against_a_single_step_and_little_against_an_attacker_who_goes_on() -> None:
+    """Of the adversarial training (I), on digits at seed 0: 0.41 after it and 0.07 before are right after one step of
+    0.2; a Carlini-Wagner attack with c = 3 leaves nothing of either, nor does PGD at the far end of its steps."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    data = Arrays(x[:1200], y[:1200])
+    fit(plain, data, epochs=12, lr=0.1, rng=rng())
+    single = copy.deepcopy(plain)
+    method = FgsmTraining(Adversary(single, 0.3), least=0.1)
+    fit(single, data, epochs=12, lr=0.05, rng=rng(1), augment=method.augment)
+    x, y = x[1200:1400], y[1200:1400]
+    left: dict[str, list[float]] = {}
+    for net in (plain, single):
+        net.eval().requires_grad_(False)
+        for way, found in {
+            "one step": fgsm(net, x, y, radius=0.2, as_published=True),
+            "more steps": pgd(net, x, y, radius=0.2, steps=20, loss="margin"),
+            "far": pgd(net, x, y, radius=0.3, steps=20, loss="margin"),
+            "Carlini-Wagner": carlini_wagner(net, x, y, c=3.0, steps=60),
+        }.items():
+            left.setdefault(way, []).append(1 - float(found.success.float().mean()))
+    gain = {way: after - before for way, (before, after) in left.items()}
+    assert gain["one step"] > 0.2
+    assert gain["more steps"] < gain["one step"]
+    assert gain["far"] < 0.1
+    assert gain["Carlini-Wagner"] < 0.05 > left["Carlini-Wagner"][1]
 
 
 def test_bad_settings_are_refused_in_one_line() -> None:

@@ -46,6 +46,7 @@ EFFORTS: Mapping[str, Effort] = {
     "distance-to-failure": Effort("steps", 3, 250, longer=1, own=0.5, own_each=0.02),
     "does-it-agree-with-itself": Effort("steps", 5, 60, longer=1, own_each=0.03),
     "does-it-depend-on-where-it-stands": Effort("dear", 1, 40, own=0.5),
+    "does-it-depend-on-its-company": Effort("dear", 1, 7, own=0.3, own_each=0.005),
     "does-it-know": Effort("samples", 1, 15, once=4300, longer=0.5, own=3.0, own_each=0.005),
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
@@ -71,6 +72,7 @@ EFFORTS: Mapping[str, Effort] = {
     "what-would-change-its-mind": Effort("steps", 5, 100, longer=1, own_each=0.1),
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),
     "which-estimator": Effort("samples", 1, 1, own=8.0),
+    "which-labels-look-wrong": Effort("samples", 4, 1, own=0.5, own_each=0.001),
     "worst-case-accuracy": Effort("dear", 1, 470, longer=0.9, own=0.5, own_each=0.03),
 }
 OTHERWISE = Effort("samples", 1, 60, longer=1)
