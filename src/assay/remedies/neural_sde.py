@@ -65,19 +65,17 @@ class NeuralSde(Hardening):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is not None or self._blocks(subject):
+        if reason is not None or (subject.inputs.is_image and self.start == "scratch") or self._blocks(subject):
             return reason
         if not subject.inputs.is_image:
             return (
                 "its model has no residual block that can be made continuous, and the small net that would be trained "
                 f"in its place is for images; an input here has shape {subject.inputs.shape}"
             )
-        if self.start == "weights":
-            return (
-                "its model has no residual block that can be made continuous: a small net is trained in its place, "
-                "which has no weights to go on from; leave start=weights out"
-            )
-        return None
+        return (
+            "its model has no residual block that can be made continuous: a small net is trained in its place, which "
+            "has no weights to go on from; leave start=weights out"
+        )
 
     def settled(self, subject: Subject) -> Self:
         grid = self.grid or (REWRITTEN if self._blocks(subject) else SMALL)
@@ -126,7 +124,10 @@ class NeuralSde(Hardening):
     def _blocks(self, subject: Subject) -> list[str]:
         if not subject.differentiable or any(isinstance(m, torch.jit.ScriptModule) for m in subject.model.modules()):
             return []
-        return blocks(subject.model, _few(subject))
+        try:
+            return blocks(subject.model, _few(subject))
+        except Exception:  # a model that cannot be copied, or not asked for two inputs, cannot be rewritten either
+            return []
 
     def _net(self, subject: Subject) -> nn.Module:
         noise = self._noise()
