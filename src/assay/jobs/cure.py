@@ -34,7 +34,7 @@ from assay.jobs.audit import audit
 from assay.jobs.compare import compare, paired_difference
 from assay.methods.train.checkpoint import PREFIX
 from assay.methods.train.fit import Diverged
-from assay.probe import Probe, configure, undisturbed
+from assay.probe import Probe, configure, spelled, undisturbed
 from assay.remedy import Remedy
 from assay.report.diff import outcome, render_diff
 from assay.run import Engine, Progress, Run, silent
@@ -235,7 +235,7 @@ def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tupl
 
 def _schedule(plain: Remedy, chosen: Remedy) -> str:
     with_ = ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        f"{spelled(name)}={value:g}" if isinstance(value, float) else f"{spelled(name)}={value}"
         for name, value in plain.settings().items()
     )
     return (
