@@ -182,10 +182,10 @@ class WorstCaseAccuracy(Probe):
         y, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            got = chance(subject.single, x, y[rows], draws=draws)
+            got = chance(subject.model, x, y[rows], draws=draws)
             return got.wrong, got.said
 
-        first = chance(subject.single, shard.x, y, draws=draws)
+        first = chance(subject.model, shard.x, y, draws=draws)
         said, sick, clean = first.said, first.sick, first.wrong
         right = 2 * clean <= count
         broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
@@ -276,7 +276,7 @@ class WorstCaseAccuracy(Probe):
         told = {}
         if count > 1:
             # the answers above chose the point; these count it
-            last = chance(subject.single, worst, y, draws=draws)
+            last = chance(subject.model, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
             told["by size"] = last.by_size
             inside = (worst_size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
