@@ -52,6 +52,7 @@ class Attacked(NamedTuple):
     success: Tensor  # n bool
     distance: Tensor  # n float64, in the attack's norm
     loss: Tensor  # steps n, the height met at each step; an input that has left repeats its last
+    hits: Tensor | None = None  # n, of a random model: how many of TALLY fresh answers at `x` reach the goal
 
 
 class Seen(NamedTuple):
@@ -590,21 +591,32 @@ class Wavering(Standing):
         self.hits = torch.full_like(self.rows, -1)  # n: of TALLY fresh answers at the point kept
         self.gone = torch.zeros_like(self.success)
 
+    def let_go(self, step: int) -> Tensor | None:
+        """To make sure takes as many passes as several steps do, so it is asked at 4, 8, 16, ... steps alone."""
+        return super().let_go(step) if step > 2 and step & (step + 1) == 0 else None
+
     def finish(self, at: Tensor) -> None:
         if len(self.rows) == 0:
             return
-        height, hits = self.slope.tally(at)
+        half = TALLY // 2
+        height, hits = self.slope.tally(at, TALLY if self.last else half)
         if not self.last:
-            kept, best = self.slope.tally(self.x)
+            # half of the answers tell the two points apart, and the other half go to the one that is kept
+            kept, best = self.slope.tally(self.x, half)
             later = (hits > best) | ((hits == best) & (height > kept) & ~self.reached)
             at = torch.where(wide(later, at), at, self.x)
             height, hits = torch.where(later, height, kept), torch.where(later, hits, best)
+            again, more = self.slope.tally(at, TALLY - half)
+            height, hits = torch.lerp(height, again, 0.5), hits + more
         self._refuse_sick()
         better = (hits >= self.hits[self.rows]) | self.last
         self.x, self.height, self.reached = at, height, 2 * hits > TALLY
         here = better.nonzero()[:, 0]
         super()._store(here)
         self.hits[self.rows[here]] = hits[here]
+
+    def result(self) -> Attacked:
+        return super().result()._replace(hits=self.hits.clamp_min(0))
 
     def _store(self, here: Tensor) -> None:
         super()._store(here)
