@@ -79,9 +79,11 @@ class Slope:
         precision: Precision = "float32",
         head: Head | None = None,
         random: bool | None = None,
+        climb: int | None = None,
     ) -> None:
-        if eot < 1:
-            raise AssayError(f"eot counts the draws to average and must be at least 1, got {eot}.")
+        if eot < 1 or (climb is not None and climb < 1):
+            what, got = ("eot", eot) if eot < 1 else ("climb", climb)
+            raise AssayError(f"{what} counts the draws to average and must be at least 1, got {got}.")
         if eot_mode not in get_args(EotMode):
             raise AssayError(f"Unknown eot_mode {eot_mode!r}; choose one of {', '.join(get_args(EotMode))}.")
         if eot_mode == "mean_prob" and goal.loss != "ce":
@@ -94,6 +96,7 @@ class Slope:
         # an Aim's margin reads the output as it is
         self.head: Head | None = "logits" if isinstance(goal.y, Aim) else head
         self.random = eot > 1 if random is None else random
+        self.climb = eot if climb is None else climb  # draws to a gradient, where they are not those to an answer
         self.in_one_batch = self.random and draws_apart(model)
 
     def take(self, rows: Tensor) -> Slope:
@@ -109,17 +112,18 @@ class Slope:
             precision=self.precision,
             head=self.head,
             random=self.random,
+            climb=self.climb,
         )
 
     def at(self, x: Tensor) -> Seen:
-        """Height and gradient at x from `eot` forward and backward passes: n *d -> n *d, n, n."""
-        if self.in_one_batch and self.eot > 1:
+        """Height and gradient at x from `climb` forward and backward passes: n *d -> n *d, n, n."""
+        if self.in_one_batch and self.climb > 1:
             return self._at_once(x)
         gradient, height, z, factor = self._draw(x, None)
-        if self.eot == 1:
+        if self.climb == 1:
             return Seen(gradient, height, self.goal.reached(z))
         chance, weight = z.softmax(1), self._weight(z)
-        for draw in range(2, self.eot + 1):
+        for draw in range(2, self.climb + 1):
             g, h, z, _ = self._draw(x, factor)
             height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
             if self.eot_mode == "loss":
@@ -136,7 +140,7 @@ class Slope:
             self._glance(x)  # head and scale, from one pass as ever
         gradient = height = chance = weight = factor = torch.zeros(())
         done = 0
-        for k in at_once(self.eot, x):
+        for k in at_once(self.climb, x):
             tiled, first = self.take(repeated(torch.arange(len(x), device=x.device), k)), done == 0
             g, h, z, factor = tiled._draw(repeated(x, k), None if first else factor[: len(x)].repeat(k, 1), k)
             g, z = g.unflatten(0, (k, len(x))), z.unflatten(0, (k, len(x)))
@@ -466,7 +470,7 @@ def refuse_nan(height: Tensor, what: str = "output or gradient") -> None:
         )
 
 
-ROW = 3  # fresh answers in a row before a point counts as the nearest that breaks a random model
+ROW = 2  # fresh answers in a row before a point counts as the nearest that breaks a random model
 FEW = 64  # fewer than one in so many that could leave are not worth a pass to make sure
 
 

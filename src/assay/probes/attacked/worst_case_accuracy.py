@@ -31,7 +31,7 @@ from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.ball import wide
 from assay.methods.attack.cells import cells, in_range, left, masked, settled, size, stepping
-from assay.methods.attack.chance import answers, chance, interval, sizes, threats
+from assay.methods.attack.chance import TALLY, answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
@@ -51,6 +51,8 @@ SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Where the curve is drawn, in budgets."""
 HOW = (*ATTACKS, "minimal-norm, any size", "cells", *THROUGH)
 MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
+CLIMB = 4  # draws to a gradient of a random model: steps average too, and what counts is judged on all draws
+FEWER = 4  # times fewer inputs of a random model, where each answer takes many passes
 BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 
 
@@ -86,7 +88,8 @@ class WorstCaseAccuracy(Probe):
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], run.budget.dear)
+        dear = run.budget.dear
+        index = run.pick(subject.data["test"], dear if subject.draws == 1 or dear is None else max(1, dear // FEWER))
         subject, ways = self._ways(subject, run, index)
         work = partial(self._break, subject, run, ways)
         found = in_each_norm(NORMS, work, subject, run, index, "worst-case change")
@@ -196,11 +199,12 @@ class WorstCaseAccuracy(Probe):
         """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
-        y, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
+        y, reach, climb = truth_of(subject.task, shard.y), subject.reach(shard.x), min(draws, CLIMB)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            got = chance(subject.model, x, y[rows], draws=draws)
-            return got.wrong, got.said
+            """Of a random model TALLY answers choose between points, in units of the `count` that count them."""
+            got = chance(subject.model, x, y[rows], draws=draws, count=None if count == 1 else TALLY)
+            return got.wrong if count == 1 else (got.wrong * count) // TALLY, got.said
 
         first = chance(subject.model, shard.x, y, draws=draws)
         said, sick, clean = first.said, first.sick, first.wrong
@@ -226,7 +230,7 @@ class WorstCaseAccuracy(Probe):
         def smallest(rows: Tensor, model: Model = subject.model) -> Attacked:
             return minimal_norm(
                 model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
-                bounds=bounds,
+                climb=climb, bounds=bounds,
             )  # fmt: skip
 
         def transferred(rows: Tensor, way: Way) -> Attacked:
@@ -256,6 +260,7 @@ class WorstCaseAccuracy(Probe):
                 shrunk=subject.differentiable,
                 mask=masked(reach, rows) if free is None else free[rows],
                 eot=draws,
+                climb=climb,
                 bounds=bounds,
                 rng=shard.rng,
             )
