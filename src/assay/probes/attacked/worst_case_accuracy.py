@@ -53,6 +53,7 @@ HOW = (*ATTACKS, "minimal-norm, any size", "cells", *THROUGH)
 MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
 CLIMB = 4  # draws to a gradient of a random model: steps average too, and what counts is judged on all draws
 FEWER = 4  # times fewer inputs of a random model, where each answer takes many passes
+LEAST = 40  # queries of Square to a random model, each of which takes as many passes as an answer
 BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 
 
@@ -255,7 +256,7 @@ class WorstCaseAccuracy(Probe):
                 steps=steps,
                 restarts=self.restarts or run.budget.restarts,
                 targets=1 if draws > 1 else 3 if steps < 50 else 9,
-                queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
+                queries=max(LEAST, 10 * steps // draws) if subject.differentiable else BLIND_QUERIES * steps,
                 gradients=subject.differentiable,
                 shrunk=subject.differentiable,
                 mask=masked(reach, rows) if free is None else free[rows],
