@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,10 +38,14 @@ from torch import Tensor, nn
 from assay.methods.attack.attacked import Model
 from assay.nn.mean import MeanNet, is_steady
 
+if TYPE_CHECKING:
+    from assay.inputs.reach import Reach
+
 BROKEN = 0.9  # of E: a gradient of 0 has 1; bundled nets have at most 0.7 at any place, at 8/255
-LOOKS, FITTED = 16, 128  # inputs to measure on, and to fit stand-ins to
-PROJECTIONS = 4
+LOOKS, FITTED = 8, 128  # inputs to measure on, and to fit stand-ins to
+PROJECTIONS = 3
 SIZES = (1.0, 4.0, 16.0)  # radii that x' is away: the first that moves a value counts
+STILL = 1e-12  # of a value's square: it did not move, up to rounding
 MOST = 8  # gaps that are bridged
 NEAR = 0.5  # what identity may leave unexplained of what comes out, of its variance
 MORE_DRAWS = 4  # times the draws of a random model, in a gradient
@@ -293,15 +297,17 @@ def ways_through(
     radius: float,
     draws: int = 1,
     bounds: tuple[float, float] = (0.0, 1.0),
+    reach: Reach | None = None,
     misled: bool = False,
     teach: Callable[[], nn.Module] | None = None,
 ) -> tuple[Way, ...]:  # n *d
     """The ways that there are through this model, in the order of THROUGH; none through one that hides nothing.
 
     `misled` says that gradients were seen to mislead, even where no gap is found. `teach` gives a distilled copy of
-    the model, and is called only where there is something to get through. What is random counts as that.
+    the model, and is called only where there is something to get through. What is random counts as that. `reach` says
+    what of these inputs may change: whole numbers that come to the model whole are no gap.
     """
-    bridged = straight_through(model, x, radius=radius, bounds=bounds)
+    bridged = straight_through(model, x, radius=radius, bounds=bounds, reach=reach)
     if bridged is None and not misled and draws == 1:
         return ()
     base = bridged or model
@@ -322,7 +328,12 @@ def ways_through(
 
 
 def straight_through(
-    net: nn.Module, x: Tensor, *, radius: float, bounds: tuple[float, float] = (0.0, 1.0)
+    net: nn.Module,
+    x: Tensor,
+    *,
+    radius: float,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    reach: Reach | None = None,
 ) -> StraightThrough | None:
     """The net with a stand-in at each gap that these inputs show within the radius; None where there is none: n *d.
 
@@ -330,31 +341,32 @@ def straight_through(
     """
     rng = torch.Generator().manual_seed(0)
     x = x[:FITTED].detach()
-    push = (2 * torch.randint(2, x.shape, generator=rng) - 1).to(x)
+    push = (2 * torch.randint(2, x.shape, generator=rng) - 1).to(x)[:LOOKS]
+    span, near = bounds[1] - bounds[0], x[:LOOKS]
+    far = [(near + min(size * radius, span) * push).clamp(*bounds) for size in SIZES]
+    if reach is not None:
+        settle = reach.take(torch.arange(len(near), device=x.device)).settled
+        far = [settle(at, near) for at in far]
     gaps: tuple[Gap, ...] = ()
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         for _ in range(MOST):
-            gap = _next_gap(StraightThrough(net, gaps), x, push, radius, bounds, rng)
+            gap = _next_gap(StraightThrough(net, gaps), x, far, rng)
             if gap is None:
                 break
             gaps = (*gaps, gap)
     return StraightThrough(net, gaps) if gaps else None
 
 
-def _next_gap(
-    model: StraightThrough, x: Tensor, push: Tensor, radius: float, bounds: tuple[float, float], rng: torch.Generator
-) -> Gap | None:
-    few = min(LOOKS, len(x))
-    span = bounds[1] - bounds[0]
+def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.Generator) -> Gap | None:
+    """The first gap that is not bridged: n *d, and some of them moved away: k *d each."""
     others = []
-    for size in SIZES:
-        far = (x[:few] + min(size * radius, span) * push[:few]).clamp(*bounds)
+    for at in far:
         torch.manual_seed(0)
         with torch.no_grad():
-            others.append(model.watch(far)[1].values)
+            others.append(model.watch(at)[1].values)
     torch.manual_seed(0)
     with torch.enable_grad():
-        _, seen = model.watch(x[:few].clone().requires_grad_())
+        _, seen = model.watch(x[: len(far[0])].clone().requires_grad_())
     values, bridged = seen.values, {gap.point for gap in model.gaps}
     sound = [START]
     for point in sorted(values, key=lambda p: (p.call, p.out)):
@@ -398,8 +410,9 @@ def _error(
     if len(u) != rows or len(v) != rows:
         return None
     for other in others:
-        moved, by = (other[point] - v.detach()).flatten(1).double(), (other[source] - u.detach()).flatten(1).double()
-        if bool((moved.square().sum(1) > 1e-12 * v.detach().flatten(1).double().square().sum(1)).double().mean() > 0.5):
+        # a cell that is missing is no number, and moves nothing
+        moved, by = _rows(other[point] - v.detach()), _rows(other[source] - u.detach())
+        if bool((moved.square().sum(1) > STILL * _rows(v).square().sum(1)).double().mean() > 0.5):
             break
     else:
         return None
@@ -410,8 +423,8 @@ def _error(
         if v.requires_grad and u.requires_grad:
             (slope,) = torch.autograd.grad(v, u, w, retain_graph=True, allow_unused=True)
         reached |= slope is not None
-        a.append((w.flatten(1).double() * moved).sum(1))
-        b.append(torch.zeros_like(a[-1]) if slope is None else (slope.flatten(1).double() * by).sum(1))
+        a.append((_rows(w) * moved).sum(1))
+        b.append(torch.zeros_like(a[-1]) if slope is None else (slope.reshape(rows, -1).double() * by).sum(1))
     left, right = torch.stack(a), torch.stack(b)  # k n
     if not reached:
         return 1.0, "none"
@@ -421,6 +434,10 @@ def _error(
     there = left.square().sum(0) > 0
     ratio = ((left - right).square().sum(0)[there] / left.square().sum(0)[there]).median()
     return float(ratio.sqrt()), "zero" if not bool(right.any()) else "misleads"
+
+
+def _rows(v: Tensor) -> Tensor:  # n *o -> n o
+    return v.detach().reshape(len(v), -1).double().nan_to_num(0.0)
 
 
 def _where(names: list[str], source: Point, point: Point) -> str:

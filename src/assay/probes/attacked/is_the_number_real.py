@@ -220,6 +220,7 @@ class IsTheNumberReal(Probe):
             radius=self.radius,
             draws=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
+            reach=subject.reach(few),
             misled=misled,
             teach=teach,
         )

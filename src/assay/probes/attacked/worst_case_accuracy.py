@@ -187,7 +187,9 @@ class WorstCaseAccuracy(Probe):
         if not carries_gradient(subject.model, few[:2]):
             subject = replace(subject, model=Still(subject.model), layers={})
         bounds = (subject.inputs.low, subject.inputs.high)
-        ways = ways_through(subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds)
+        ways = ways_through(
+            subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few)
+        )
         return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
 
     def _break(
