@@ -124,7 +124,7 @@ def subsets() -> None:
 def greedy() -> None:
     model, x = bundled(1)
     groups = patches((1, 28, 28), 7)
-    for criterion in ("s_r_bar", "s_r"):
+    for criterion in ("s-r-bar", "s-r"):
         taken, found = timed(partial(robust_features, model, x[0], criterion=criterion, groups=groups))
         print(
             f"Greedy-AS, {criterion}, 16 patches, {len(found.order)} picked, {found.asked} sets ({found.capped} "
@@ -167,7 +167,7 @@ def whole_pixels() -> None:
     (slope,) = torch.autograd.grad(model(at).amax(), at)
 
     def curve(scores: Tensor) -> FaithfulnessCurve:
-        return robustness_curve(model, x[:1], scores, criterion="s_r_bar", search=replace(search, rivals=0, steps=100))
+        return robustness_curve(model, x[:1], scores, criterion="s-r-bar", search=replace(search, rivals=0, steps=100))
 
     chance = random_areas(curve, 1, 784, draws=3, rng=torch.Generator(DEVICE).manual_seed(0))
     print(

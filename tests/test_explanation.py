@@ -56,7 +56,7 @@ def test_an_image_with_all_maps(digits: Subject, run: Run, tmp_path: Path) -> No
     for m in told.maps:
         assert m.shown.shape == (8, 8)
         assert m.verdict in ("believable", "not believable", "cannot tell")
-        assert [s.name for s in m.scores] == ["s_r_bar", "s_r", "insertion", "deletion"]
+        assert [s.name for s in m.scores] == ["s-r-bar", "s-r", "insertion", "deletion"]
         assert all(len(s.random) == 5 for s in m.scores)
     for name in ("random", "edges"):  # neither looks at the model
         assert by_name(told)[name].likeness == pytest.approx(1.0)
@@ -284,7 +284,7 @@ def test_page_and_probe_count_the_same_likeness(digits: Subject, run: Run, tmp_p
         (7, {"why_not": 10}, r"There is no class 10; there are 10, numbered from 0: '0'"),
         (7, {"why_not": "shirt"}, r"There is no class 'shirt'"),
         (7, {"units": "words"}, r"An image is cut into patches or superpixels or pixels, not into 'words'"),
-        (7, {"criterion": "s_r"}, r"There is no criterion 's_r'; choose held or moved"),
+        (7, {"criterion": "s-r"}, r"There is no criterion 's-r'; choose held or moved"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -141,7 +141,7 @@ def test_questions_that_need_no_comparison_are_put_to_pairs(brighter, run):
 
 def test_everyday_change_spoils_each_picture_of_a_pair_by_itself(brighter, run):
     """Both pictures lose the same contrast, so their order stays; noise of one kind may turn close pairs."""
-    found = put(EverydayChange(corruptions=("contrast", "gaussian_noise")), brighter, run).finding
+    found = put(EverydayChange(corruptions=("contrast", "gaussian-noise")), brighter, run).finding
     matrix = next(view for view in found.views if view.name == "corruptions")
     assert matrix.values[0] == (1.0,) * 5
     assert found.witnesses is None or found.witnesses.clean.shape[1:] == (2, 1, 8, 8)

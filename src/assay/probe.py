@@ -173,15 +173,26 @@ Kind = TypeVar("Kind", bound=Configurable)
 
 
 def configure(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
-    """A probe or remedy with these settings; text is read as the setting's type, what does not fit is refused."""
+    """A probe or remedy with these settings; text is read as the setting's type, what does not fit is refused.
+
+    A name may be spelled as on the command line, weight-decay, or as in Python, weight_decay.
+    """
     hints = {k: v for k, v in get_type_hints(kind).items() if k in {f.name for f in dataclasses.fields(kind)}}
     ready = {}
     for name, value in settings.items():
-        if name not in hints:
-            known = ", ".join(hints) or "none"
+        field = name.replace("-", "_")
+        if field not in hints:
+            known = ", ".join(map(spelled, hints)) or "none"
             raise AssayError(f"{kind.name()!r} has no setting {name!r}; its settings: {known}.")
-        ready[name] = _read(kind.name(), name, hints[name], value)
+        if field in ready:
+            raise AssayError(f"The setting {spelled(name)} of {kind.name()!r} is given twice; give it once.")
+        ready[field] = _read(kind.name(), spelled(name), hints[field], value)
     return kind(**ready)
+
+
+def spelled(name: str) -> str:
+    """A setting as it is typed and shown, with hyphens like every other name; in Python it has underscores."""
+    return name.replace("_", "-")
 
 
 def _read(owner: str, name: str, hint: Any, value: Any) -> Any:

@@ -40,8 +40,8 @@ def test_a_study_scores_every_explainer_with_caps_and_seeds(tiny: None, run: Run
     assert len(set(names)) == len(names)
     for said in ("precision, kernel-shap", "precision, random"):
         assert said in names
-    assert any(n.startswith("capped, greedy-as s_r") for n in names)
-    assert any(n.startswith("stable, greedy-as s_r_bar") for n in names)
+    assert any(n.startswith("capped, greedy-as s-r") for n in names)
+    assert any(n.startswith("stable, greedy-as s-r-bar") for n in names)
     assert all(0 <= (m.value or 0) <= 1 for m in evidence.measures if m.name.startswith("precision"))
     assert "95 % interval" in evidence.says
     assert claim.says.startswith("Ours")

@@ -31,7 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, data in whole.items()
     }
     monkeypatch.setattr(beyond, "cifar10", lambda: small)
-    few = {name: corruptions.CORRUPTIONS[name] for name in ("gaussian_noise", "contrast")}
+    few = {name: corruptions.CORRUPTIONS[name] for name in ("gaussian-noise", "contrast")}
     monkeypatch.setattr(corruptions, "CORRUPTIONS", few)
     for each in CACHED:
         each.cache_clear()

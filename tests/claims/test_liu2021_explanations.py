@@ -65,7 +65,7 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
         wobble = np.sin(np.arange(30))
         areas = {
             method: {
-                "s_r_bar": values[0] + wobble, "s_r": values[1] + wobble, "insertion": wobble, "deletion": wobble
+                "s-r-bar": values[0] + wobble, "s-r": values[1] + wobble, "insertion": wobble, "deletion": wobble
             }
             for method, values in {**claims.TABLE, **moved}.items()
         }  # fmt: skip

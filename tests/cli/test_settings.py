@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
+from assay import shelf
 from assay.cli.settings import Setting, paragraphs, settings_of, shown, takes
+from assay.data.corruptions import CORRUPTIONS
+from assay.errors import AssayError
+from assay.methods.explain.maps import METHODS
+from assay.probe import configure
+from assay.tasks import OURS
 
 Loss = Literal["hinge", "square"]
 
@@ -109,3 +116,25 @@ class Inherited(Base):
 
 def test_without_a_value_of_its_own_the_example_is_inherited() -> None:
     assert shown(Inherited) == "rate=0.1"
+
+
+HYPHENS = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def test_every_name_that_is_typed_has_hyphens() -> None:
+    kinds = [shelf.load(kind, name) for kind in ("probes", "remedies") for name in shelf.names(kind)]
+    typed = {*shelf.names("probes"), *shelf.names("remedies"), *shelf.names("subjects"), *OURS, *METHODS, *CORRUPTIONS}
+    for kind in kinds:
+        for each in settings_of(kind):
+            typed |= {each.name, *(each.takes.split(" | ") if " | " in each.takes else ())}
+    strange = {name for name in typed if " " not in name and "," not in name and not HYPHENS.fullmatch(name)}
+    assert not strange
+
+
+def test_a_setting_is_understood_as_it_is_typed_and_as_it_is_in_python() -> None:
+    kind = shelf.load("remedies", "pgd-training")
+    assert configure(kind, {"weight-decay": "0.1"}) == configure(kind, {"weight_decay": 0.1})
+    with pytest.raises(AssayError, match="The setting weight-decay of 'pgd-training' is given twice; give it once"):
+        configure(kind, {"weight-decay": "0.1", "weight_decay": "0.1"})
+    with pytest.raises(AssayError, match=r"has no setting 'weight-loss'; its settings: epochs, lr, weight-decay"):
+        configure(kind, {"weight-loss": "1"})

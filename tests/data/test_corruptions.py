@@ -35,7 +35,7 @@ from assay.data.corruptions.weather import fog
 from assay.errors import AssayError, ShapeError
 
 DRAWN = {
-    "gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise", "motion_blur", "fog",
+    "gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise", "motion-blur", "fog",
     "rotation", "translation", "occlusion",
 }  # fmt: skip
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
@@ -70,8 +70,8 @@ def thing(n: int, side: int) -> Tensor:
 def test_the_public_names_and_the_registry_are_what_the_docs_say():
     assert package.__all__ == ["CORRUPTIONS", "Corruption", "Family", "corrupt"]
     assert list(CORRUPTIONS) == [
-        "gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise",
-        "gaussian_blur", "defocus_blur", "motion_blur",
+        "gaussian-noise", "shot-noise", "impulse-noise", "speckle-noise",
+        "gaussian-blur", "defocus-blur", "motion-blur",
         "brightness", "fog",
         "contrast", "gamma", "pixelate", "jpeg",
         "rotation", "translation", "occlusion",
@@ -152,7 +152,7 @@ def test_each_image_of_a_batch_is_corrupted_on_its_own(name: str):
 
 @every_name
 def test_a_neighbour_in_the_batch_makes_no_difference(name: str):
-    if name == "shot_noise":
+    if name == "shot-noise":
         pytest.skip("Poisson draws use up as many random numbers as the values before them ask for")
     x, other = natural(3, 1, 16, 16), natural(3, 1, 16, 16)
     other[0] = 1 - other[0] ** 2
@@ -174,7 +174,7 @@ def test_an_empty_batch_stays_empty(name: str):
 
 def test_errors_name_what_came_and_what_to_do():
     x = torch.rand(2, 1, 8, 8)
-    with pytest.raises(AssayError, match=r"no corruption 'rain'; choose one of gaussian_noise, .*occlusion"):
+    with pytest.raises(AssayError, match=r"no corruption 'rain'; choose one of gaussian-noise, .*occlusion"):
         corrupt(x, "rain", 1, rng=seeded())
     for severity in (0, 6, 2.5):
         with pytest.raises(AssayError, match=rf"Severity {severity} of fog is not one of 1, 2, 3, 4, 5"):

@@ -183,17 +183,17 @@ def test_the_public_names_are_these():
 
 def test_each_kind_has_the_changes_that_it_is_said_to_have():
     assert set(SERIES.everyday()) == {
-        "sensor_noise", "gaps", "dropouts", "drift", "time_warp", "spikes", "clock_jitter", "channel_loss",
+        "sensor-noise", "gaps", "dropouts", "drift", "time-warp", "spikes", "clock-jitter", "channel-loss",
         "quantisation",
     }  # fmt: skip
     assert set(ROW.everyday()) == {
-        "missing_cells", "swapped_cells", "slipped_digits", "moved_points", "noise", "rounding", "slipped_categories",
+        "missing-cells", "swapped-cells", "slipped-digits", "moved-points", "noise", "rounding", "slipped-categories",
     }  # fmt: skip
     assert set(Text().everyday()) == {
-        "typos", "casing", "punctuation", "swapped_words", "dropped_words", "synonyms", "homoglyphs", "spacing",
+        "typos", "casing", "punctuation", "swapped-words", "dropped-words", "synonyms", "homoglyphs", "spacing",
     }  # fmt: skip
-    assert set(CLOUD.everyday()) == {"jitter", "dropped_points", "rotation", "scale", "outliers", "occlusion"}
-    assert set(SEEN.everyday()) == {"sensor_noise", "bias", "dropout", "quantisation"}
+    assert set(CLOUD.everyday()) == {"jitter", "dropped-points", "rotation", "scale", "outliers", "occlusion"}
+    assert set(SEEN.everyday()) == {"sensor-noise", "bias", "dropout", "quantisation"}
 
 
 @pytest.mark.parametrize(("kind", "name"), EACH)
@@ -237,7 +237,7 @@ def test_a_batch_of_one_and_of_none(kind: str, name: str):
 def test_two_seeds_differ(kind: str):
     made, batch = EXAMPLES[kind]
     x = batch(4 if "text" in kind else 40 if "row" in kind else 12)
-    fixed = ("quantisation", "rounding", "gaussian_blur", "defocus_blur", "brightness", "contrast", "gamma", "pixelate")
+    fixed = ("quantisation", "rounding", "gaussian-blur", "defocus-blur", "brightness", "contrast", "gamma", "pixelate")
     for name, change in made.everyday().items():
         if not name.endswith((*fixed, "jpeg", "synonyms", "punctuation")):  # no draw, or too few words to choose from
             a, b = (change(x, 3, seeded(seed)) for seed in (1, 2))

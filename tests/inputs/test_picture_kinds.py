@@ -153,9 +153,9 @@ def test_parts_and_looks_of_a_video():
 
 def test_pairs_of_two_kinds():
     kind = Both(Observation((Channel("a", 0.0, 1.0),)), Text())
-    assert {"first_bias", "first_dropout", "second_typos", "second_casing"} <= set(kind.everyday())
+    assert {"first-bias", "first-dropout", "second-typos", "second-casing"} <= set(kind.everyday())
     x = (torch.rand(2, 1, generator=seeded()), ["some words here", "other words there"])
-    seen, said = kind.everyday()["second_typos"](x, 3, seeded())
+    seen, said = kind.everyday()["second-typos"](x, 3, seeded())
     assert torch.equal(seen, x[0])
     assert said == Text().everyday()["typos"](x[1], 3, seeded())
     assert kind.reach.second == WordReach()

@@ -167,7 +167,7 @@ def test_integers_stay_whole_categories_known_and_what_is_fixed_untouched(data: 
 def test_missing_cells_are_empty_where_the_model_takes_that_and_usual_elsewhere():
     kind = Row((Column("a", "number", 0, 10, 4), Column("b", "number", 0, 10, 7, missing=True)))
     x = many(kind, 4000)
-    changed = kind.everyday()["missing_cells"](x, 5, seeded())
+    changed = kind.everyday()["missing-cells"](x, 5, seeded())
     gone = changed[:, 1].isnan()
     assert 0.46 < gone.float().mean() < 0.54  # strength 0.5
     moved = changed[:, 0] != x[:, 0]
@@ -177,7 +177,7 @@ def test_missing_cells_are_empty_where_the_model_takes_that_and_usual_elsewhere(
 
 def test_swapped_cells_are_the_columns_own_in_another_order():
     x = many(KIND, 501)
-    changed = KIND.everyday()["swapped_cells"](x, 5, seeded())
+    changed = KIND.everyday()["swapped-cells"](x, 5, seeded())
     assert_close(changed.sort(0).values, x.sort(0).values, rtol=0, atol=0)
     moved = (changed != x)[:, KIND.columns.index(KIND.columns[1])].float().mean()
     assert 0.28 < moved < 0.42  # strength 0.35
@@ -203,7 +203,7 @@ def test_a_slipped_digit_is_the_key_beside_it():
 def test_a_moved_point_is_a_factor_of_ten_cut_off_at_the_bounds():
     kind = Row((Column("a", "number", -1000.0, 1000.0, 0.0), Column("b", "integer", 0, 100, 5)))
     x = many(kind, 2000)
-    changed = kind.everyday()["moved_points"](x, 4, seeded())
+    changed = kind.everyday()["moved-points"](x, 4, seeded())
     moved = changed[:, 0] != x[:, 0]
     assert 0.15 < moved.float().mean() < 0.25  # strength 0.2
     a, b = x[moved, 0].double(), changed[moved, 0].double()
@@ -264,7 +264,7 @@ def test_rounding_leaves_few_values():
 def test_a_slipped_category_is_any_of_the_others():
     kind = Row((Column("c", "category", 0, 3, 0, categories=tuple("abcd")), Column("b", "boolean", 0, 1, 0)))
     x = torch.tensor([[2.0, 1.0]]).repeat(6000, 1)
-    change = kind.everyday()["slipped_categories"]
+    change = kind.everyday()["slipped-categories"]
     changed = change(x, 5, seeded())
     seen = torch.bincount(changed[:, 0].long(), minlength=4) / len(x)
     share = change.strengths[4]

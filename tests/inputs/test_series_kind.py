@@ -99,7 +99,7 @@ def test_a_dead_sensor_reads_the_bound_next_to_zero():
     kind = Series(20, (Channel("warm", 5.0, 9.0), Channel("cold", -9.0, -5.0), Channel("both", -1.0, 1.0)))
     low, span = kind.edges()
     x = (low + span * 0.7).float()[None].repeat(30, 1, 1)
-    for name in ("dropouts", "channel_loss"):
+    for name in ("dropouts", "channel-loss"):
         changed = kind.everyday()[name](x, 5, seeded())
         for k, rest in enumerate((5.0, -5.0, 0.0)):
             moved = changed[..., k] != x[..., k]

@@ -124,7 +124,7 @@ def test_a_higher_severity_changes_what_the_lower_did_and_more(name: str):
 
 def test_swapped_words_are_the_same_words_and_none_moves_far():
     for severity in SEVERITIES:
-        (changed,) = EVERY["swapped_words"]([LONG], severity, seeded(severity))
+        (changed,) = EVERY["swapped-words"]([LONG], severity, seeded(severity))
         before, after = LONG.split(), changed.split()
         assert sorted(before) == sorted(after)
         moved = [k for k, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
@@ -136,8 +136,8 @@ def test_swapped_words_are_the_same_words_and_none_moves_far():
 
 def test_dropped_words_leave_the_rest_in_order_and_never_take_a_negation():
     for seed in range(4):
-        for severity, share in zip(SEVERITIES, EVERY["dropped_words"].strengths, strict=True):
-            (changed,) = EVERY["dropped_words"]([LONG], severity, seeded(seed))
+        for severity, share in zip(SEVERITIES, EVERY["dropped-words"].strengths, strict=True):
+            (changed,) = EVERY["dropped-words"]([LONG], severity, seeded(seed))
             before, after = LONG.split(), changed.split()
             assert len(before) - len(after) == max(1, round(share * len(before)))
             rest = iter(before)
@@ -145,11 +145,11 @@ def test_dropped_words_leave_the_rest_in_order_and_never_take_a_negation():
             assert [w for w in before if w in NEGATIONS] == [w for w in after if w in NEGATIONS]
             assert "  " not in changed
             assert changed == changed.strip()
-    mild = EVERY["dropped_words"]([LONG], 2, seeded())[0].split()
+    mild = EVERY["dropped-words"]([LONG], 2, seeded())[0].split()
     assert all(word.lower() in mild for word in ("house", "river", "garden.", "kitchen", "roof,"))
-    assert EVERY["dropped_words"](["Stop!", "we don't", "never not no"], 5, seeded())[:1] == ["Stop!"]
-    assert EVERY["dropped_words"](["we don't"], 5, seeded()) == ["don't"]
-    assert EVERY["dropped_words"](["never not no"], 5, seeded()) == ["never not no"]
+    assert EVERY["dropped-words"](["Stop!", "we don't", "never not no"], 5, seeded())[:1] == ["Stop!"]
+    assert EVERY["dropped-words"](["we don't"], 5, seeded()) == ["don't"]
+    assert EVERY["dropped-words"](["never not no"], 5, seeded()) == ["never not no"]
 
 
 def test_casing_changes_no_letter():

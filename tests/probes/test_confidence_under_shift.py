@@ -23,7 +23,7 @@ from assay.standard import judge
 from assay.subject import Subject
 
 Model = tuple[nn.Module, dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]
-QUICK = ("gaussian_noise", "contrast")
+QUICK = ("gaussian-noise", "contrast")
 
 
 def ask(
@@ -152,7 +152,7 @@ def test_a_calibrated_model_does_not_fail_by_what_chance_adds_and_an_over_confid
 
 
 def test_the_harder_the_shift_the_lower_the_accuracy_and_the_higher_the_error(digits: Subject, run: Run) -> None:
-    finding = ask(digits, run, corruptions=("gaussian_noise", "impulse_noise", "contrast", "translation"))
+    finding = ask(digits, run, corruptions=("gaussian-noise", "impulse-noise", "contrast", "translation"))
     accuracy = [np.mean(box) for box in boxes(finding, "accuracy")]
     error = [np.mean(box) for box in boxes(finding, "error")]
     assert accuracy[0] > accuracy[3] > accuracy[5]

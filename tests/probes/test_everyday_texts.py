@@ -62,7 +62,7 @@ def says_bad(text: str) -> bool:
 
 
 def test_each_text_is_rewritten_as_a_string_and_read_anew(run: Run) -> None:
-    names = ("typos", "casing", "swapped_words", "synonyms")
+    names = ("typos", "casing", "swapped-words", "synonyms")
     found = ask(subject(), run, *names)
     (matrix,) = (v for v in found.views if isinstance(v, Matrix))
     for name, row in zip(names, matrix.values, strict=True):

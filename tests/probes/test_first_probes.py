@@ -136,7 +136,7 @@ def test_worst_case_accuracy_is_shown_for_each_class(digits, run):
 
 
 def test_everyday_change_counts_every_corruption_at_every_severity(digits, run):
-    finding = ask(EverydayChange(corruptions=("brightness", "gaussian_noise")), digits, run)
+    finding = ask(EverydayChange(corruptions=("brightness", "gaussian-noise")), digits, run)
     matrix = next(v for v in finding.views if v.name == "corruptions")
     assert matrix.rows == ("brightness", "gaussian noise")
     assert finding.measure().value == pytest.approx(np.mean(matrix.values))
@@ -149,7 +149,7 @@ def test_everyday_change_counts_every_corruption_at_every_severity(digits, run):
 
 
 def test_everyday_change_hurts_more_when_it_is_more_severe(digits, run):
-    curve = ask(EverydayChange(corruptions=("gaussian_noise", "occlusion")), digits, run).views[0].lines[0]
+    curve = ask(EverydayChange(corruptions=("gaussian-noise", "occlusion")), digits, run).views[0].lines[0]
     assert curve.y[0] > curve.y[3] > curve.y[5]
 
 
@@ -160,5 +160,5 @@ def test_tables_are_not_pictures(digits, run):
 
 def test_the_same_seed_gives_the_same_measures(digits, run):
     run = replace(run, budget=replace(run.budget, samples=40))
-    for probe in (WorstCaseAccuracy(radius=0.05), EverydayChange(corruptions=("fog", "shot_noise")), Confidence()):
+    for probe in (WorstCaseAccuracy(radius=0.05), EverydayChange(corruptions=("fog", "shot-noise")), Confidence()):
         assert ask(probe, digits, run).measures == ask(probe, digits, run).measures

@@ -69,11 +69,11 @@ def test_on_a_linear_model_the_areas_are_known_and_no_map_beats_the_gradient(
     counts, percent = (2, 4, 8), np.array([12.5, 25, 50])
     on = np.stack([(margin / w[order[:k]].norm()).numpy() for k in counts], 1)
     off = np.stack([(margin / w[order[k:]].norm()).numpy() for k in counts], 1)
-    np.testing.assert_allclose(area(finding, "gradient", "s_r"), np.trapezoid(on, percent), rtol=0.02)
-    np.testing.assert_allclose(area(finding, "gradient", "s_r_bar"), np.trapezoid(off, percent), rtol=0.02)
+    np.testing.assert_allclose(area(finding, "gradient", "s-r"), np.trapezoid(on, percent), rtol=0.02)
+    np.testing.assert_allclose(area(finding, "gradient", "s-r-bar"), np.trapezoid(off, percent), rtol=0.02)
     for other in ("integrated-gradients", "occlusion", "kernel-shap", "random"):
-        assert (area(finding, other, "s_r_bar") <= area(finding, "gradient", "s_r_bar") * 1.02).all()
-        assert (area(finding, other, "s_r") >= area(finding, "gradient", "s_r") / 1.02).all()
+        assert (area(finding, other, "s-r-bar") <= area(finding, "gradient", "s-r-bar") * 1.02).all()
+        assert (area(finding, other, "s-r") >= area(finding, "gradient", "s-r") / 1.02).all()
     assert "Better than random: gradient" in finding.says
     assert "gradcam" in finding.says.split("Left out")[1]
 
@@ -84,8 +84,8 @@ def test_maps_of_the_right_corner_win_and_edges_elsewhere_lose(corner: Subject, 
     head = finding.measure()
     assert head.name == HEADLINE
     assert (head.low, head.value, head.high) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
-    assert (area(finding, "gradient", "s_r") < area(finding, "edges", "s_r")).all()
-    assert (area(finding, "gradient", "s_r_bar") > area(finding, "edges", "s_r_bar")).all()
+    assert (area(finding, "gradient", "s-r") < area(finding, "edges", "s-r")).all()
+    assert (area(finding, "gradient", "s-r-bar") > area(finding, "edges", "s-r-bar")).all()
     # Attacks on the edges alone find nothing, and the finding owns up to it.
     assert "no change was found" in finding.alarms[0].says
     assert HEADLINE in finding.alarms[0].doubts
@@ -146,7 +146,7 @@ def test_bad_settings_are_refused() -> None:
         IsTheMapFaithful(inputs=1)
 
 
-@pytest.mark.parametrize(("parts", "criterion"), [("superpixels", "s_r"), (None, "s_r_bar")])
+@pytest.mark.parametrize(("parts", "criterion"), [("superpixels", "s-r"), (None, "s-r-bar")])
 def test_greedy_as_is_tried_by_either_criterion_and_any_cut(
     digits: Subject, run: Run, parts: Any, criterion: Any
 ) -> None:
@@ -161,5 +161,5 @@ def test_greedy_as_is_tried_by_either_criterion_and_any_cut(
 
 def test_cuts_and_criteria_that_do_not_exist_are_refused(digits: Subject) -> None:
     assert "has no columns; it has patches or pixels" in str(IsTheMapFaithful(parts="columns").why_not(digits))
-    with pytest.raises(AssayError, match="criterion=best of 'is-the-map-faithful' must be one of s_r_bar, s_r"):
+    with pytest.raises(AssayError, match="criterion=best of 'is-the-map-faithful' must be one of s-r-bar, s-r"):
         IsTheMapFaithful(criterion="best")  # type: ignore[arg-type]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from assay.probes.sure.does_it_know import DoesItKnow
 from assay.probes.sure.is_it_sure_far_away import IsItSureFarAway
 from assay.run import Run
 from assay.subject import Subject
-from assay.tasks import Detection, Labels, Regression, Retrieval, Segmentation, Tagging
+from assay.tasks import Classification, Detection, Labels, Regression, Retrieval, Segmentation, Tagging
 
 
 class Says(nn.Module):
@@ -212,3 +213,31 @@ def test_one_number_is_the_last_layer_and_deep_distances_use_the_others(run: Run
     assert told is not None
     assert not any("deep distances" in a.says for a in told.alarms)
     assert any("deep distances" in m.name + m.about for m in told.measures)
+
+
+def test_a_strangers_task_is_held_to_what_it_promises(run: Run) -> None:
+    """Nothing of the question is written for a task: one that says what its confidence is of is asked."""
+
+    @dataclass(frozen=True)
+    class Height(Regression):
+        promise: ClassVar[str] = "the height is near"  # type: ignore[assignment]
+
+        def confidence(self, out: Tensor) -> Tensor:
+            return torch.full((len(out),), 0.75)
+
+    subject = replace(spread(1.0), task=Height(("y",), (0.2,), spread=True))
+    finding = put(Confidence(), subject, run).finding
+    assert finding is not None
+    assert finding.says.startswith("The probability that the height is near is off by ")
+    assert finding.samples is not None
+    assert finding.samples.columns["confidence"] == pytest.approx(0.75)
+
+
+def test_of_no_answer_is_a_confidence_below_that_of_an_empty_one() -> None:
+    for task, out in (
+        (Classification(("a", "b", "c")), torch.zeros(1, 3)),
+        (Labels(("a", "b")), torch.zeros(1, 2)),
+        (Segmentation(("a", "b", "c", "d")), torch.zeros(1, 4, 3, 3)),
+    ):
+        assert task.confidence(out) is not None
+        assert float(task.confidence(out)) == pytest.approx(task.chance)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from assay.methods.train import snapshot as cycles
 from assay.remedies import _retraining
 from assay.remedies._retraining import EPOCHS, STEPS, PlainRetraining, Retraining
 from assay.remedies.jacobian_regularization import JacobianRegularization
+from assay.remedies.typicality_curriculum import EqualUpdates
 from assay.remedies.weight_gradient_centralization import WeightGradientCentralization
 from assay.remedy import Remedy
 from assay.run import Run
@@ -83,20 +85,23 @@ def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("given", [{}, {"epochs": 20, "lr": 0.03, "weight_decay": 0.1, "optimiser": "adam"}])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"epochs": 20, "lr": 0.03, "weight_decay": 0.1, "optimiser": "adam", "momentum": 0.5, "batch": 16}],
+)
 def test_a_control_has_the_very_schedule_of_its_remedy(
     name: str, given: dict[str, Any], few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remedy = shelf.load("remedies", name)(**given).settled(few)
     control = remedy.control()
-    assert isinstance(control, PlainRetraining)
+    assert isinstance(control, EqualUpdates if name == "typicality-curriculum" else PlainRetraining)
     ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
     whole = sum(call.pop("epochs") for call in ours) / (1 if name == "snapshot" else len(ours))
-    assert whole == plain.pop("epochs") == (20 if given else STEPS)
+    assert whole == plain.pop("epochs") == (20 if given else STEPS // math.ceil(40 / remedy.batch))
     usual = {"batch": 128, "weight_decay": 0.0, "momentum": 0.9, "optimiser": "sgd", "schedule": "cosine"}
     assert all(usual | call == usual | plain for call in ours)
     if given:
-        assert (plain["lr"], plain["weight_decay"], plain["optimiser"]) == (0.03, 0.1, "adam")
+        assert all(plain[name] == value for name, value in given.items() if name != "epochs")
 
 
 def test_a_remedy_that_does_nothing_is_its_control(few: Subject, run: Run) -> None:

@@ -16,7 +16,7 @@ from assay.methods.explain.trial import Check, Scored, Verdict
 from assay.report.explanation import digits_of, figure, heat, render, scale_of
 
 HOSTILE = "<script>alert('x')</script>"
-NAMES = ("s_r_bar", "s_r", "insertion", "deletion")
+NAMES = ("s-r-bar", "s-r", "insertion", "deletion")
 
 
 def made(kind: Kind, *, hostile: str = "") -> Explanation:

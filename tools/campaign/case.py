@@ -15,7 +15,7 @@ from campaign.room import Ended, Room
 
 ASKED = ("accuracy", "everyday-change")
 """Two questions without gradients, which a fork of a process that took one may not take, with samples and witnesses."""
-SETTINGS = {"everyday-change": {"corruptions": ("gaussian_noise", "contrast")}}
+SETTINGS = {"everyday-change": {"corruptions": ("gaussian-noise", "contrast")}}
 """So that they are answered at once."""
 
 

@@ -29,9 +29,9 @@ TRAINED = 3000  # pictures or digits to learn from
 EPOCHS = {"planted": 12, "segments": 6}
 STEPS = 10  # of the attack behind Greedy-AS, towards each of two rivals
 SETS = 128  # of features, that Greedy-AS draws a round
-CRITERIA: tuple[Criterion, ...] = ("s_r_bar", "s_r")
+CRITERIA: tuple[Criterion, ...] = ("s-r-bar", "s-r")
 MAPS = ("gradient", "integrated-gradients", "smoothgrad", "gradcam", "occlusion", "kernel-shap", "edges", "random")
-FADE, MOVE = "greedy-as s_r, words fade", "greedy-as s_r_bar, embeddings move"
+FADE, MOVE = "greedy-as s-r, words fade", "greedy-as s-r-bar, embeddings move"
 Array = NDArray[np.float64]
 Scores = Mapping[str, Array]  # explainer -> precision at the known size, one for each input
 
@@ -299,7 +299,7 @@ def _claim(name: str, says: str, here: str, made: Callable[[int], Bench], *pairs
 SHELVED = (
     _claim(
         "topic-words",
-        "Ours: Greedy-AS by s_r over words that fade finds the topic words of a text, better than chance, than the "
+        "Ours: Greedy-AS by s-r over words that fade finds the topic words of a text, better than chance, than the "
         "gradient and than Greedy-AS over embeddings that move.",
         f"topics-text, {TEXTS} texts of 6 to 12 words, 2 to 4 of which are of the topic.",
         _topics,
@@ -309,11 +309,11 @@ SHELVED = (
     ),
     _claim(
         "planted-patches",
-        "Ours: KernelSHAP, integrated gradients and Greedy-AS by s_r find the patch that alone decides, better than "
+        "Ours: KernelSHAP, integrated gradients and Greedy-AS by s-r find the patch that alone decides, better than "
         "chance and than an edge detector.",
         f"{PICTURES} pictures of 16 x 16 pixels in 16 cells, one of which holds the pattern; a small CNN.",
         _planted,
-        *((m, b) for m in ("kernel-shap", "integrated-gradients", "greedy-as s_r") for b in ("random", "edges")),
+        *((m, b) for m in ("kernel-shap", "integrated-gradients", "greedy-as s-r") for b in ("random", "edges")),
     ),
     _claim(
         "seven-segments",

@@ -31,9 +31,9 @@ STEPS, JUDGE_STEPS = 10, 50  # of the attack towards each rival, while Greedy-AS
 JUDGE_RIVALS = 0  # all
 PATHS, REFERENCES, ORDERS = 50, 200, 40  # points of IG, images behind EG, orders in which SHAP adds pixels
 METHODS = ("Grad", "IG", "EG", "SHAP", "LOO", "CFX", "Random", "Greedy-AS")
-CRITERIA: tuple[Criterion, ...] = ("s_r_bar", "s_r")
+CRITERIA: tuple[Criterion, ...] = ("s-r-bar", "s-r")
 REMOVALS: tuple[tuple[str, Better], ...] = (("insertion", "higher"), ("deletion", "lower"))
-NAMES = {"s_r_bar": "S_r-bar", "s_r": "S_r"}
+NAMES = {"s-r-bar": "S_r-bar", "s-r": "S_r"}
 TABLE = {  # table 7.1, MNIST
     "Grad": (88.00, 91.72), "IG": (85.98, 91.97), "EG": (93.24, 91.05), "SHAP": (75.48, 101.49),
     "LOO": (74.14, 104.38), "CFX": (69.88, 102.81), "Random": (64.44, 193.75), "Greedy-AS": (98.01, 82.81),
@@ -86,7 +86,7 @@ def _areas(seed: int, device: str) -> tuple[dict[str, dict[str, Array]], float, 
             curve = robustness_curve(net, x, ranked[criterion], criterion=criterion, cap=cap, search=judge)
             areas[method][criterion] = curve.area().cpu().numpy()
             capped.append(curve.capped.double().mean().item())
-        for kind, best in (("insertion", "s_r_bar"), ("deletion", "s_r")):
+        for kind, best in (("insertion", "s-r-bar"), ("deletion", "s-r")):
             gone = removal_curve(net, x, ranked[best], kind=kind)  # type: ignore[arg-type, index]
             areas[method][kind] = gone.area().cpu().numpy() / 100
     test = data["test"]
@@ -188,7 +188,7 @@ def _logit(net: nn.Module, variants: Tensor, y: Tensor) -> Tensor:
 
 def _better(areas: dict[str, dict[str, Array]], one: str, other: str, criterion: Criterion, seed: int) -> Measure:
     """By how much the area of `one` is better than that of `other`, image by image."""
-    sign = 1 if criterion == "s_r_bar" else -1
+    sign = 1 if criterion == "s-r-bar" else -1
     gap = sign * (areas[one][criterion] - areas[other][criterion])
     return Measure.mean(f"{one} over {other}, {NAMES[criterion]}", gap, better="higher", seed=seed)
 
@@ -207,7 +207,7 @@ def _evidence(run: Run, pairs: tuple[tuple[str, str, Criterion], ...]) -> Eviden
         Measure.mean(
             f"{method}, {NAMES[criterion]}",
             areas[method][criterion],
-            better="higher" if criterion == "s_r_bar" else "lower",
+            better="higher" if criterion == "s-r-bar" else "lower",
             seed=run.seed,
         )
         for method in METHODS
@@ -220,7 +220,7 @@ def _evidence(run: Run, pairs: tuple[tuple[str, str, Criterion], ...]) -> Eviden
     ]
     gaps = [_better(areas, *pair, run.seed) for pair in pairs]
     order = {
-        criterion: sorted(METHODS, key=lambda m: areas[m][criterion].mean(), reverse=criterion == "s_r_bar")
+        criterion: sorted(METHODS, key=lambda m: areas[m][criterion].mean(), reverse=criterion == "s-r-bar")
         for criterion in CRITERIA
     }
     told = "; ".join(
@@ -284,6 +284,6 @@ SHELVED = (
     _claim(
         "random-last",
         "Under Robustness-S_r-bar a random ranking is the worst of all.",
-        tuple((method, "Random", "s_r_bar") for method in METHODS if method != "Random"),
+        tuple((method, "Random", "s-r-bar") for method in METHODS if method != "Random"),
     ),
 )

@@ -7,10 +7,12 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Iterable
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from assay.probe import spelled
 from assay.report.words import setting
 
 KINDS = {int: "whole number", float: "number", bool: "true | false", str: "text", NoneType: "none"}
@@ -32,14 +34,21 @@ def settings_of(kind: type[Any]) -> list[Setting]:
     for field in dataclasses.fields(kind):
         about = _about(kind, field.name)
         first = told.setdefault(about, field.name) if about else field.name
-        about = about if first == field.name else f"see {first}"
-        found.append(Setting(field.name, takes(hints[field.name]), _default(field), about))
+        about = _as_typed(about, hints) if first == field.name else f"see {spelled(first)}"
+        found.append(Setting(spelled(field.name), takes(hints[field.name]), _default(field), about))
     return found
+
+
+def _as_typed(about: str, names: Iterable[str]) -> str:
+    """Settings that a sentence names, as they are typed."""
+    for name in names:
+        about = about.replace(f"`{name}`", f"`{spelled(name)}`")
+    return about
 
 
 def shown(kind: type[Any]) -> str:
     """A setting as --set takes it: the first of its own with a value, else an inherited one, else some number."""
-    settings, own = settings_of(kind), inspect.get_annotations(kind)
+    settings, own = settings_of(kind), set(map(spelled, inspect.get_annotations(kind)))
     for each in (s for some in (True, False) for s in settings if (s.name in own) is some):
         if each.default not in ("", "none"):
             few = ",".join(each.default.split(",")[:2])  # of a list two show how it is written

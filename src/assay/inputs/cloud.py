@@ -78,7 +78,7 @@ class Cloud(Bounded):
             partial(noisy, span=span),
             (0.005, 0.01, 0.02, 0.04, 0.07),
         )
-        yield Change("dropped_points", "Points lost, others twice; strength: the share lost.", dropped, LOST)
+        yield Change("dropped-points", "Points lost, others twice; strength: the share lost.", dropped, LOST)
         yield Change(
             "rotation",
             "A turn about the vertical through the middle of the cloud, either way; strength: degrees.",

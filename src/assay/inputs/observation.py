@@ -65,7 +65,7 @@ class Observation(Bounded):
     def changes(self) -> Iterator[Change[Tensor]]:
         low, span = self.edges()
         yield Change(
-            "sensor_noise", "Normal noise; strength: its deviation, of the range.", partial(noisy, span=span), NOISE
+            "sensor-noise", "Normal noise; strength: its deviation, of the range.", partial(noisy, span=span), NOISE
         )
         yield Change(
             "bias",

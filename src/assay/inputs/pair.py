@@ -104,11 +104,11 @@ class Both(Kind[Two, Two]):
         found: dict[str, Change[Two]] = {}
         for name, change in first.items():
             other = second.get(name)
-            key = name if other else f"first_{name}"
+            key = name if other else f"first-{name}"
             found[key] = _joined(key, change, change, other)
         for name, change in second.items():
             if name not in first:
-                found[f"second_{name}"] = _joined(f"second_{name}", change, None, change)
+                found[f"second-{name}"] = _joined(f"second-{name}", change, None, change)
         return MappingProxyType(found)
 
     @property

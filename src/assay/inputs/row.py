@@ -112,21 +112,21 @@ class Row(Bounded):
         whole, measured = self._of("integer"), self._of("integer", "number")
         blank = torch.tensor([math.nan if c.missing else c.usual for c in self.columns], dtype=torch.float64)
         yield Change(
-            "missing_cells",
+            "missing-cells",
             f"Empty where the model takes that, else the column's usual value; {cells}",
             partial(missing, blank=blank),
             (0.03, 0.07, 0.15, 0.3, 0.5),
         )
-        yield Change("swapped_cells", f"Cells exchanged with another row's; {cells}", swapped, CELLS)
+        yield Change("swapped-cells", f"Cells exchanged with another row's; {cells}", swapped, CELLS)
         if measured.any():
             yield Change(
-                "slipped_digits",
+                "slipped-digits",
                 f"One of the first three digits is the key beside it; {cells}",
                 partial(slipped, whole=whole, measured=measured, span=span),
                 CELLS,
             )
             yield Change(
-                "moved_points",
+                "moved-points",
                 f"Ten times too large or too small: a decimal point, a unit; {cells}",
                 partial(ten_times, measured=measured),
                 CELLS,
@@ -146,7 +146,7 @@ class Row(Bounded):
         coded = self._of("category", "boolean")
         if coded.any():
             yield Change(
-                "slipped_categories",
+                "slipped-categories",
                 f"Another category of the column; {cells}",
                 partial(recoded, count=torch.where(coded, span + 1, 1.0)),
                 CELLS,

@@ -103,7 +103,7 @@ class Series(Bounded):
             return self.lengths(x)
 
         yield Change(
-            "sensor_noise", "Normal noise; strength: its deviation, of the range.", partial(noisy, span=span), NOISE
+            "sensor-noise", "Normal noise; strength: its deviation, of the range.", partial(noisy, span=span), NOISE
         )
         yield Change(
             "gaps",
@@ -124,7 +124,7 @@ class Series(Bounded):
             (0.02, 0.05, 0.1, 0.2, 0.35),
         )
         yield Change(
-            "time_warp",
+            "time-warp",
             "Time runs fast, then slow, or the other way; strength: the largest shift, of the length.",
             lambda x, s, rng: time_warp(x, s, rng, timed(x)),
             (0.01, 0.02, 0.04, 0.07, 0.11),
@@ -136,13 +136,13 @@ class Series(Bounded):
             (0.01, 0.02, 0.04, 0.08, 0.15),
         )
         yield Change(
-            "clock_jitter",
+            "clock-jitter",
             "Readings taken a little early or late; strength: by how many steps at most.",
             lambda x, s, rng: clock_jitter(x, s, rng, timed(x)),
             (0.15, 0.3, 0.5, 0.8, 1.2),
         )
         yield Change(
-            "channel_loss",
+            "channel-loss",
             "Channels die and read zero; strength: the share of the time without them; half that share of channels.",
             lambda x, s, rng: channel_loss(x, s, rng, timed(x), still(x)),
             (0.2, 0.4, 0.6, 0.8, 1.0),

@@ -65,9 +65,9 @@ class Video(Bounded):
         for change in self.image.changes():
             yield replace(change, function=partial(_on_every_frame, change=change.function))
         about = "strength: the share of frames, at least one."
-        yield Change("dropped_frames", f"Frames lost, the last one held; {about}", dropped, FRAMES)
-        yield Change("repeated_frames", f"Frames shown twice, the end is lost; {about}", repeated, FRAMES)
-        yield Change("shuffled_frames", f"Neighbouring frames in the wrong order; {about}", shuffled, FRAMES)
+        yield Change("dropped-frames", f"Frames lost, the last one held; {about}", dropped, FRAMES)
+        yield Change("repeated-frames", f"Frames shown twice, the end is lost; {about}", repeated, FRAMES)
+        yield Change("shuffled-frames", f"Neighbouring frames in the wrong order; {about}", shuffled, FRAMES)
 
     def features(self, x: Tensor, cut: Cut = "frames", count: int = 16) -> Features:  # f c h w
         """The frames; or patches, each the same place in all frames."""

@@ -47,7 +47,7 @@ UNITS: dict[Kind, tuple[Units, ...]] = {
     "series": ("stretches",),
 }
 """What may be ranked and picked, the usual first."""
-CRITERIA: dict[Criterion, Literal["s_r_bar", "s_r"]] = {"held": "s_r_bar", "moved": "s_r"}
+CRITERIA: dict[Criterion, Literal["s-r-bar", "s-r"]] = {"held": "s-r-bar", "moved": "s-r"}
 """What Greedy-AS is after: features that, held fast, keep the answer; features whose own small changes change it."""
 GREEDY = "greedy-as"
 GRADIENTS = ("gradient", "gradient-input", "integrated-gradients", "expected-gradients", "smoothgrad", "gradcam")
@@ -735,7 +735,7 @@ def _told(found: Decided, k: int, goal: str) -> str:
     from assay.methods.explain.subset_robustness import CAP
 
     n = len(found.order)
-    effect = "held fast, make that hardest" if found.criterion == "s_r_bar" else "moved alone, make that easiest"
+    effect = "held fast, make that hardest" if found.criterion == "s-r-bar" else "moved alone, make that easiest"
     told = [
         f"With all {k} features free, a change of length {found.whole:.3g} makes it {goal}. "
         f"{'This one' if n == 1 else f'These {n}'}, {effect}{'' if n == 1 else '; the first matters most'}.",

@@ -28,8 +28,8 @@ MOST_ROWS = 16  # columns of a row that are drawn by themselves
 NUMERAL = 0.11  # of the longer side: how high a number stands in a picture
 NUMBERED = 9  # picks that are numbered in the picture; of more, the depth tells
 COLUMNS = {
-    "s_r_bar": ("Robustness, top held", "higher is better", "how far the others must move to change the answer"),
-    "s_r": ("Robustness, top moved", "lower is better", "how far the top features must move to change it"),
+    "s-r-bar": ("Robustness, top held", "higher is better", "how far the others must move to change the answer"),
+    "s-r": ("Robustness, top moved", "lower is better", "how far the top features must move to change it"),
     "insertion": ("Insertion", "higher is better", "the answer's probability while the top features come in"),
     "deletion": ("Deletion", "lower is better", "the answer's probability while the top features go"),
     "kept": ("Top kept", "lower is better", "how far the number is from what it was with only the top features there"),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from assay.audit import Audit, Judged
 from assay.finding import Measure
-from assay.probe import Answer
+from assay.probe import Answer, spelled
 from assay.standard import Standard
 
 Outcome = Literal["pass", "fail", "cannot tell", "error", "not asked", "no standard"]
@@ -210,7 +210,7 @@ def settings(told: Mapping[str, Any]) -> str:
             return " ".join(short(v) for v in value) or "none"
         return f"{value:.6g}" if isinstance(value, float) else setting(value)
 
-    return ", ".join(f"{k} = {short(v)}" for k, v in told.items())
+    return ", ".join(f"{spelled(k)} = {short(v)}" for k, v in told.items())
 
 
 def command(audit: Audit, answer: Answer) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def command(audit: Audit, answer: Answer) -> tuple[str, ...]:
         )
     words = ["assay", "ask", answer.probe, *audit.source, *_conditions(audit)]
     for key, value in answer.settings.items():
-        words += ["--set", f"{key}={setting(value)}"]
+        words += ["--set", f"{spelled(key)}={setting(value)}"]
     return tuple(shlex.quote(word) for word in words)
 
 

@@ -35,6 +35,11 @@ class Classification(Task):
     good: ClassVar[str] = "is the label"
     output: ClassVar[str] = "(n, k) logits, one for each class"
     gives: ClassVar[tuple[str, ...]] = ("classes",)
+    promise: ClassVar[str] = "the class it says is right"
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.classes)
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -102,6 +107,11 @@ class Labels(Task):
     headline: ClassVar[str] = "overlap of labels"
     good: ClassVar[str] = "has every label right"
     output: ClassVar[str] = "(n, k) logits, one for each label"
+    promise: ClassVar[str] = "every label is right"
+
+    @property
+    def chance(self) -> float:
+        return float(0.5 ** len(self.classes))
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -143,6 +153,11 @@ class Labels(Task):
     def confidence(self, out: Tensor) -> Tensor:
         """The probability that every label is right, were they independent."""
         return torch.sigmoid(out.abs()).prod(1)
+
+    def kept(self, out: Tensor, target: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+        """Of each label, too: that what is said of it, that it holds or that it does not, is right."""
+        each = {"each sure": out.abs().sigmoid(), "each right": (out > 0) == target.bool()}
+        return super().kept(out, target, rng) | each
 
     def average(self, outs: Tensor) -> Tensor:
         return torch.logit(outs.sigmoid().mean(0), eps=1e-7)

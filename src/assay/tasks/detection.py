@@ -152,6 +152,10 @@ class Detection(Task):
         mean = (confidence * kept).sum(1) / kept.sum(1).clamp_min(1)
         return torch.where(kept.any(1), mean, torch.sigmoid(-out[..., OBJECT].amax(1)))
 
+    @property
+    def no_promise(self) -> str:
+        return "the confidence of its boxes says nothing of those it missed, and so not how likely the answer will do"
+
     def average(self, outs: Tensor) -> Tensor:
         there = torch.logit(outs[..., OBJECT, None].sigmoid().mean(0), eps=1e-7)
         kinds = outs[..., 5:].softmax(-1).mean(0).clamp_min(1e-38).log()

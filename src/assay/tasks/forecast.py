@@ -91,6 +91,10 @@ class Forecast(Task):
         """Numbers, and their spread where there are quantiles on both sides."""
         return self.numbers().gives
 
+    @property
+    def no_promise(self) -> str:
+        return self.numbers().no_promise
+
     def numbers(self) -> Regression:
         """The same answers as numbers side by side, each step of each channel one, with the naive step as tolerance."""
         names = tuple(f"{channel}, step {step}" for step in range(1, self.horizon + 1) for channel in self.channels)

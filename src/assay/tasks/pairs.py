@@ -86,6 +86,13 @@ class Comparison(Task):
     def confidence(self, out: Tensor) -> Tensor:
         return torch.sigmoid(self.odds(out).abs())
 
+    @property
+    def no_promise(self) -> str:
+        return (
+            f"the task is {self.name()}: a comparison is held to its own scale by is-the-comparison-calibrated, and a "
+            "distance is no probability"
+        )
+
     def choice(self, model: nn.Module, data: Mapping[str, Pairs]) -> Choice:
         """Which of the two it says, among pairs of which one is right."""
         with_class = {split: Part(pairs, np.arange(pairs.untied)) for split, pairs in data.items()}

@@ -21,6 +21,7 @@ from assay.errors import AssayError, ShapeError, SubjectError
 from assay.tasks.task import Task, check_enough, misshapen, numbered_names
 
 NOT_COUNTED = -1
+DRAWN = 16  # places of an input
 
 
 class Places(Task):
@@ -34,6 +35,11 @@ class Places(Task):
     """Of an output, with the one for the inputs."""
     axis: ClassVar[int]
     """The one of the classes."""
+    promise: ClassVar[str] = "a place drawn at random is right"
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.classes)
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -96,6 +102,14 @@ class Places(Task):
     def confidence(self, out: Tensor) -> Tensor:
         """The largest probability, averaged over all places: an answer does not know which of them count."""
         return out.softmax(self.axis).amax(self.axis).flatten(1).mean(1)
+
+    def kept(self, out: Tensor, target: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+        """Of a place drawn among those that count, and of DRAWN such places."""
+        logits, true, counts = self.read(out, target)  # n k p, n p, n p
+        top, said = logits.softmax(1).max(1)
+        at = torch.multinomial(counts.float(), DRAWN, replacement=True, generator=rng)  # n drawn
+        sure, right = (each.gather(1, at) for each in (top, said == true))
+        return {"sure": sure[:, 0], "right": right[:, 0], "places sure": sure, "places right": right}
 
     def average(self, outs: Tensor) -> Tensor:
         return outs.softmax(self.axis % self.axes + 1).mean(0).clamp_min(1e-38).log()

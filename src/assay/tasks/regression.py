@@ -31,6 +31,10 @@ from assay.errors import AssayError
 from assay.tasks.task import Focus, Task, Trivial, apart, not_finite, slope_of
 
 TOLERATED = 0.5  # of the targets' standard deviation, where nobody says what error is small enough
+NO_SPREAD = (
+    "its numbers come without a standard deviation, so that no probability of being near enough is said; quantiles are "
+    "held to what they say by does-it-know-how-far-off"
+)
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,18 @@ class Regression(Task):
             return None
         ratio = out.new_tensor(self.tolerance) / self._rows(out)[:, 1].clamp_min(1e-30)
         return torch.erf(ratio / 2**0.5).prod(1)
+
+    @property
+    def promise(self) -> str | None:
+        return "the answer is within its tolerance" if self.spread else None
+
+    @property
+    def no_promise(self) -> str:
+        return NO_SPREAD
+
+    @property
+    def chance(self) -> float | None:
+        return 0.0 if self.spread else None
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         y = np.asarray(targets, dtype=np.float64).reshape(len(targets), -1)

@@ -82,6 +82,10 @@ class Retrieval(Task):
         top = out.topk(2, dim=1).values
         return torch.sigmoid(top[:, 0] - top[:, 1])
 
+    @property
+    def no_promise(self) -> str:
+        return "its answers are similarities, which are no probabilities"
+
     def trivial(self, targets: NDArray[Any]) -> Trivial:
         order = np.argsort(-np.asarray(targets, dtype=np.float64).mean(0), kind="stable")
         out = torch.empty(len(order))

@@ -146,6 +146,27 @@ class Task(ABC):
         """How sure the answer says that it is, where it says so."""
         return None
 
+    @property
+    def promise(self) -> str | None:
+        """What that is the probability of, in words; None where of nothing that can be looked up."""
+        return None
+
+    @property
+    def no_promise(self) -> str:
+        """Why there is none."""
+        return f"a confidence of {self.name()} is not said to be the probability of anything that can be looked up"
+
+    def kept(self, out: Tensor, target: Tensor, rng: torch.Generator) -> dict[str, Tensor]:  # n *o, n *t
+        """What is promised of each answer: how `sure` it is, and whether it came out `right`."""
+        sure = self.confidence(out)
+        assert sure is not None  # a promise is about a confidence
+        return {"sure": sure, "right": self.right(out, target)}
+
+    @property
+    def chance(self) -> float | None:
+        """The confidence of an answer that says nothing, where that is known; no answer has less."""
+        return None
+
     @abstractmethod
     def trivial(self, targets: NDArray[Any]) -> Trivial:  # n *t
         """A plain answer to all of these targets at once."""

@@ -59,7 +59,7 @@ def test_curves_are_g_of_the_top_features_and_of_the_others(monkeypatch: pytest.
 
     monkeypatch.setattr(faithfulness, "subset_robustness", known)
     sets = torch.stack([top(ranked, k) for k in (1, 2, 3)], 1)
-    for criterion, free, better in (("s_r", sets, "lower"), ("s_r_bar", ~sets, "higher")):
+    for criterion, free, better in (("s-r", sets, "lower"), ("s-r-bar", ~sets, "higher")):
         curve = robustness_curve(
             digit_net(), x, ranked, criterion=criterion, groups=groups, shares=SHARES, search=QUICK,  # type: ignore[arg-type]
             cap=torch.full((4,), 50.0),
@@ -73,7 +73,7 @@ def test_curves_are_g_of_the_top_features_and_of_the_others(monkeypatch: pytest.
 
 
 def test_a_real_search_gives_monotone_curves() -> None:
-    for criterion, falls in (("s_r", True), ("s_r_bar", False)):
+    for criterion, falls in (("s-r", True), ("s-r-bar", False)):
         curve = robustness_curve(
             digit_net(), digit_inputs()[:4], scores(4, 4), criterion=criterion, groups=patches((1, 8, 8), 4),  # type: ignore[arg-type]
             shares=SHARES, search=QUICK, cap=torch.full((4,), 50.0),
@@ -142,7 +142,7 @@ def test_what_belongs_to_no_feature_stays_when_features_go() -> None:
 def test_few_features_are_not_counted_twice() -> None:
     net, x = digit_net(), digit_inputs()[:2]
     curve = robustness_curve(
-        net, x, scores(2, 4), criterion="s_r", groups=patches((1, 8, 8), 4), shares=(0.2, 0.25, 0.3, 0.5), search=QUICK
+        net, x, scores(2, 4), criterion="s-r", groups=patches((1, 8, 8), 4), shares=(0.2, 0.25, 0.3, 0.5), search=QUICK
     )
     assert curve.percent.tolist() == [25, 50]
 
@@ -150,8 +150,8 @@ def test_few_features_are_not_counted_twice() -> None:
 def test_words_of_the_errors() -> None:
     net, x = digit_net(), digit_inputs()[:2]
     with pytest.raises(ShapeError, match=r"Scores have shape \(2, 5\).*\(2, 64\)"):
-        robustness_curve(net, x, scores(2, 5), criterion="s_r")
-    with pytest.raises(AssayError, match="Unknown criterion 'r'; choose one of s_r_bar, s_r"):
+        robustness_curve(net, x, scores(2, 5), criterion="s-r")
+    with pytest.raises(AssayError, match="Unknown criterion 'r'; choose one of s-r-bar, s-r"):
         robustness_curve(net, x, scores(2, 64), criterion="r")  # type: ignore[arg-type]
     with pytest.raises(AssayError, match="Unknown removal 'both'"):
         removal_curve(net, x, scores(2, 64), kind="both")  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def test_drawn_sets_hold_the_picks_and_each_other_feature_with_the_stated_chance
     assert len(met[1]) == pytest.approx(1600, abs=60)  # the others are sets of the first round that hold the pick
 
 
-@pytest.mark.parametrize("criterion", ["s_r_bar", "s_r"])
+@pytest.mark.parametrize("criterion", ["s-r-bar", "s-r"])
 @pytest.mark.parametrize("method", ["greedy", "greedy-as"])
 def test_on_a_linear_classifier_the_order_is_that_of_the_weights(criterion: Criterion, method: str) -> None:
     w = torch.tensor([0.5, -3.0, 1.2, 0.1, -2.0, 1.6])
@@ -180,7 +180,7 @@ def test_on_a_linear_classifier_the_order_is_that_of_the_weights(criterion: Crit
     assert found.whole == pytest.approx(0.4 / float(torch.linalg.vector_norm(w)), rel=1e-2)
 
 
-@pytest.mark.parametrize("criterion", ["s_r_bar", "s_r"])
+@pytest.mark.parametrize("criterion", ["s-r-bar", "s-r"])
 def test_against_the_full_table_of_a_small_network(criterion: Criterion) -> None:
     """No set of size K is better than the best of all; Greedy and Greedy-AS come near it, random ones do not."""
     torch_rng = rng(1)
@@ -191,7 +191,7 @@ def test_against_the_full_table_of_a_small_network(criterion: Criterion) -> None
         layer.weight.mul_(3)  # type: ignore[operator]
     inputs = torch.rand(4, 10, generator=torch_rng)
     sets = all_subsets(10)
-    size, maximise = sets.sum(1), criterion == "s_r_bar"
+    size, maximise = sets.sum(1), criterion == "s-r-bar"
     free = ~sets if maximise else sets
     best_of = torch.amax if maximise else torch.amin
     totals = dict.fromkeys(("best", "greedy", "greedy-as", "gradient", "random"), 0.0)
@@ -225,7 +225,7 @@ def test_pertinent_negatives() -> None:
     reader = segment_net()
     x = digit(0)
     bar = segment_pixels("middle")
-    for criterion in ("s_r_bar", "s_r"):
+    for criterion in ("s-r-bar", "s-r"):
         found = robust_features(reader, x, criterion=criterion, groups=pixels((1, 9, 5)), size=6, samples=300)  # type: ignore[arg-type]
         assert bar <= set(found.order.tolist()), criterion
         assert set(found.map.flatten().nonzero()[:, 0].tolist()) == set(found.order.tolist())
@@ -243,7 +243,7 @@ def test_why_seven_and_not_another() -> None:
     for rival, names in differ.items():
         want = segment_pixels(*names)
         found = robust_features(
-            reader, digit(7), criterion="s_r", groups=pixels((1, 9, 5)), size=len(want), samples=600, target=rival
+            reader, digit(7), criterion="s-r", groups=pixels((1, 9, 5)), size=len(want), samples=600, target=rival
         )
         picks[rival] = set(found.order.tolist())
         assert len(picks[rival] & want) / len(want) >= 2 / 3, rival
@@ -280,7 +280,7 @@ def test_words_of_the_errors() -> None:
         greedy_as(and_game, 12, size=2, maximise=True, samples=10, rng=rng())
     with pytest.raises(AssayError, match="1 that are not finite; cap"):
         greedy(lambda sets: torch.where(sets[:, 0], torch.inf, 1.0), 3, size=1, maximise=True)
-    with pytest.raises(AssayError, match="it knows s_r_bar or s_r, and greedy-as or greedy"):
+    with pytest.raises(AssayError, match="it knows s-r-bar or s-r, and greedy-as or greedy"):
         robust_features(net, x[0], criterion="s")  # type: ignore[arg-type]
     groups = patches((1, 8, 8), 4)
 

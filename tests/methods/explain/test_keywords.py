@@ -55,7 +55,7 @@ def test_where_rows_are_averaged_words_cannot_be_told_apart() -> None:
     margin = float(classify(embedded[None])[0, 0])
     exact = 6 * margin / (torch.linalg.vector_norm(w) * sets.sum(1).sqrt())
     assert_close(found, exact.double(), rtol=5e-3, atol=0)
-    scores = keywords(classify, embedded, size=1, change="embedding", criterion="s_r_bar").explained.scores
+    scores = keywords(classify, embedded, size=1, change="embedding", criterion="s-r-bar").explained.scores
     assert float(scores.std() / scores.abs().mean()) < 0.01
     left_out = torch.stack(
         [classify(torch.where(torch.arange(6)[:, None] == i, 0, embedded)[None])[0, 0] for i in range(6)]
@@ -63,7 +63,7 @@ def test_where_rows_are_averaged_words_cannot_be_told_apart() -> None:
     assert float(left_out.std()) > 0.1
 
 
-@pytest.mark.parametrize("criterion", ["s_r_bar", "s_r"])
+@pytest.mark.parametrize("criterion", ["s-r-bar", "s-r"])
 @pytest.mark.parametrize("change", ["fade", "embedding"])
 def test_the_keyword_that_alone_decides_is_picked_first_and_padding_never(criterion: Criterion, change: Change) -> None:
     """The class is the largest score of any row: row 3 has it by far."""
@@ -124,7 +124,7 @@ def test_keywords_are_topic_words_and_the_curve_is_better_than_the_gradients_and
         shown = t != 0
         length = int(shown.sum())
         e = e[:length]
-        found = keywords(model.classify, e, size=5, samples=128, change="embedding", criterion="s_r_bar", seeds=1)
+        found = keywords(model.classify, e, size=5, samples=128, change="embedding", criterion="s-r-bar", seeds=1)
         at = e[None].clone().requires_grad_()
         z = model.classify(at)
         (slope,) = torch.autograd.grad(z.amax(), at)
@@ -136,7 +136,7 @@ def test_keywords_are_topic_words_and_the_curve_is_better_than_the_gradients_and
         groups = grouping.words(torch.ones(length), e.shape[1])
         for name, scores in ranks.items():
             curve = robustness_curve(
-                model.classify, e[None], scores, criterion="s_r_bar", groups=groups,
+                model.classify, e[None], scores, criterion="s-r-bar", groups=groups,
                 shares=[k / length for k in range(1, 6)], search=unbounded(e, Search(steps=10)),
             )  # fmt: skip
             areas[name] += float(curve.area())

@@ -108,8 +108,8 @@ def test_on_all_features_it_is_the_ordinary_distance() -> None:
     assert ours.mean() > 0.8 * ordinary.mean()
     scores = torch.rand(len(x), x[0].numel())
     search = Search(steps=5)
-    whole = robustness_curve(net, x, scores, criterion="s_r", shares=(1.0,), search=search)
-    none = robustness_curve(net, x, scores, criterion="s_r_bar", shares=(0.0,), search=search)
+    whole = robustness_curve(net, x, scores, criterion="s-r", shares=(1.0,), search=search)
+    none = robustness_curve(net, x, scores, criterion="s-r-bar", shares=(0.0,), search=search)
     assert_close(whole.value, none.value, rtol=1e-3, atol=0)
 
 
@@ -254,7 +254,7 @@ def test_ranking_by_weight_beats_every_permutation_on_a_linear_model() -> None:
     x = torch.zeros(1, 5)
     ranks = torch.tensor(list(permutations(range(5)))).float()
     ranks = torch.cat([w.abs()[None].argsort(1).argsort(1).float(), ranks])
-    for criterion, best in (("s_r_bar", torch.argmax), ("s_r", torch.argmin)):
+    for criterion, best in (("s-r-bar", torch.argmax), ("s-r", torch.argmin)):
         curve = robustness_curve(
             model, x.expand(len(ranks), -1), ranks, criterion=criterion, shares=(0.2, 0.4, 0.6, 0.8), search=WIDE,  # type: ignore[arg-type]
 

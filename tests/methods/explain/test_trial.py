@@ -36,7 +36,7 @@ def rng() -> torch.Generator:
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 4), min_size=5, max_size=5), min_size=1, max_size=4),
-    st.permutations(["s_r_bar", "s_r", "insertion", "deletion"]),
+    st.permutations(["s-r-bar", "s-r", "insertion", "deletion"]),
 )
 def test_ranks_are_added_up_as_by_hand(rows: list[list[int]], names: list[str]) -> None:
     scores = [Scored(n, float(r[0]), tuple(map(float, r[1:]))) for n, r in zip(names, rows, strict=False)]  # type: ignore[arg-type]
@@ -53,8 +53,8 @@ def test_ranks_are_added_up_as_by_hand(rows: list[list[int]], names: list[str]) 
 def test_lower_is_better_where_it_is() -> None:
     assert scored(100.0, "insertion").beaten == 39
     assert scored(100.0, "deletion").beaten == 0
-    assert scored(-1.0, "s_r").beaten == 39
-    assert scored(-1.0, "s_r_bar").beaten == 0
+    assert scored(-1.0, "s-r").beaten == 39
+    assert scored(-1.0, "s-r-bar").beaten == 0
     assert scored(3.0, "insertion").beaten == 3  # an equal is not beaten
 
 
@@ -77,7 +77,7 @@ def test_the_best_ranking_of_a_linear_model_beats_chance_and_its_reverse_loses()
         search=Search(bounds=(-100.0, 100.0), step=0.05),
         rng=rng(),
     )
-    assert [s.name for s in tried[0]] == ["s_r_bar", "s_r", "insertion", "deletion"]
+    assert [s.name for s in tried[0]] == ["s-r-bar", "s-r", "insertion", "deletion"]
     assert together(tried[0]) == DRAWS
     assert together(tried[1]) == 0
     assert [s.random for s in tried[0]] == [s.random for s in tried[1]]  # all are held against the same

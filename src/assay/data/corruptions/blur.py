@@ -94,21 +94,21 @@ def _convolve(x: Tensor, kernel: Tensor) -> Tensor:  # n c h w, (n or 1) k k -> 
 
 BLUR = (
     Corruption(
-        "gaussian_blur",
+        "gaussian-blur",
         "blur",
         "A normal density; strength: its standard deviation in pixels at side 32.",
         gaussian_blur,
         (0.3, 0.5, 0.7, 0.95, 1.3),
     ),
     Corruption(
-        "defocus_blur",
+        "defocus-blur",
         "blur",
         "A disc, as a lens out of focus; strength: its radius in pixels at side 32.",
         defocus_blur,
         (0.7, 1.0, 1.3, 1.7, 2.2),
     ),
     Corruption(
-        "motion_blur",
+        "motion-blur",
         "blur",
         "A line at a random angle per image; strength: its length in pixels at side 32.",
         motion_blur,

@@ -42,28 +42,28 @@ def _normal_like(x: Tensor, rng: torch.Generator) -> Tensor:
 
 NOISE = (
     Corruption(
-        "gaussian_noise",
+        "gaussian-noise",
         "noise",
         "Normal noise added to every value; strength: its standard deviation.",
         gaussian_noise,
         (0.04, 0.08, 0.12, 0.18, 0.26),
     ),
     Corruption(
-        "shot_noise",
+        "shot-noise",
         "noise",
         "Poisson noise of light counted in quanta; strength: quanta in a white pixel.",
         shot_noise,
         (200.0, 80.0, 35.0, 15.0, 6.0),
     ),
     Corruption(
-        "impulse_noise",
+        "impulse-noise",
         "noise",
         "Salt and pepper; strength: fraction of values replaced.",
         impulse_noise,
         (0.02, 0.04, 0.08, 0.14, 0.22),
     ),
     Corruption(
-        "speckle_noise",
+        "speckle-noise",
         "noise",
         "Normal noise in proportion to the brightness; strength: its standard deviation at white.",
         speckle_noise,

@@ -20,6 +20,7 @@ decision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -159,6 +160,13 @@ class Slope:
             height = h if first else torch.lerp(height, h, share.to(h))
             chance = p if first else torch.lerp(chance, p, share.to(p))
         return Seen(gradient, height, self.goal.reached(chance))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of one pass and nothing else, without a factor: n *d -> n *d. For a goal `as_published`."""
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            z, _ = self._logits(at, self.precision)
+            return self._pull_back(self.goal.height(z).sum(), at)
 
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Height and whether the goal is reached, by fresh float32 forward passes: n *d -> n, n.
@@ -305,7 +313,7 @@ class Slope:
                 out = checked(self.model(x), x)
             return read(out, self.head), out
 
-    def _pull_back(self, z: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    def _pull_back(self, z: Tensor, x: Tensor, v: Tensor | None = None) -> Tensor:
         try:
             return torch.autograd.grad(z, x, v)[0]
         except RuntimeError as error:
@@ -365,14 +373,14 @@ def check(x: Tensor, y: Truth, *, bounds: tuple[float, float], target: Tensor | 
             raise AssayError("An Aim is good or bad and has no class to lead to; leave out target.")
     else:
         _check_labels(y, len(x))
-    lowest, highest = x.aminmax()
-    if not bool(torch.isfinite(lowest) & torch.isfinite(highest)):
+    lowest, highest = torch.stack(x.aminmax()).tolist()  # together: a GPU waits for every question
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
         raise AssayError(f"Input {bad} has NaN or infinite features; remove or repair it before the attack.")
-    if float(lowest) < low or float(highest) > high:
+    if lowest < low or highest > high:
         raise AssayError(
-            f"Inputs span [{float(lowest):g}, {float(highest):g}] but the bounds are [{low:g}, {high:g}]; scale the "
-            "inputs (normalisation belongs inside the model) or pass bounds=(low, high)."
+            f"Inputs span [{lowest:g}, {highest:g}] but the bounds are [{low:g}, {high:g}]; scale the inputs "
+            "(normalisation belongs inside the model) or pass bounds=(low, high)."
         )
     if target is not None and not isinstance(y, Aim):
         if target.shape != y.shape:

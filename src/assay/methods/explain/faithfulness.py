@@ -38,7 +38,7 @@ from assay.methods.explain.subset_robustness import Search, capped, subset_robus
 Removal = Literal["insertion", "deletion", "kept", "gone"]
 Better = Literal["higher", "lower"]
 BETTER: dict[Criterion | Removal, Better] = {
-    "s_r_bar": "higher", "s_r": "lower", "insertion": "higher", "deletion": "lower", "kept": "lower", "gone": "higher"
+    "s-r-bar": "higher", "s-r": "lower", "insertion": "higher", "deletion": "lower", "kept": "lower", "gone": "higher"
 }  # fmt: skip
 NUMBERS: tuple[Removal, ...] = ("kept", "gone")
 """The removals of a number; the other two are those of a class."""
@@ -93,7 +93,7 @@ def robustness_curve(
     search = search or Search()
     groups, counts = _counted(x, scores, groups, shares)
     sets = torch.stack([top(scores, count) for count in counts], 1)  # n s k
-    free = sets if criterion == "s_r" else ~sets
+    free = sets if criterion == "s-r" else ~sets
     free = torch.cat([free, torch.ones_like(free[:, :1])], 1)  # and U
     value = subset_robustness(model, x, free, groups=groups, target=target, search=search)
     found = capped(value[:, :-1], usual_cap(x, value[:, -1], search) if cap is None else cap)

@@ -35,7 +35,7 @@ from assay.methods.explain import groups as grouping
 from assay.methods.explain.subset_robustness import Search, capped, subset_robustness, usual_cap
 
 Value = Callable[[Tensor], Tensor]  # m k bool -> m: what each set of features is worth
-Criterion = Literal["s_r_bar", "s_r"]
+Criterion = Literal["s-r-bar", "s-r"]
 Method = Literal["greedy-as", "greedy"]
 MOST_PLAYERS = 30  # whose subsets may be counted at all
 SAMPLES_EACH, LEAST_SAMPLES = 8, 128
@@ -71,7 +71,7 @@ class Explained(NamedTuple):
 
     def ranking(self) -> Tensor:
         """All features: the picks in their order, the others below them by their score in the first round: -> k."""
-        best = self.scores if self.criterion == "s_r_bar" else -self.scores
+        best = self.scores if self.criterion == "s-r-bar" else -self.scores
         span = (best.max() - best.min()).clamp_min(1e-300)
         return self.weight + (best - best.min()) / span / (
             2 * max(1, len(self.order))
@@ -185,7 +185,7 @@ def robust_features(
     model: Model,
     x: Tensor,
     *,
-    criterion: Criterion = "s_r",
+    criterion: Criterion = "s-r",
     groups: Tensor | None = None,
     size: int | None = None,
     method: Method = "greedy-as",
@@ -232,11 +232,11 @@ def robust_features(
 
     def value(sets: Tensor) -> Tensor:
         nonlocal too_far
-        found = capped(robustness(~sets if criterion == "s_r_bar" else sets)[None], limit)
+        found = capped(robustness(~sets if criterion == "s-r-bar" else sets)[None], limit)
         too_far += int(found.capped.sum())
         return found.value[0]
 
-    maximise = criterion == "s_r_bar"
+    maximise = criterion == "s-r-bar"
     drawn = False
     if method == "greedy":
         every = [greedy(value, k, size=size, maximise=maximise)]
@@ -261,7 +261,7 @@ def greedy_maps(
     x: Tensor,
     groups: Tensor,
     *,
-    criterion: Criterion = "s_r",
+    criterion: Criterion = "s-r",
     search: Search | None = None,
     rng: torch.Generator,
     seeds: int = 2,

@@ -90,7 +90,7 @@ def faithfulness(
     many = x[None].expand(len(scores), *x.shape)
     areas: dict[ScoreName, Tensor] = {}
     if search is not None and weights is None:
-        for name in ("s_r_bar", "s_r"):
+        for name in ("s-r-bar", "s-r"):
             curve = robustness_curve(
                 model, many, scores, criterion=name, groups=groups, target=target, shares=SHARES, search=search
             )  # fmt: skip

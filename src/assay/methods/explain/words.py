@@ -51,7 +51,7 @@ def keywords(
     shown: Tensor | None = None,
     size: int = 5,
     change: Change = "fade",
-    criterion: Criterion = "s_r",
+    criterion: Criterion = "s-r",
     method: Method = "greedy-as",
     target: int | None = None,
     samples: int | None = None,

@@ -37,23 +37,23 @@ ALL_SHARES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)  # where parts come in or go out
 EACH = {"integrated-gradients": 2, "expected-gradients": 5, "smoothgrad": 1}
 """Points that a map of one input takes, for each step of the budget."""
 BACKGROUND = 32  # examples that expected gradients start from
-ROBUST: tuple[Criterion, ...] = ("s_r_bar", "s_r")
+ROBUST: tuple[Criterion, ...] = ("s-r-bar", "s-r")
 REMOVED: tuple[Removal, ...] = ("insertion", "deletion")
 CRITERIA: tuple[Criterion | Removal, ...] = (*ROBUST, *REMOVED)
 """Of a classifier, by the first two of which a map is judged; a number is judged by NUMBERS."""
 CALLED: dict[Criterion | Removal, str] = {
-    "s_r_bar": "the rest attacked",
-    "s_r": "the top attacked",
+    "s-r-bar": "the rest attacked",
+    "s-r": "the top attacked",
     "insertion": "insertion",
     "deletion": "deletion",
     "kept": "the top kept",
     "gone": "the top gone",
 }
-SHORT = {"s_r_bar": "S_r-bar", "s_r": "S_r"}
+SHORT = {"s-r-bar": "S_r-bar", "s-r": "S_r"}
 TELLS: dict[Criterion | Removal, str] = {
-    "s_r_bar": "Robustness-S_r-bar: the least l2 change that breaks the answer while the map's top parts stand still; "
+    "s-r-bar": "Robustness-S_r-bar: the least l2 change that breaks the answer while the map's top parts stand still; "
     "higher is better",
-    "s_r": "Robustness-S_r: the least l2 change that breaks the answer where only the map's top parts may change; "
+    "s-r": "Robustness-S_r: the least l2 change that breaks the answer where only the map's top parts may change; "
     "lower is better",
     "insertion": "The probability of the answer while its top parts come in and the others are 0; higher is better",
     "deletion": "The probability of the answer while its top parts become 0; lower is better",
@@ -76,7 +76,7 @@ class IsTheMapFaithful(Probe):
     Of an answer that is no class, its task names one number, and areas are under two other curves: how far that number
     moves when the top parts are taken out, and how far it is from what it was with only them there, in its own units.
 
-    `methods` may name "greedy-as" too, of a classifier, which picks parts by the criterion (s_r or s_r_bar) itself.
+    `methods` may name "greedy-as" too, of a classifier, which picks parts by the criterion (s-r or s-r-bar) itself.
     `parts` cuts inputs otherwise than into patches, words or columns: into pixels, or into each image's own
     superpixels.
     """
@@ -84,7 +84,7 @@ class IsTheMapFaithful(Probe):
     methods: tuple[str, ...] = MAPS
     inputs: int | None = None
     steps: int | None = None
-    criterion: Criterion = "s_r"
+    criterion: Criterion = "s-r"
     parts: Parts | None = None
 
     in_quick: ClassVar[bool] = False

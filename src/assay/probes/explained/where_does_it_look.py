@@ -59,12 +59,12 @@ class WhereDoesItLook(Probe):
     that is answered, or for the number of the answer that its task names. Agreement is Spearman's rank correlation
     between two maps of one input, over its parts, the sign left out. Maps that agree may be wrong together; of maps
     that do not agree, at most one is right. `methods` may name "greedy-as" too, of a classifier, which picks parts by
-    the criterion (s_r or s_r_bar); `parts` cuts images into pixels or, each image for itself, into superpixels.
+    the criterion (s-r or s-r-bar); `parts` cuts images into pixels or, each image for itself, into superpixels.
     """
 
     methods: tuple[str, ...] = MAPS
     inputs: int | None = None
-    criterion: Criterion = "s_r"
+    criterion: Criterion = "s-r"
     parts: Parts | None = None
 
     in_quick: ClassVar[bool] = False

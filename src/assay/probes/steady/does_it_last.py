@@ -128,7 +128,7 @@ class DoesItLast(Probe):
         views = []
         if noisy is not None:
             each = reached(noisy.earned).reshape(len(SEVERITIES), n)
-            changes = ", ".join(subject.everyday()).replace("_", " ")
+            changes = ", ".join(subject.everyday()).replace("-", " ")
             measures.append(
                 Measure.mean(
                     NOISY, each.mean(0), better="higher", seed=run.seed, unit="%", beside=beside,

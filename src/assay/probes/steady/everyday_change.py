@@ -105,7 +105,7 @@ class EverydayChange(Probe):
         lost = clean - mean
         by_severity = kept.mean(1)  # n s
         broke = rows["changed at"]
-        spelled = tuple(name.replace("_", " ") for name in self.corruptions)
+        spelled = tuple(name.replace("-", " ") for name in self.corruptions)
         how = [(spelled[h // 5], SEVERITIES[h % 5]) for h in rows["how"][broke]]
         unspoilt, target = (part.numpy() for part in subject.data["test"].take(index[broke]))
         witnesses = Witnesses(

@@ -40,8 +40,6 @@ from assay.methods.uncertainty.selective import RiskCoverage, best_area, guarant
 from assay.probe import Probe
 from assay.probes._mistakes import mistakes
 from assay.standard import Standard
-from assay.tasks import Detection, Labels, Regression, Retrieval, Task
-from assay.tasks.places import Places
 from assay.tasks.task import unsaid
 
 if TYPE_CHECKING:
@@ -54,7 +52,6 @@ SMOOTH = 0.03  # bandwidth of the reliability curve, as in the paper's figure 1
 POINTS, LEAST = 100, 0.05  # of a risk-coverage curve, and the coverage that it starts with
 FEW_PER_CLASS = 100  # inputs below which sqrt(n) bins serve class-wise errors best, above it few
 FEW_BINS = 10
-PLACES = 16  # of each input, drawn among those that count, where a class stands at each of many
 DRAWS = 10_000  # bootstraps of all classes together, at least 100 and at most 1,000 of each
 
 
@@ -89,7 +86,8 @@ class Confidence(Probe):
             raise AssayError(f"The setting sure={self.sure} of {self.name()!r} must lie between 0 and 1.")
 
     def why_not(self, subject: Subject) -> str | None:
-        return super().why_not(subject) or _no_probability(subject.task)
+        task = subject.task
+        return super().why_not(subject) or (task.no_promise if task.promise is None else None)
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"])
@@ -208,7 +206,7 @@ class Confidence(Probe):
         """The same of a task without classes: an event for each input, with the probability that it is said to have."""
         task = subject.task
         rows = run.map(partial(_events, subject), subject, "test", index, "confidence")
-        least = 1 / len(task.classes) if isinstance(task, Places) else 0.0
+        least = task.chance or 0.0
         sure = np.asarray(rows["sure"], dtype=np.float64).clip(least, 1)
         right = np.asarray(rows["right"], dtype=bool)
         gap, bins = sure - right, min(self.bins, len(index))
@@ -216,7 +214,7 @@ class Confidence(Probe):
         estimator, why = self._chosen(np.stack([1 - sure, sure], 1), run.seed)
         error = above_floor(sure, right, estimator=estimator, bins=bins, seed=run.seed)
         curve, held = risk_coverage(sure, right), float(right.mean())
-        what = _what(task)
+        what = task.promise
         beside = [
             Beside("a perfectly calibrated model", error.calibrated),
             Beside("with what chance adds", error.estimate),
@@ -226,7 +224,7 @@ class Confidence(Probe):
         if "places sure" in rows:
             every = np.asarray(rows["places sure"], dtype=np.float64).clip(least, 1).ravel()
             several = debiased_ece(every, np.asarray(rows["places right"], dtype=bool).ravel(), bins=self.bins)
-            beside.append(Beside(f"the same of {PLACES} places of each input", several))
+            beside.append(Beside(f"the same of {rows['places sure'].shape[1]} places of each input", several))
         measures = [
             Measure(
                 name="calibration error",
@@ -414,59 +412,16 @@ class Confidence(Probe):
         )
 
 
-def _no_probability(task: Task) -> str | None:
-    """Why a task's confidence is the probability of nothing that can be looked up, or None."""
-    if "classes" in task.gives or isinstance(task, Labels | Places) or (isinstance(task, Regression) and task.spread):
-        return None
-    if "comparison" in task.gives:
-        return (
-            f"the task is {task.name()}: a comparison is held to its own scale by is-the-comparison-calibrated, and a "
-            "distance is no probability"
-        )
-    if "numbers" in task.gives:
-        return (
-            "its numbers come without a standard deviation, so that no probability of being near enough is said; "
-            "quantiles are held to what they say by does-it-know-how-far-off"
-        )
-    if isinstance(task, Detection):
-        return "the confidence of its boxes says nothing of those it missed, and so not how likely the answer will do"
-    if isinstance(task, Retrieval):
-        return "its answers are similarities, which are no probabilities"
-    return f"a confidence of {task.name()} is not said to be the probability of anything that can be looked up"
-
-
-def _what(task: Task) -> str:
-    """What the confidence is the probability of."""
-    if isinstance(task, Labels):
-        return "every label is right"
-    return "a place drawn at random is right" if isinstance(task, Places) else "the answer is within its tolerance"
-
-
 def _events(subject: Subject, shard: Shard) -> dict[str, Tensor]:
     """For each input what is said to come true, with its probability, and whether it did."""
-    task, out = subject.task, subject.predict(shard.x).double()
-    if isinstance(task, Places):
-        logits, true, counts = task.read(out, shard.y)  # n k p, n p, n p
-        top, said = logits.softmax(1).max(1)
-        at = torch.multinomial(counts.float(), PLACES, replacement=True, generator=shard.rng)  # n places
-        sure, right = (each.gather(1, at) for each in (top, said == true))
-        told = {"sure": sure[:, 0], "right": right[:, 0], "places sure": sure, "places right": right}
-    else:
-        stated = task.confidence(out)
-        assert stated is not None  # what `_no_probability` says
-        told = {"sure": stated, "right": task.right(out, shard.y)}
-        told |= _each(out, shard.y) if isinstance(task, Labels) else {}
+    out = subject.predict(shard.x).double()
+    told = subject.task.kept(out, shard.y, shard.rng)
     sick = torch.nonzero(unsaid(out) | unsaid(told["sure"]))
     if len(sick):
         raise SubjectError(
             f"The model returned NaN or infinity for input {shard.index[int(sick[0])]}; check its weights and scaling."
         )
     return told
-
-
-def _each(out: Tensor, true: Tensor) -> dict[str, Tensor]:  # n k, n k
-    """Of each label the probability that what is said of it, that it holds or that it does not, is right."""
-    return {"each sure": out.abs().sigmoid(), "each right": (out > 0) == true.bool()}
 
 
 def _measure(name: str, error: CalibrationError, n: int, about: str) -> Measure:

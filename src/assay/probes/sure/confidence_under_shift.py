@@ -235,7 +235,7 @@ class ConfidenceUnderShift(Probe):
                 title="Calibration error per corruption and severity",
                 row_label="corruption",
                 column_label="severity",
-                rows=tuple(name.replace("_", " ") for name in self.corruptions),
+                rows=tuple(name.replace("-", " ") for name in self.corruptions),
                 columns=tuple(map(str, SEVERITIES)),
                 values=tuple(map(tuple, table.tolist())),
             ),

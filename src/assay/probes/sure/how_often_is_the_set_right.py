@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NO_SHIFT = ("train", "test", *FITTING, "outliers")  # of outliers there is no true class that a set could hold
 SCORES: tuple[ScoreName, ...] = ("lac", "aps", "raps")
 RULES = (*(name.upper() for name in SCORES), *(f"{name.upper()} per class" for name in SCORES))
-KINDS = ("gaussian_noise", "gaussian_blur", "fog", "jpeg", "translation")  # one of each family
+KINDS = ("gaussian-noise", "gaussian-blur", "fog", "jpeg", "translation")  # one of each family
 FEW = 30  # inputs below which neither a threshold nor a coverage says much
 DRAWS = 1000  # of what even coverage would show of its worst class
 Rows = Mapping[str, NDArray[np.generic]]
@@ -370,7 +370,7 @@ def _worst_class(subject: Subject, name: str, held: NDArray[np.bool_], label: ND
 
 
 def _spelled(kind: str) -> str:
-    return kind.replace("_", " ")
+    return kind.replace("-", " ")
 
 
 SHELVED = HowOftenIsTheSetRight

@@ -17,8 +17,7 @@ from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, s
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.uncertainty.outliers import along_rays
 from assay.probe import Probe
-from assay.tasks import Labels, Regression, Task
-from assay.tasks.places import Places
+from assay.tasks import Task
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -63,7 +62,7 @@ class IsItSureFarAway(Probe):
         reason = super().why_not(subject)
         if reason is None and subject.tokens:
             reason = "it walks away from the inputs, and an input here is a row of words by number: none is far away"
-        if reason is None and _chance(subject.in_classes().task) is None:
+        if reason is None and subject.in_classes().task.chance is None:
             reason = (
                 f"it needs a confidence and what that is of an answer that says nothing; the task is "
                 f"{subject.task.name()}, which does not say so"
@@ -80,7 +79,7 @@ class IsItSureFarAway(Probe):
         rows = run.map(walk, subject, "test", index, "walks away from the data")
         start, broken = np.asarray(rows["start"], dtype=np.float64), np.asarray(rows["broken"], dtype=np.int64)
         paths = {name: np.asarray(rows[name], dtype=np.float64) for name in (RANDOM, AWAY, LEAST) if name in rows}
-        chance = _chance(subject.task)
+        chance = subject.task.chance
         assert chance is not None  # why_not saw to it
         ends = paths[RANDOM][..., -1]  # n ways
         top = np.unravel_index(int(ends.argmax()), ends.shape)
@@ -226,15 +225,6 @@ ABOUT_LEAST = (
     "the same, along the direction in which the slopes of its answers, at inputs and far out, are smallest: as at the "
     "inputs where the model ignores it, and then no confidence can tell"
 )
-
-
-def _chance(task: Task) -> float | None:
-    """The confidence of an answer that says nothing, where that is known."""
-    if "classes" in task.gives or isinstance(task, Places):
-        return 1 / len(task.classes)
-    if isinstance(task, Labels):
-        return float(0.5 ** len(task.classes))
-    return 0.0 if isinstance(task, Regression) and task.spread else None
 
 
 def _what(task: Task) -> str:
