@@ -320,6 +320,11 @@ class WorstCaseAccuracy(Probe):
                 keep(rows[got], at, size(at, shard.x[rows[got]], norm, reach.coded), most.by[got])
         told = {}
         if count > 1:
+            # few answers chose the smallest change, and these count it
+            rows = (right & torch.isfinite(broke)).nonzero()[:, 0]
+            if len(rows):
+                fresh = chance(subject.model, changed[rows], y[rows], draws=draws)
+                small[rows], said[rows] = fresh.wrong, fresh.said
             # the answers above chose the point; these count it
             last = chance(subject.model, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
@@ -327,6 +332,7 @@ class WorstCaseAccuracy(Probe):
             inside = (worst_size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
             changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
             told["at"], how = torch.where(inside, worst_size, broke), torch.where(inside, via, how)
+            right = right & (inside | (2 * small > count))  # what most answers deny is no witness
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
