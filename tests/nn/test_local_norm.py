@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from assay.data.multiplicative_noise import spoil
 from assay.errors import AssayError, ShapeError
+from assay.methods.train.fit import fit
 from assay.nn.local_norm import LocalNorm, LocalNormed, Mode, majority, norms, with_local_norm
 
 MODES: tuple[Mode, ...] = ("single", "single-vote", "batch", "voting")
@@ -49,7 +53,7 @@ def as_printed(x: Tensor, layer: LocalNorm, groups: list[list[int]], eps: float 
     return y
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(groups=st.integers(1, 5), rows=st.integers(1, 17), places=st.sampled_from([(3, 2), (4,), (2, 1, 2)]))
 def test_it_is_the_equation_whether_or_not_the_groups_are_equal(
     groups: int, rows: int, places: tuple[int, ...]
@@ -269,3 +273,50 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         layer_of(3, 2, alone=1).eval()(rand(3, 3, 2, 2))
     with pytest.raises(ShapeError, match="of 3 channels got shape"):
         layer_of(3, 2)(rand(4, 2, 2, 2))
+
+
+class Rows:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: np.ndarray) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+def test_digits_stand_noise_better_on_statistics_of_the_batch_and_worse_where_it_is_sorted() -> None:
+    """At seed 0: clean 0.98 and 0.96; of masked digits 0.49 with batch normalisation, 0.57 with LocalNorm.
+
+    Dynamic batch normalisation has 0.58: that LocalNorm is ahead of it, as in print on CIFAR-10, does not show here.
+    """
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    images, labels = torch.tensor(x[order] / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(y[order])
+    torch.manual_seed(0)
+    plain = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 12, 3, stride=2, padding=1),
+        nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(192, 10),
+    )  # fmt: skip
+    local = with_local_norm(plain, 8, "batch")
+    for net in (plain, local):
+        fit(net, Rows(images[:1200], labels[:1200]), epochs=3, lr=0.05, batch=64, rng=torch.Generator().manual_seed(0))
+        net.eval()
+    shown, truth = images[1200:], labels[1200:]
+    masked = spoil(shown, "MBN", 0.5, torch.Generator().manual_seed(0), form="printed")
+
+    @torch.no_grad()
+    def right(net: nn.Module, at: Tensor, order: Tensor | None = None, size: int = 64) -> float:
+        order = torch.arange(len(at)) if order is None else order
+        said = torch.cat([net(at[rows]).argmax(1) for rows in torch.split(order, size)])
+        return float((said == truth[order]).double().mean())
+
+    dynamic, voting, by_class = with_local_norm(plain, 1, "batch"), local.asked("voting"), truth.argsort(stable=True)
+    assert right(local, shown) > right(plain, shown) - 0.03
+    for net in (dynamic, local):
+        assert right(net, masked) > right(plain, masked) + 0.02
+        assert right(net, shown, by_class) < right(net, shown) - 0.005
+    assert right(voting, masked, size=8) > right(plain, masked) + 0.02
+    alone = local.asked("single")
+    assert right(alone, shown, by_class) == right(alone, shown)
