@@ -24,12 +24,15 @@ NAMES = [name for name in shelf.names("remedies") if issubclass(shelf.load("reme
 @pytest.fixture(scope="module")
 def few() -> Subject:
     draw = torch.Generator().manual_seed(0)
-    x = torch.rand(48, 1, 4, 4, generator=draw)
-    y = (x[:, 0, 0, 0] > 0.5).long()
+    x = torch.rand(80, 1, 4, 4, generator=draw)
+    y = (3 * x[:, 0, 0, 0]).long()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
-    return Subject.classifier(model.eval(), {"train": (x[:24], y[:24]), "test": (x[24:], y[24:])}, name="few")
+        model = nn.Sequential(
+            *(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(32, 4), nn.ReLU(), nn.Linear(4, 3)),
+        )
+    return Subject.classifier(model.eval(), {"train": (x[:40], y[:40]), "test": (x[40:], y[40:])}, name="few")
 
 
 @pytest.mark.parametrize("name", NAMES)

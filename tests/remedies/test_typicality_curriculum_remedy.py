@@ -101,13 +101,13 @@ def test_every_scheduler_trains_and_the_updates_are_told(blobs: Subject, run: Ru
 def test_a_cure_tells_what_updates_alone_do(blobs: Subject, tmp_path: Any, undrawn: None) -> None:
     done = cure("typicality-curriculum", blobs, settings={"epochs": 2, "lr": 0.01}, probes=["accuracy"], out=tmp_path)
     assert done.control is not None
-    assert done.control.subject.name == "blobs+retraining-with-equal-updates"
+    assert done.control.subject.name == "blobs+shuffled-retraining"
     (between,) = [note for note in done.notes if note.startswith("A plain retraining is right on")]
-    assert "what retraining with equal updates alone does, and no merit of the remedy" in between
-    assert any("The control is a retraining with equal updates" in note for note in done.notes)
+    assert "what a shuffled retraining does by itself, and no merit of the remedy" in between
+    assert any("The control is a shuffled retraining" in note for note in done.notes)
     page = done.page.read_text(encoding="utf-8")
-    assert "Retraining with equal updates" in page
-    assert "against a retraining with equal updates with the same schedule" in page
+    assert "Shuffled retraining" in page
+    assert "against a shuffled retraining with the same schedule" in page
     assert {path.name.split("-")[0] for path in tmp_path.iterdir()} >= {"cure", "control"}
     assert len(list(tmp_path.glob("control-*/weights.safetensors"))) == 2
 

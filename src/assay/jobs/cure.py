@@ -259,7 +259,7 @@ def _between(plainer: Remedy, least: Subject, plain: Remedy, retrained: Subject,
     return (
         f"A {plainer.name().replace('-', ' ')} is right on {100 * right[0].mean():.1f} % of {len(right[0]):,} inputs, "
         f"the control on {100 * right[1].mean():.1f} % ({100 * difference:+.1f} points, 95 % interval {100 * low:+.1f} "
-        f"to {100 * high:+.1f}): what {plain.name().replace('-', ' ')} alone does, and no merit of the remedy."
+        f"to {100 * high:+.1f}): what a {plain.name().replace('-', ' ')} does by itself, and no merit of the remedy."
     )
 
 

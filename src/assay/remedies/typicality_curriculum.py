@@ -141,7 +141,7 @@ class EqualUpdates(_Scheduled):
 
     @classmethod
     def name(cls) -> str:
-        return "retraining-with-equal-updates"
+        return "shuffled-retraining"
 
     def control(self) -> Remedy | None:
         return PlainRetraining(
