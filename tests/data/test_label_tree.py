@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.data.label_tree import LabelTree, grouped, read_tree
+from assay.data.label_tree import LabelTree, grouped, read_tree, tree_texts
 from assay.errors import AssayError
 
 ANIMALS = '{"animals": {"pets": ["cat", "dog"], "wild": ["deer"]}, "vehicles": ["car", "truck"]}'
@@ -25,6 +25,14 @@ def test_a_tree_from_a_file_or_a_text_has_its_classes_in_the_order_of_the_labels
     assert (tree.depth, tree.is_three_levels, tree.groups) == (4, False, ("vehicles", "animals"))
     assert tree.group_of().tolist() == [0, 1, 1, 1, 0]
     assert tree.lengths().tolist() == [3, 4, 4, 4, 3]
+
+
+def test_a_text_that_was_cut_at_its_commas_is_joined_again(tmp_path: Path) -> None:
+    """As a command line cuts settings; what a report says to type is such a text."""
+    file = tmp_path / "tree.json"
+    file.write_text(ANIMALS + "\n")
+    cut = f"features,{ANIMALS},{file},inputs".split(",")
+    assert tree_texts(cut, ("features", "inputs")) == ("features", ANIMALS, ANIMALS, "inputs")
 
 
 def test_ways_and_heights_by_hand() -> None:

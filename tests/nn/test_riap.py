@@ -191,9 +191,9 @@ def test_runs_end_where_a_map_is_pooled_strided_joined_or_used_twice() -> None:
     body = [[f"stages.{s}.{b}.body.{c}" for c in (0, 3)] for s, b in ((0, 0), (0, 1), (1, 1), (2, 1), (3, 1))]
     assert runs(ResNet18(width=1)) == body
     assert runs(UNet(1, 2, width=1, levels=2)) == [
-        ["down.0.0", "down.0.2"],
-        ["down.1.0", "down.1.2"],
-        ["up.0.0", "up.0.2", "head"],
+        ["down.0.0.0", "down.0.1.0"],
+        ["down.1.0.0", "down.1.1.0"],
+        ["up.0.0.0", "up.0.1.0", "head"],
     ]
     assert runs(Branching()) == [["body.0", "body.2"]]
     assert runs(Twice()) == runs(Skipping()) == []

@@ -97,6 +97,18 @@ def grouped(names: Sequence[str], group_of: Sequence[int], name: str = "the tree
     )
 
 
+def tree_texts(sources: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The text of each tree; what is `known` by name stays as it is. A text that was cut at its commas is joined."""
+    whole: list[str] = []
+    for part in sources:
+        cut = whole and whole[-1].count("{") > whole[-1].count("}")
+        if cut:
+            whole[-1] += "," + part
+        else:
+            whole.append(part)
+    return tuple(each if each in known else tree_text(each).strip() for each in whole)
+
+
 def tree_text(source: str) -> str:
     """The text of a tree: that of the file of this name, or the text itself, which opens with a brace."""
     if source.lstrip().startswith("{"):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
 from assay.errors import AssayError
+from assay.nn.small_cnn import conv
 
 
 class UNet(nn.Module):
@@ -15,7 +16,8 @@ class UNet(nn.Module):
     h and w must be multiples of 2^(levels - 1). `width` channels at full size, twice as many at each smaller one.
 
     Source: Ronneberger, Fischer and Brox, MICCAI 2015, arXiv:1505.04597, sec. 2 (width 64, five levels). Departs from
-        print as is usual since: convolutions keep the size, and maps are enlarged by interpolation before one of 1 x 1.
+        print as is usual since: convolutions keep the size and are normalised over the batch, and maps are enlarged by
+        interpolation before one of 1 x 1.
     """
 
     def __init__(self, channels: int, classes: int, *, width: int = 16, levels: int = 3) -> None:
@@ -41,9 +43,4 @@ class UNet(nn.Module):
 
 
 def _two(channels_in: int, channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(channels, channels, 3, padding=1),
-        nn.ReLU(),
-    )
+    return nn.Sequential(conv(channels_in, channels), conv(channels, channels))

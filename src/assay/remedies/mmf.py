@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from assay.data.label_tree import read_tree, tree_text
+from assay.data.label_tree import read_tree, tree_texts
 from assay.errors import AssayError
 from assay.methods.right.visual_tree import FOUND, trees_from
 from assay.methods.train.mmf import Mmf as Losses
@@ -46,6 +46,8 @@ class Mmf(Hardening):
     def __post_init__(self) -> None:
         if not self.trees:
             raise AssayError(f"{self.name()!r} wants a label tree; give trees=FILE, trees=features or trees=inputs.")
+        # a file is read once and kept as its text: what it says then is what the weights were trained with
+        object.__setattr__(self, "trees", tree_texts(self.trees, FOUND))
         if len(self.weights) not in (1, len(self.trees)):
             raise AssayError(
                 f"{self.name()!r} got {len(self.weights)} weights for {len(self.trees)} trees; give one each."
@@ -56,8 +58,6 @@ class Mmf(Hardening):
             raise AssayError(
                 f"weights={each} leave nothing of the loss to the network's own head; give less than 1 in all."
             )
-        # a file is read once and kept as its text: what it says then is what the weights were trained with
-        object.__setattr__(self, "trees", tuple(t if t in FOUND else tree_text(t) for t in self.trees))
         object.__setattr__(self, "weights", each)
 
     def why_not(self, subject: Subject) -> str | None:

@@ -83,7 +83,7 @@ def test_the_influence_of_a_pixel_is_the_norm_of_its_column() -> None:
 def test_riap_raises_the_influence_of_the_border_and_does_not_make_it_level() -> None:
     """The influence on all places together: level in theory is only that on a pixel's own place."""
     net, x = chain(4), drawn(4, 1, 15, 15)
-    plain, ours = (influence(n, x, draws=200, rng=rng()).mean(0) for n in (net, with_riap(net)))
+    plain, ours = (influence(n, x, draws=60, rng=rng()).mean(0) for n in (net, with_riap(net)))
     assert float(plain[0] / plain[-1]) < float(ours[0] / ours[-1]) < 0.9
 
 

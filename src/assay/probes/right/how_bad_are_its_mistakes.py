@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from assay.data.label_tree import LabelTree, tree_text
+from assay.data.label_tree import LabelTree, tree_texts
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Finding, Matrix, Measure, Table, View, bootstrap, share, wilson
 from assay.methods.right.tree_measures import TreeMeasures, random_mistakes, tree_measures
@@ -60,7 +60,7 @@ class HowBadAreItsMistakes(Probe):
         if not self.trees:
             raise AssayError(f"{self.name()!r} wants a label tree; give trees=FILE, trees=inputs or trees=features.")
         # a file is read once and kept as its text, so that the answer tells what it was
-        object.__setattr__(self, "trees", tuple(t if t in FOUND else tree_text(t) for t in self.trees))
+        object.__setattr__(self, "trees", tree_texts(self.trees, FOUND))
 
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
