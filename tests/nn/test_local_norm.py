@@ -160,6 +160,8 @@ def test_a_tie_of_votes_is_broken_at_random() -> None:
     share = float((said == 2).double().mean())
     assert set(said.tolist()) == {0, 2}
     assert 0.4 < share < 0.6
+    said = majority(torch.cat([each, each[:1]]), torch.Generator().manual_seed(0))  # three for 0, two for 2
+    assert not said.any()
 
 
 @pytest.mark.parametrize("rotations", [0, 3])

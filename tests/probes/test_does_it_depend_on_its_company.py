@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.door import alone, moved
 from assay.errors import AssayError
 from assay.finding import Bars, Finding
 from assay.probe import configure, put
@@ -102,6 +103,13 @@ def test_of_a_regression_those_of_like_value_stand_together_and_of_masks_none_do
     labels = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     several = np.random.default_rng(1).integers(0, 2, (90, 3))
     assert "accuracy among its own kind" not in values(asked(labels, run, several))
+
+
+def test_an_input_is_compared_with_itself_whatever_order_its_batches_have() -> None:
+    x = torch.from_numpy(X)
+    backwards = torch.split(torch.arange(90).flip(0), 7)
+    assert not moved(Bright(by_batch=False), x, backwards, alone(90)).any()
+    assert moved(Bright(by_batch=True), x, backwards, alone(90)).sum() > 80
 
 
 def test_a_company_of_one_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_it_stands_on_the_shelf_and_without_prices_it_is_its_control(few: Subjec
 @pytest.mark.parametrize("prices", [{"eic": 1.0, "mic": 0.0}, {"eic": 0.0, "mic": 1.0}])
 def test_a_price_makes_its_weights_shorter(few: Subject, run: Run, prices: dict[str, float]) -> None:
     lengths = [
-        float(sum(p.square().sum() for name, p in made.apply(few, run).model.named_parameters() if p.ndim > 1))
+        float(sum(p.detach().square().sum() for p in made.apply(few, run).model.parameters() if p.ndim > 1))
         for made in (ChannelCapacity(epochs=30, **prices), PlainRetraining(epochs=30))
     ]
     assert lengths[0] < 0.7 * lengths[1]

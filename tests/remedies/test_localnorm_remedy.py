@@ -118,6 +118,9 @@ def test_what_cannot_be_is_refused_in_one_line(few: Subject, run: Run) -> None:
     assert Localnorm(groups=41).why_not(few) == (
         "a batch of 40 inputs cannot be split into 41 groups; use groups=40 or fewer"
     )
+    assert Localnorm(groups=14, batch=16).why_not(few) == (
+        "a batch of 13 inputs cannot be split into 14 groups; use groups=13 or fewer"
+    )
     flat = replace(few, model=nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
     assert Localnorm().why_not(flat) == "it normalises the maps of convolutions, and the model has none"
     assert "no split 'train'" in (Localnorm().why_not(replace(few, data={"test": few.data["test"]})) or "")

@@ -33,7 +33,7 @@ class ChannelCapacity(Hardening):
     as_published: bool = False
 
     source: ClassVar[str] = "Ye & Lin, ICANN 2021, doi:10.1007/978-3-030-86380-7_21"
-    mends: ClassVar[tuple[str, ...]] = ("accuracy",)
+    mends: ClassVar[tuple[str, ...]] = ("accuracy", "how-steep")
 
     def __post_init__(self) -> None:
         check_prices(self.eic, self.mic)

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from assay.errors import AssayError
 from assay.nn.local_norm import ALONE, QUARTERS, LocalNorm, LocalNormed, Mode, check, with_local_norm
 from assay.probe import undisturbed
-from assay.remedies._retraining import BATCH, Hardening, how_alike
+from assay.remedies._retraining import Hardening, how_alike
 from assay.remedy import Cost
 from assay.subject import answer_once
 
@@ -31,12 +31,12 @@ SAME = 1e-5  # of the largest answer
 class Localnorm(Hardening):
     """Trains it with batch normalisation in groups whose statistics are taken anew, so that noise shifts it less.
 
-    A batch of 128 is split into `groups`, each with its own scale and shift. `mode` is how it answers afterwards: each
-    input by itself through one group (single) or through all (single-vote), or a batch at once, in its groups (batch)
-    or through all of them (voting). In the last two, which are print's best, an answer depends on the other inputs of
-    its batch, and an audit doubts every number. `rotations` by a quarter stand beside an input alone for the statistics
-    only: left out, three of a square image. A net with convolutions and no batch normalisation gets LocalNorm behind
-    each of them.
+    A batch is split into `groups`, each with its own scale and shift; 32 of them have 4 inputs each of 128. `mode` is
+    how it answers afterwards: each input by itself through one group (single) or through all (single-vote), or a batch
+    at once, in its groups (batch) or through all of them (voting). In the last two, which are print's best, an answer
+    depends on the other inputs of its batch, and an audit doubts every number. `rotations` by a quarter stand beside an
+    input alone for the statistics only: left out, three of a square image. A net with convolutions and no batch
+    normalisation gets LocalNorm behind each of them.
     """
 
     groups: int = 32
@@ -65,7 +65,7 @@ class Localnorm(Hardening):
         if not any(isinstance(module, _ConvNd) for module in subject.model.modules()):
             return "it normalises the maps of convolutions, and the model has none"
         count = len(subject.data["train"])
-        least = count // math.ceil(count / BATCH)
+        least = count // math.ceil(count / max(1, self.batch))
         if least < self.groups:
             return f"a batch of {least} inputs cannot be split into {self.groups} groups; use groups={least} or fewer"
         if self.rotations and not _is_square(subject.inputs.shape):

@@ -108,6 +108,7 @@ def test_zeros_at_the_border_leak_the_place_and_a_round_picture_does_not() -> No
     assert leak.left.shape == (20,)
     told = rings(9, 9).float().expand(4, 1, 9, 9)
     assert position_leak(told).r2 > 0.99
+    assert position_leak(drawn(4, 60, 3, 3)).r2 < 0.2  # more channels than places: only pictures held back tell
 
 
 def test_what_cannot_be_moved_or_read_is_refused() -> None:

@@ -44,6 +44,7 @@ EFFORTS: Mapping[str, Effort] = {
     "confidence": Effort("samples", 1, 1, own=1.5, own_each=0.005),
     "confidence-under-shift": Effort("samples", 0.35, 81, own_each=0.02),
     "distance-to-failure": Effort("steps", 3, 250, longer=1, own=0.5, own_each=0.02),
+    "does-an-error-grow": Effort("steps", 3, 64, once=190, longer=1, own=0.5),
     "does-it-agree-with-itself": Effort("steps", 5, 60, longer=1, own_each=0.03),
     "does-it-depend-on-where-it-stands": Effort("dear", 1, 40, own=0.5),
     "does-it-depend-on-its-company": Effort("dear", 1, 7, own=0.3, own_each=0.005),

@@ -42,6 +42,7 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.methods.attack.aim import Aim, Truth, label_of
 from assay.methods.attack.ball import wide
+from assay.nn.members import passes
 
 SURE = 8  # wrong answers in a row before an input leaves: at q = 1/2 luck does that once in 256 times
 TALLY = 8  # fresh answers with which a search compares two points
@@ -103,7 +104,7 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
     held: list[list[Tensor]] = [[] for _ in widths]
     for _ in range(r):
-        outs = [model(x) for _ in range(draws)]
+        outs = list(passes(model, x, draws))
         each = torch.stack([_logits(out, aim) for out in outs])  # m n c
         each = each.softmax(-1) if draws > 1 else each  # one output is its own answer, ties and all
         mean = each.mean(0) if average is None else _logits(average(torch.stack(outs)), aim).softmax(-1)

@@ -96,7 +96,8 @@ def mic_surrogate(x: Tensor, y: Tensor, *, squared: bool = False) -> Tensor:  # 
     """MICS; `squared` is the public code's, of |f(x)|^2/|x|^2, halved until it is at most 5."""
     flat_x, flat_y = x.flatten(2), y.flatten(2)
     if not squared:
-        ratio = (flat_y.square().sum(-1) + torch.finfo(y.dtype).tiny).sqrt() / flat_x.norm(dim=-1)  # slope at 0 too
+        longer = (flat_y.square().sum(-1) + torch.finfo(y.dtype).tiny).sqrt()  # with a slope at 0 too
+        ratio: Tensor = longer / flat_x.norm(dim=-1)
         return ratio.mean() + ratio.var()
     ratio = flat_y.square().sum(-1) / flat_x.square().sum(-1)
     price = ratio.mean() + ratio.var(correction=0)

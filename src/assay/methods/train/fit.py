@@ -164,12 +164,13 @@ def fit(
                         says = f"Training broke off in {where} as its inputs were made ({e}); {_mend(x, model, lr)}"
                         raise Diverged(f"{says} {good.put_back(len(means))}", model, len(means)) from e
                     cost = loss(ask(x), y)
-                    value = cost.item()
+                    told = _on_its_way(cost.detach())
+                    optim.zero_grad()  # as late as this, in case augment or loss called backward
+                    torch.autograd.backward(cost)
+                    value = told()
                     if not math.isfinite(value):
                         says = f"Training loss became {value} in {where}; {_mend(x, model, lr)}"
                         raise Diverged(f"{says} {good.put_back(len(means))}", model, len(means))
-                    optim.zero_grad()  # as late as this, in case augment or loss called backward
-                    torch.autograd.backward(cost)
                     if after_backward is not None:
                         after_backward()
                     optim.step()
@@ -226,7 +227,12 @@ def swiftly(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return out.float()
 
     compiled: Callable[[Tensor], Tensor] = torch.compile(ask, dynamic=False)
-    return lambda x: compiled(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+    return lambda x: compiled(laid_out(x))
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """Inputs in the order that `swiftly` asks them in: images channels-last."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def reset(model: nn.Module, rng: torch.Generator, *, keep_frozen: bool = False) -> nn.Module:
@@ -304,6 +310,21 @@ def _lay_out(kernels: list[nn.Parameter], layout: torch.memory_format) -> None:
     """Reorder kernels in memory. A convolution answers in its kernel's order, so no batch need be reordered."""
     for kernel in kernels:
         kernel.data = kernel.data.to(memory_format=layout)  # contiguous() would skip kernels of one input channel
+
+
+def _on_its_way(value: Tensor) -> Callable[[], float]:
+    """Ask for a number now and read it later, so that a GPU has the backward pass to do while it is waited for."""
+    if value.device.type != "cuda":
+        return value.item
+    there = torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def read() -> float:
+        copied.synchronize()
+        return there.item()
+
+    return read
 
 
 def _draw(rng: torch.Generator) -> int:
