@@ -2,8 +2,8 @@
 
     python benchmarks/draws.py              on a GPU where there is one, else on the CPU
 
-`draws`: 50 draws of 1, 8 and on a GPU 64 inputs through a net with noise in front of its convolutions, forward, and as an
-attack asks (forward and backward by the inputs, the mean of the gradients). `forward`: a pass with noise beside one
+`draws`: 50 draws of 1, 8 and on a GPU 64 inputs through a net with noise in front of its convolutions, forward, and as
+an attack asks (forward and backward by the inputs, the mean of the gradients). `forward`: a pass with noise beside one
 without, of the same net. Each time is the median of several, taken in turns.
 
 Wanted: on a GPU one batch at least 5 times as fast as the loop at 50 draws of one input; on a CPU at least as fast; a
