@@ -95,11 +95,16 @@ def repeated(x: Tensor, times: int) -> Tensor:  # n *d -> (times n) *d
     return x.repeat(times, *(1,) * (x.ndim - 1))
 
 
+def in_rounds(out: Tensor, times: int) -> Tensor:  # (times n) *o -> times n *o
+    """What came of `repeated`, each round by itself."""
+    return out.reshape(times, len(out) // times, *out.shape[1:])
+
+
 def passes(model: Callable[[Tensor], Tensor], x: Tensor, draws: int) -> Tensor:  # n *d -> m n *o
     """What so many passes say; where rows draw apart, several of them as one batch of at most AT_ONCE rows."""
     if not draws_apart(model):
         return torch.stack([model(x) for _ in range(draws)])
-    return torch.cat([model(repeated(x, k)).unflatten(0, (k, len(x))) for k in at_once(draws, x)])
+    return torch.cat([in_rounds(model(repeated(x, k)), k) for k in at_once(draws, x)])
 
 
 def log_mean(logits: Tensor) -> Tensor:  # m n c -> n c

@@ -33,7 +33,7 @@ from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.ball import Norm, Region, distance, wide
 from assay.methods.attack.chance import SURE, TALLY
 from assay.methods.attack.loss import Goal, own
-from assay.nn.members import at_once, draws_apart, repeated
+from assay.nn.members import at_once, draws_apart, in_rounds, repeated
 from assay.nn.read_as import BeforeSquash
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c
@@ -144,16 +144,16 @@ class Slope:
         for k in at_once(self.climb, x):
             tiled, first = self.take(repeated(torch.arange(len(x), device=x.device), k)), done == 0
             g, h, z, factor = tiled._draw(repeated(x, k), None if first else factor[: len(x)].repeat(k, 1), k)
-            g, z = g.unflatten(0, (k, len(x))), z.unflatten(0, (k, len(x)))
+            g, z = in_rounds(g, k), in_rounds(z, k)
             done += k
             share = torch.full((), k / done, device=x.device)
-            h, p = h.unflatten(0, (k, len(x))).mean(0), z.softmax(-1).mean(0)
+            h, p = in_rounds(h, k).mean(0), z.softmax(-1).mean(0)
             if self.eot_mode == "loss":
                 mean, part = g.mean(0), share
             else:
-                each = self._weight(z.flatten(0, 1), tiled.goal).unflatten(0, (k, len(x)))  # k n
+                each = in_rounds(self._weight(z.flatten(0, 1), tiled.goal), k)  # k n
                 new = each.logsumexp(0)
-                mean = (g * wide((each - new).exp().flatten(), g.flatten(0, 1)).unflatten(0, (k, len(x))).to(g)).sum(0)
+                mean = (g * in_rounds(wide((each - new).exp().flatten(), g.flatten(0, 1)), k).to(g)).sum(0)
                 weight = new if first else torch.logaddexp(weight, new)
                 part = wide((new - weight).exp(), mean).to(mean)
             gradient = mean if first else torch.lerp(gradient, mean, part.to(mean))
@@ -232,7 +232,7 @@ class Slope:
 
     def _answers(self, x: Tensor, times: int) -> tuple[Tensor, Tensor]:
         """Height and reached of so many fresh answers, of a model whose rows draw apart: n *d -> times n, times n."""
-        heights, outs, z = (of.unflatten(0, (times, self.eot)) for of in self._glances(x, times * self.eot))
+        heights, outs, z = (in_rounds(of, times) for of in self._glances(x, times * self.eot))
         aim = self.goal.y if isinstance(self.goal.y, Aim) else None
         answers = []
         for out, each in zip(outs, z, strict=True):
@@ -249,7 +249,7 @@ class Slope:
         rows, parts = torch.arange(len(x), device=x.device), []
         for k in at_once(count, x):
             told = self.take(repeated(rows, k))._glance(repeated(x, k))
-            parts.append([of.unflatten(0, (k, len(x))) for of in told])
+            parts.append([in_rounds(of, k) for of in told])
         height, out, z = (torch.cat(of) for of in zip(*parts, strict=True))
         return height, out, z
 
@@ -268,7 +268,7 @@ class Slope:
             if factor is None:
                 factor = torch.ones_like(v[:, :1]) if printed else v.abs().amax(1, keepdim=True).clamp_min(FLOOR)
                 if draws > 1:
-                    factor = factor.unflatten(0, (draws, -1)).amax(0).repeat(draws, 1)
+                    factor = in_rounds(factor, draws).amax(0).repeat(draws, 1)
             gradient = self._pull_back(z, at, (v / factor).to(z.dtype))
         # sign(NaN) is 0: without this a NaN gradient would pass for a flat one
         sick = gradient.amax(tuple(range(1, gradient.ndim))).isnan()  # flatten would copy what is channels-last

@@ -11,9 +11,10 @@ and of r fresh answers with h wrong ones follow, the points being chosen before 
     an attacker who may ask k times      P(some answer is wrong) = 1 - (1 - q)^k, without bias 1 - C(r - h, k) / C(r, k)
     accuracy                             the mean over inputs of 1 - q^
 
-The protocol of every attack and probe here: gradients are means over m draws (attacked.py); an input leaves an attack
-only when SURE fresh answers in a row are wrong, since a lucky one says nothing; between two points the one that more
-of TALLY fresh answers call wrong is kept; and what is counted is q^ at the point kept, on answers drawn afterwards.
+The protocol of every attack and probe here: gradients are means over m draws, or over `climb` of them where many steps
+follow (attacked.py); an input leaves an attack only when SURE fresh answers in a row are wrong, since a lucky one says
+nothing; between two points the one that more of TALLY fresh answers call wrong is kept; and what is counted is q^ at
+the point kept, on answers drawn afterwards.
 Nothing is selected by the draws that count it, so an input whose chance is near 1/2 counts as one half, and not as
 broken on the days when luck says so. A point is called broken where more than half of the answers are wrong.
 
