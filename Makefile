@@ -3,15 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: audit test setup lint types imports docs clean
+.PHONY: audit test setup compiled lint types imports docs clean
 
 audit: $(VENV)/.ready ## set up what an audit needs, audit the bundled subject, say where the report is
 	@$(BIN)/assay audit --budget quick || test $$? -ne 2  # 1 and 3 are verdicts on the subject, not failures of the audit
 
-test: $(VENV)/.test-ready lint types imports ## set up the rest, lint, types, import contract, all tests
-	$(BIN)/python -m compileall -qq -j 0 src
-	OMP_NUM_THREADS=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p hypothesispytest -p assay.pytest_plugin \
-	  -n auto --dist worksteal  # named, or pytest rewrites the asserts of all of src too
+test: $(VENV)/.test-ready ## set up the rest, lint, types, import contract, all tests
+	@$(MAKE) --no-print-directory -j 2 types compiled lint imports
+	OMP_NUM_THREADS=1 $(PYTEST) -p xdist -n auto --dist worksteal
+
+PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p hypothesispytest -p assay.pytest_plugin
+# plugins are named, or pytest rewrites the asserts of all of src too
+
+compiled: $(VENV)/.test-ready ## src as bytecode, and the tests with their asserts rewritten, once for all processes
+	@$(BIN)/python -m compileall -qq src
+	@env -u PYTHONDONTWRITEBYTECODE $(PYTEST) --collect-only -qq > /dev/null 2>&1 || true  # what is wrong the tests will tell
 
 setup: $(VENV)/.test-ready ## all that the tests need
 

@@ -6,19 +6,23 @@
 Both are PGD adversarial training by methods/train: `fit` with the attacker of methods/attack/pgd.py at 8/255. On CUDA
 passes are compiled, in bf16 and channels-last, and data and augmentation lie on the GPU.
 
-cifar: SGD with Nesterov momentum, batches of 500, a one-cycle rate up to 0.3, weight decay 5e-4, 7 steps of 2/255,
-random shifts by up to 4 pixels and flips, labels smoothed by 0.1, an exponential average of the weights with batch
-normalisations measured anew, and early stopping: of the epochs of the second half, the average that keeps most of 1,000
-held-out training images under PGD-10. Test images are looked at once, at the end: clean, and under the ensemble of
-methods/attack/ensemble.py.
+cifar: SGD with Nesterov momentum, batches of 250, a one-cycle rate up to 0.3, weight decay 5e-4, 7 steps of 2/255,
+random shifts by up to 4 pixels and flips, labels smoothed by 0.1, weights perturbed by 0.003 of their length
+(methods/train/weight_perturbation.py), an exponential average of the weights with batch normalisations measured anew,
+and early stopping: of the epochs of the last third, the average that keeps most of 1,000 held-out training images under
+the attack of the training. Test images are looked at once, at the end: clean, and under the ensemble of
+methods/attack/ensemble.py, which searches in bf16 and is believed in float32.
 fashion: the same on all of the 10,000 bundled training images, with shifts by 1 pixel, a rate up to 0.1, unsmoothed
-labels and a shorter average, without early stopping. The shipped weights were made with 8 threads and torch 2.11.
+labels, weights where they are and a shorter average, without early stopping. The shipped weights were made with 8
+threads and torch 2.11.
 
-What was measured of cifar on one H200, on 1,000 test images, without early stopping and with an average over five
-epochs: 45 epochs took 395 s (40 of them to compile) and ended at 70.7 % clean and 39.4 % at 8/255; 5 more at a rate up
-to 0.08, with a shorter average and batch normalisations measured anew, took 96 s and ended at 82.1 and 41.8 %. The loss
-under attack had by then fallen to 1.16 on training images: it had overfitted. The recipe above answers both. It has not
-been run yet; an epoch takes 6 s.
+What was measured of cifar on one H200 with torch 2.11: 23 epochs with weights perturbed by 0.005 took 149 s, 5.5 s an
+epoch after some 19 to compile, and ended at 74.8 % clean and 43.8 % at 8/255 on all 10,000 test images; the ensemble
+took 35 s. On training images it was right on 77.7 % (of 300): it had hardly begun to overfit, unlike an earlier one of
+50 epochs without perturbation, in batches of 500 and more, which ended at 82.1 and 41.8 % (of 1,000) with a loss under
+attack of 1.16. So: longer than the one, and perturbed by less. At this length, some 10 minutes, it has not been run;
+80 and 48 %, which public recipes reach, have not been reached. They had the original images; the copy at hand is JPEG
+of quality 75 with halved colours, and what that costs is not known.
 """
 
 from __future__ import annotations
@@ -37,21 +41,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from assay.data.arrays import Arrays
 from assay.data.fashion import load_fashion
 from assay.methods.attack.ensemble import worst_case
-from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import Swift
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import fit
 from assay.methods.train.pgd_training import PgdTraining
+from assay.methods.train.weight_perturbation import WeightPerturbation
 from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
 
 BUNDLED = Path(__file__).parents[1] / "src" / "assay" / "data" / "bundled"
 RADIUS = 8 / 255
 SEED = 20240917
+MEASURED = 5000  # training images that batch normalisations are measured anew on
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,10 @@ class Held:
     def take(self, index: NDArray[Any]) -> tuple[Tensor, Tensor]:
         rows = torch.as_tensor(index, device=self.x.device)
         return self.x[rows], self.y[rows]
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def moved(x: Tensor, by: int, rng: torch.Generator) -> Tensor:  # n c h w -> n c h w
@@ -95,11 +104,12 @@ def trained(
     steps: int,
     shift: int,
     smoothing: float = 0.0,
+    perturb: float = 0.0,
     average: float,
     watch: Held | None = None,
     swift: bool,
     seed: int = SEED,
-    told: Callable[[str], None] = print,
+    told: Callable[[str], None] = say,
 ) -> nn.Module:
     """The averaged network of a PGD adversarial training of `model`, in eval mode.
 
@@ -107,23 +117,45 @@ def trained(
     """
     device = data.x.device
     rng = torch.Generator(device).manual_seed(seed)
-    model.requires_grad_(True)
-    against = PgdTraining(Adversary(model.to(device), RADIUS, steps=steps, step=RADIUS / 4, swift=swift))
-    blend: Any = get_ema_multi_avg_fn(average)  # type: ignore[no-untyped-call]
-    mean = AveragedModel(model, multi_avg_fn=blend, use_buffers=True)
-    start, best, most = time.monotonic(), model, -1.0
+    adversary = Adversary(model.to(device).requires_grad_(True), RADIUS, steps=steps, step=RADIUS / 4, swift=swift)
+    against = PgdTraining(adversary)
+
+    def cost(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y, label_smoothing=smoothing)
+
+    def changed(x: Tensor, y: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        return against.augment(moved(x, shift, draw), y, draw)
+
+    nearby = WeightPerturbation(model, perturb, first=changed, loss=cost, swift=swift)
+    mean = best = model
+    most, start = -1.0, time.monotonic()
+
+    @torch.no_grad()
+    def stepped() -> None:
+        nonlocal mean
+        if mean is model:  # after the first step
+            mean = copy.deepcopy(model)
+        else:
+            torch._foreach_lerp_(floats(mean), floats(model), 1 - average)
 
     def ended(epoch: int, loss: float) -> None:
         nonlocal best, most
         told(f"epoch {epoch}: loss {loss:.4f}, {time.monotonic() - start:.0f} s")
-        if watch is None or 2 * epoch <= epochs:
+        if watch is None or 3 * epoch <= 2 * epochs:
             return
-        now = remeasured(copy.deepcopy(mean.module), data, steps=steps, shift=shift).requires_grad_(False)
-        broken = pgd(now, watch.x, watch.y, radius=RADIUS, steps=10, step=RADIUS / 4).success
-        held = 1 - float(broken.float().mean())
-        told(f"  held out: {accuracy(now, watch):.4f} clean, {held:.4f} under attack")
+        # the average is looked at in the model's place, for which the passes are compiled
+        own = copy.deepcopy(model.state_dict())
+        model.load_state_dict(mean.state_dict())
+        remeasure(adversary, data, batch=batch, shift=shift)
+        draw = torch.Generator(device).manual_seed(SEED)
+        rows = zip(torch.split(watch.x, batch), torch.split(watch.y, batch), strict=True)
+        under = Held(torch.cat([adversary.worst(x, y, draw) for x, y in rows]), watch.y)
+        model.eval()
+        held = accuracy(model, under)
+        told(f"  held out: {accuracy(model, watch):.4f} clean, {held:.4f} under attack")
         if held > most:
-            best, most = now, held
+            best, most = copy.deepcopy(model), held
+        model.load_state_dict(own)
 
     fit(
         model,
@@ -134,26 +166,31 @@ def trained(
         weight_decay=5e-4,
         schedule="one-cycle",
         rng=rng,
-        augment=lambda x, y, r: against.augment(moved(x, shift, r), y, r),
-        loss=lambda out, y: F.cross_entropy(out, y, label_smoothing=smoothing),
-        after_step=lambda: mean.update_parameters(model),
+        augment=nearby.augment,
+        loss=cost,
+        after_backward=nearby.back,
+        after_step=stepped,
         on_epoch=ended,
         device=device,
         swift=swift,
     )
-    last: nn.Module = mean.module
-    return best if watch is not None else last.eval().requires_grad_(False)
+    return (mean if watch is None else best).eval().requires_grad_(False)
 
 
-def remeasured(model: nn.Module, data: Held, *, steps: int, shift: int) -> nn.Module:
-    """The same network with the means and variances of its batch normalisations taken anew, on attacked inputs.
+def floats(model: nn.Module) -> list[Tensor]:
+    """What is averaged of a model: its weights and its running means and variances."""
+    return [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+
+
+def remeasure(against: Adversary, data: Held, *, batch: int, shift: int) -> None:
+    """Take the means and variances of the batch normalisations of its model anew, on attacked inputs.
 
     Those that were averaged along with the weights are of noisier ones, and too large for their average.
     """
+    model = against.model
     rng = torch.Generator(data.x.device).manual_seed(SEED)
-    against = Adversary(model, RADIUS, steps=steps, step=RADIUS / 4)
-    order = torch.randperm(len(data), generator=rng, device=rng.device)[:5000]
-    seen = [against.worst(moved(data.x[rows], shift, rng), data.y[rows], rng) for rows in torch.split(order, 500)]
+    order = torch.split(torch.randperm(len(data), generator=rng, device=rng.device)[:MEASURED], batch)
+    seen = [against.worst(moved(data.x[rows], shift, rng), data.y[rows], rng) for rows in order]
     norms = [(m, m.momentum) for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm, _ in norms:
         norm.reset_running_stats()
@@ -163,7 +200,6 @@ def remeasured(model: nn.Module, data: Held, *, steps: int, shift: int) -> nn.Mo
             model(x)
     for norm, momentum in norms:
         norm.momentum = momentum
-    return model.eval()
 
 
 @torch.no_grad()
@@ -173,10 +209,11 @@ def accuracy(model: nn.Module, data: Held) -> float:
 
 
 def report(model: nn.Module, test: Held, attacked: int, steps: int) -> None:
-    """Clean accuracy on all, and what the ensemble leaves of the first few, in float32."""
+    """Clean accuracy on all, and what the ensemble leaves of the first few, as float32 passes judge it."""
     start = time.monotonic()
     few = Held(test.x[:attacked], test.y[:attacked])
-    broken = worst_case(model, few.x, few.y, radius=RADIUS, steps=steps, rng=torch.Generator().manual_seed(0)).success
+    asked = Swift(model, sizes=(1024,)) if few.x.is_cuda else model
+    broken = worst_case(asked, few.x, few.y, radius=RADIUS, steps=steps, rng=torch.Generator().manual_seed(0)).success
     held = 1 - float(broken.float().mean())
     print(
         f"accuracy {accuracy(model, test):.4f} on {len(test)} test images; on the first {len(few)} "
@@ -199,12 +236,12 @@ def cifar(given: argparse.Namespace, device: str) -> None:
     held = Held.of(data["train"], device)
     watch, learnt = Held(held.x[:1000], held.y[:1000]), Held(held.x[1000:], held.y[1000:])
     model = trained(
-        ResNet18(), learnt, epochs=given.epochs or 30, lr=0.3, batch=500, steps=7, shift=4, smoothing=0.1,
-        average=0.995, watch=watch, swift=device == "cuda",
+        ResNet18(), learnt, epochs=given.epochs or 100, lr=0.3, batch=250, steps=7, shift=4, smoothing=0.1,
+        perturb=given.perturb, average=0.995, watch=watch, swift=device == "cuda",
     )  # fmt: skip
     print(f"trained in {time.monotonic() - start:.0f} s", flush=True)
     keep(model, given.out)
-    report(model, Held.of(data["test"], device), given.attacked or 1000, 100)
+    report(model, Held.of(data["test"], device), given.attacked or 10_000, 100)
 
 
 def fashion(given: argparse.Namespace, device: str) -> None:
@@ -222,10 +259,9 @@ def fashion(given: argparse.Namespace, device: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=("cifar", "fashion"))
-    parser.add_argument("--epochs", type=int, help="30 for cifar, 25 for fashion")
-    parser.add_argument(
-        "--attacked", type=int, help="test images that meet the ensemble: 1000 of cifar, all of fashion"
-    )
+    parser.add_argument("--epochs", type=int, help="100 for cifar, 25 for fashion")
+    parser.add_argument("--perturb", type=float, default=0.003, help="of cifar: how far weights move, 0.003")
+    parser.add_argument("--attacked", type=int, help="test images that meet the ensemble, from the first on: all")
     parser.add_argument(
         "--out", type=Path, help="where to write the weights; fashion's place is among the bundled ones"
     )

@@ -8,6 +8,7 @@ that doubts every number (answers that depend on what else is in the batch).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -61,7 +62,7 @@ def admit(subject: Subject) -> Admitted:
     alarms = [Alarm(note) for note in subject.notes]
     if subject.draws == 1 and not _steady(subject.model, few):
         alarms.append(Alarm("The model answers a little differently each time it is asked the same."))
-    apart = _differ_alone(subject.model, few)
+    apart = int(moved(subject.model, few, (torch.arange(len(few)),), alone(len(few))).sum())
     if apart:
         alarms.append(
             Alarm(
@@ -93,17 +94,26 @@ def _steady(model: nn.Module, x: Tensor) -> bool:
     return torch.equal(answer_once(model, x), answer_once(model, x))
 
 
-def _differ_alone(model: nn.Module, x: Tensor) -> int:  # n *d
-    """How many inputs are answered otherwise alone than in one batch, beyond rounding and chance."""
+def moved(model: nn.Module, x: Tensor, one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:  # n *d -> n
+    """Which inputs are answered otherwise in the batches `one` than in those of `other`, beyond rounding and chance.
 
-    def mean(parts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    A batch is the places of its inputs in `x`; each of the two has every input once.
+    """
+
+    def mean(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Mean over the passes and its standard error."""
-        seen = torch.stack([torch.cat([answer_once(model, part) for part in parts]) for _ in range(passes)]).double()
-        spread = seen.std(0) if passes > 1 else torch.zeros_like(seen[0])
-        return seen.mean(0), spread / passes**0.5
+        back = torch.cat(list(batches)).argsort()
+        seen = torch.stack([torch.cat([answer_once(model, x[rows]) for rows in batches])[back] for _ in range(passes)])
+        spread = seen.double().std(0) if passes > 1 else torch.zeros_like(seen[0], dtype=torch.float64)
+        return seen.double().mean(0), spread / passes**0.5
 
     passes = 1 if _steady(model, x) else PASSES
-    (together, wide), (alone, narrow) = mean((x,)), mean(tuple(x[i : i + 1] for i in range(len(x))))
+    (first, wide), (second, narrow) = mean(one), mean(other)
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-    allowed = (HALF if half else ROUNDING) * together.abs().amax() + ERRORS * (wide.square() + narrow.square()).sqrt()
-    return int(((together - alone).abs() > allowed).reshape(len(x), -1).any(1).sum())
+    allowed = (HALF if half else ROUNDING) * first.abs().amax() + ERRORS * (wide.square() + narrow.square()).sqrt()
+    return ((first - second).abs() > allowed).reshape(len(x), -1).any(1)
+
+
+def alone(count: int) -> tuple[Tensor, ...]:
+    """Each of so many inputs as a batch of its own."""
+    return tuple(torch.arange(count)[:, None])

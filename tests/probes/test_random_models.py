@@ -104,8 +104,10 @@ def test_without_noise_draws_change_nothing(digits, small):
     one, many = ask(probe, digits, small), ask(probe, replace(digits, draws=3), small)
     for a, b in zip(one.measures, many.measures[:2], strict=True):
         assert (b.value, b.low, b.high) == pytest.approx((a.value, a.low, a.high), abs=1.5 / len(one.samples))
-    for name in ("held linf", "held l2", "smallest linf", "smallest l2"):
+    for name, budget in (("held linf", 0), ("held l2", 0), ("smallest linf", 0.1), ("smallest l2", 0.5)):
         a, b = (found.samples.columns[name].astype(float) for found in (one, many))
+        # within the budget they meet other attacks, none of which looks for the smallest change
+        a, b = (np.where(each > 0, np.where(each <= budget * (1 + 1e-6), budget, each), each) for each in (a, b))
         assert (~np.isclose(a, b, rtol=1e-3, equal_nan=True)).sum() <= 1  # a slope of rounding alone may turn a sign
 
 

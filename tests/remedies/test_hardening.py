@@ -153,8 +153,8 @@ def test_the_radius_is_a_share_of_the_range(few: Subject, run: Run) -> None:
 
 
 def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Subject, run: Run) -> None:
-    """0.77 and 0.57 of them at seed 0."""
-    remedy = PgdTraining(radius=0.1, steps=3, epochs=4, start="weights", lr=0.05)
+    """And are right a little less often where nobody attacks."""
+    remedy = PgdTraining(radius=0.15, steps=3, epochs=4, start="weights", lr=0.05)
     control = remedy.control()
     assert control is not None
     x, y = digits.data["test"].take(np.arange(200))
@@ -164,7 +164,7 @@ def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Su
         held.append(1 - float(pgd(model, x, y, radius=0.1, steps=10).success.float().mean()))
         right.append(float((cured.predict(x).argmax(1) == y).float().mean()))
     assert held[0] > held[1] + 0.1
-    assert right[0] > 0.85
+    assert 0.85 < right[0] < right[1] - 0.02  # at a price on clean inputs
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -6,11 +6,13 @@
       weights.safetensors
 
 A remedy that trains anew is compared with its control: a training with the same schedule, data and seed and without the
-remedy, so that what more or less training does is not put down to the remedy. One that keeps part of the test data for
-itself is compared on what it leaves, before and after. The weights of both are kept under a key of subject, remedy,
-settings, seed and budget: a cure that was killed goes on without training again, and remedies with the same control
-train it once. They are believed only if the subject they make has the fingerprint that was stored with them. A long
-training that is killed goes on at its last epoch (training-*.safetensors, deleted once the weights are there).
+remedy, so that what more or less training does is not put down to the remedy. Where the control has a control of its
+own (a training with as many updates, beside a plain one) a note says what lies between those two. One that keeps part
+of the test data for itself is compared on what it leaves, before and after. The weights of all are kept under a key of
+subject, remedy, settings, seed and budget: a cure that was killed goes on without training again, and remedies with the
+same control train it once. They are believed only if the subject they make has the fingerprint that was stored with
+them. A long training that is killed goes on at its last epoch (training-*.safetensors, deleted once the weights are
+there). Of one that diverges the weights of the last epoch that ended well are kept (last-good.safetensors).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from assay.errors import AssayError
 from assay.jobs.audit import audit
 from assay.jobs.compare import compare, paired_difference
 from assay.methods.train.checkpoint import PREFIX
+from assay.methods.train.fit import Diverged
 from assay.probe import Probe, configure, spelled, undisturbed
 from assay.remedy import Remedy
 from assay.report.diff import outcome, render_diff
@@ -39,6 +42,9 @@ from assay.run import budget as budget_named
 from assay.standard import Standards, read_standards
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from assay.subject import Subject
 
 
@@ -157,7 +163,10 @@ def cure(
         if kept is not None:
             return kept
         start = time.perf_counter()
-        cured = by.apply(subject, replace(run, keep=folder))
+        try:
+            cured = by.apply(subject, replace(run, keep=folder))
+        except Diverged as e:
+            raise AssayError(f"{e}{_kept_of(e, folder)}") from e
         seconds = time.perf_counter() - start
         _keep(folder / "weights.safetensors", key, cured, seconds)
         for done in folder.glob(f"{PREFIX}*"):
@@ -180,6 +189,10 @@ def cure(
         retrained = replace(retrained, data=given.data)
         beside = asked(retrained, ())
         notes += (_schedule(plain, chosen), *_undertrained(given, retrained, plain, run))
+        plainer = plain.control()
+        if plainer is not None:
+            least, _ = made(plainer, place(plainer, "control"))
+            notes += (_between(plainer, least, plain, retrained, given, run),)
     elif plain is not None:
         notes += (
             f"No control was made: {chosen.name()} trains anew, and what that alone does is part of the difference.",
@@ -231,14 +244,28 @@ def _schedule(plain: Remedy, chosen: Remedy) -> str:
     )
 
 
+def _right(each: Subject, run: Run) -> NDArray[np.float64]:  # -> n
+    """Whether it is right, for each input that it is asked about."""
+    with undisturbed(each.model, run):
+        said, y = run.predict(each, "test", run.pick(each.data["test"]), "answers of the control")
+    right: NDArray[np.float64] = (said.argmax(1) == y).astype(float)
+    return right
+
+
+def _between(plainer: Remedy, least: Subject, plain: Remedy, retrained: Subject, subject: Subject, run: Run) -> str:
+    """What lies between the control and its own: no merit of the remedy."""
+    right = [_right(replace(each, data=subject.data), run) for each in (least, retrained)]
+    difference, low, high = paired_difference(*right)
+    return (
+        f"A {plainer.name().replace('-', ' ')} is right on {100 * right[0].mean():.1f} % of {len(right[0]):,} inputs, "
+        f"the control on {100 * right[1].mean():.1f} % ({100 * difference:+.1f} points, 95 % interval {100 * low:+.1f} "
+        f"to {100 * high:+.1f}): what a {plain.name().replace('-', ' ')} does by itself, and no merit of the remedy."
+    )
+
+
 def _undertrained(subject: Subject, retrained: Subject, plain: Remedy, run: Run) -> tuple[str, ...]:
     """Whether the control is clearly right less often than the subject that it was made of."""
-    test = subject.data["test"]
-    right = []
-    for each in (subject, retrained):
-        with undisturbed(each.model, run):
-            said, y = run.predict(each, "test", run.pick(test), "answers of the control")
-        right.append((said.argmax(1) == y).astype(float))
+    right = [_right(each, run) for each in (subject, retrained)]
     difference, _, high = paired_difference(*right)
     if high >= 0:
         return ()
@@ -247,6 +274,18 @@ def _undertrained(subject: Subject, retrained: Subject, plain: Remedy, run: Run)
         f"the subject on {100 * right[0].mean():.1f} % ({100 * difference:+.1f} points). The remedy may look better "
         f"than it is, or worse; train longer ({_longer(plain)}).",
     )
+
+
+def _kept_of(e: Diverged, folder: Path) -> str:
+    """Keep the weights of the last epoch that ended well; says where."""
+    from safetensors.torch import save
+
+    if not e.epochs:
+        return ""
+    path = folder / "last-good.safetensors"
+    state = {name: t.detach().cpu().clone().contiguous() for name, t in e.model.state_dict().items()}
+    store.write_atomically(path, save(state))
+    return f" They are kept in {str(path)!r}."
 
 
 def _longer(plain: Remedy) -> str:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.nn.read_as import Rescaled
 
 AT_ONCE = 512  # rows of a batch of draws: three times as fast as a loop for one input, as fast from here on
+AT_ONCE_GPU = 8192  # a GPU wants to be filled
 
 
 class Members(nn.Module, ABC):
@@ -75,13 +77,34 @@ class Drawn(Members):
         return out
 
 
-def passes(model: nn.Module, x: Tensor, draws: int) -> Tensor:  # n *d -> m n *o
+def draws_apart(model: Callable[[Tensor], Tensor]) -> bool:
+    """Whether an input that stands in a batch k times is answered by k draws of this model."""
+    while isinstance(model, Rescaled):  # shares of the range or natural units, row by row
+        model = model.model
+    return isinstance(model, Drawn) and model.rows_apart and not model.training
+
+
+def at_once(draws: int, x: Tensor) -> list[int]:
+    """How many of so many draws of these inputs go into each batch: n *d -> counts that sum to `draws`."""
+    most = max(1, (AT_ONCE_GPU if x.is_cuda else AT_ONCE) // max(1, len(x)))
+    return [min(most, draws - done) for done in range(0, draws, most)]
+
+
+def repeated(x: Tensor, times: int) -> Tensor:  # n *d -> (times n) *d
+    """All inputs so many times, one round after the other."""
+    return x.repeat(times, *(1,) * (x.ndim - 1))
+
+
+def in_rounds(out: Tensor, times: int) -> Tensor:  # (times n) *o -> times n *o
+    """What came of `repeated`, each round by itself."""
+    return out.reshape(times, len(out) // times, *out.shape[1:])
+
+
+def passes(model: Callable[[Tensor], Tensor], x: Tensor, draws: int) -> Tensor:  # n *d -> m n *o
     """What so many passes say; where rows draw apart, several of them as one batch of at most AT_ONCE rows."""
-    if not (isinstance(model, Drawn) and model.rows_apart) or model.training:
+    if not draws_apart(model):
         return torch.stack([model(x) for _ in range(draws)])
-    most = max(1, AT_ONCE // max(1, len(x)))
-    counts = [min(most, draws - done) for done in range(0, draws, most)]
-    return torch.cat([model(x.repeat(k, *(1,) * (x.ndim - 1))).unflatten(0, (k, len(x))) for k in counts])
+    return torch.cat([in_rounds(model(repeated(x, k)), k) for k in at_once(draws, x)])
 
 
 def log_mean(logits: Tensor) -> Tensor:  # m n c -> n c

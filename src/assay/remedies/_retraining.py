@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Generator, nn
 
+from assay.errors import AssayError
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import Augment, Loss, Optimiser, anew, fit, trainable
+from assay.methods.train.fit import Augment, Loss, Optimiser, Order, anew, fit, trainable
 from assay.methods.uncertainty.alike import alike
 from assay.nn.members import Members
 from assay.probe import undisturbed
@@ -34,9 +35,11 @@ LOOKED_AT = 256  # training inputs, to tell how often the model is right as it t
 Start = Literal["scratch", "weights"]
 
 
-def epochs_on(data: Data, chosen: int | None) -> int:
+def epochs_on(data: Data, chosen: int | None, batch: int = BATCH) -> int:
     """The epochs that were chosen, or as many as a plain training takes on these data."""
-    return max(EPOCHS, math.ceil(STEPS / max(1, math.ceil(len(data) / BATCH)))) if chosen is None else chosen
+    if batch < 1:
+        raise AssayError(f"batch={batch} holds no input; give a whole number of at least 1, such as {BATCH}.")
+    return max(EPOCHS, math.ceil(STEPS / max(1, math.ceil(len(data) / batch)))) if chosen is None else chosen
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,15 @@ class Retraining(Remedy):
     """A remedy with a training in it.
 
     `epochs` left out are ten, or as many as make 1,000 steps: ten epochs of 1,300 inputs are 110 steps, which
-    undertrain. `lr` left out is 0.1 for SGD and 0.003 for
-    Adam.
+    undertrain. `lr` left out is 0.1 for SGD and 0.003 for Adam, of which `momentum` is beta_1.
     """
 
     epochs: int | None = None
     lr: float | None = None
     weight_decay: float = 5e-4
     optimiser: Optimiser = "sgd"
+    momentum: float = field(default=0.9, kw_only=True)
+    batch: int = field(default=BATCH, kw_only=True)
 
     needs_train: ClassVar[bool] = True
 
@@ -62,10 +66,12 @@ class Retraining(Remedy):
         return replace(self, epochs=self.epochs_on(subject), lr=self.learning_rate)
 
     def control(self) -> Remedy | None:
-        return PlainRetraining(self.epochs, self.lr, self.weight_decay, self.optimiser)
+        return PlainRetraining(
+            self.epochs, self.lr, self.weight_decay, self.optimiser, momentum=self.momentum, batch=self.batch
+        )
 
     def epochs_on(self, subject: Subject) -> int:
-        return epochs_on(subject.data["train"], self.epochs)
+        return epochs_on(subject.data["train"], self.epochs, self.batch)
 
     @property
     def learning_rate(self) -> float:
@@ -81,6 +87,7 @@ class Retraining(Remedy):
         about: str = "training",
         loss: Loss = F.cross_entropy,
         augment: Augment | None = None,
+        order: Order | None = None,
         after_backward: Callable[[], None] | None = None,
         after_step: Callable[[], None] | None = None,
         swift: bool = False,
@@ -89,12 +96,12 @@ class Retraining(Remedy):
         """Train `model` in place on the subject's training data; return it in eval mode.
 
         `resumes`: after a kill it goes on at its last epoch, where the run has a place to keep it; only for a training
-        whose `augment` and hooks hold nothing from step to step.
+        whose `augment`, `order` and hooks hold nothing from step to step.
         """
         epochs, data = self.epochs_on(subject), subject.data["train"]
         keep = run.keep if resumes else None
         begun_as = f"{self.name()} {self!r} {about} {subject.inputs!r} {data.fingerprint()}" if keep is not None else ""
-        batches = math.ceil(len(data) / BATCH)
+        batches = math.ceil(len(data) / self.batch) if order is None else len(order(torch.Generator()))
         few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
         with ExitStack() as bars:
             tick = bars.enter_context(run.progress(f"{about} for {epochs} epochs", batches))
@@ -117,12 +124,14 @@ class Retraining(Remedy):
                 data,
                 epochs=epochs,
                 lr=self.learning_rate,
-                batch=BATCH,
+                batch=self.batch,
+                momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 optimiser=self.optimiser,
                 rng=rng,
                 loss=loss,
                 augment=augment,
+                order=order,
                 after_backward=after_backward,
                 after_step=stepped,
                 on_epoch=told,
@@ -160,7 +169,14 @@ class Hardening(Retraining):
 
     def control(self) -> Remedy | None:
         return PlainRetraining(
-            self.epochs, self.learning_rate, self.weight_decay, self.optimiser, self.start, may_be_swift=True
+            self.epochs,
+            self.learning_rate,
+            self.weight_decay,
+            self.optimiser,
+            self.start,
+            may_be_swift=True,
+            momentum=self.momentum,
+            batch=self.batch,
         )
 
     def begun(self, model: nn.Module, rng: Generator) -> nn.Module:

@@ -60,6 +60,8 @@ class NaiveEnsemble(Retraining):
                 members=self.members,
                 epochs=epochs,
                 lr=self.learning_rate,
+                batch=self.batch,
+                momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 optimiser=self.optimiser,
                 rng=run.rng(),

@@ -47,6 +47,7 @@ class Sgld(Retraining):
                 samples=self.samples,
                 every=self.every,
                 lr=self.step,
+                batch=self.batch,
                 temperature=self.temperature,
                 weight_decay=self.weight_decay,
                 rng=rng,

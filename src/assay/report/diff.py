@@ -9,9 +9,8 @@ from assay.report import words
 from assay.store import slug
 
 DIFF_COLUMNS = ("probe", "measure", "before", "after", "difference", "verdict", "how")
-CONTROL_COLUMNS = ("probe", "measure", "before", "plain retraining", *DIFF_COLUMNS[3:])
+CONTROL_COLUMNS = ("probe", "measure", "before", "control", *DIFF_COLUMNS[3:])
 SIDES = ("Before", "After")
-THREE_SIDES = ("Before", "Plain retraining", "After")
 
 
 def cautions(before: Audit, after: Audit) -> tuple[str, ...]:
@@ -112,7 +111,8 @@ def render_diff(
     from assay.report.page import colophon, drawings, environment, says
 
     audits = (before, after) if control is None else (before, control, after)
-    labels = SIDES if control is None else THREE_SIDES
+    called = control.subject.name.rpartition("+")[2].replace("-", " ") if control else ""  # as its remedy is
+    labels = SIDES if control is None else ("Before", called.capitalize(), "After")
     since = {(c.probe, c.measure): c for c in since_before} if control else {}
     rows = [{row.answer.probe: row for row in each.rows} for each in audits]
     sections = []
@@ -139,7 +139,7 @@ def render_diff(
         .render(
             audits=audits,
             labels=labels,
-            controlled=control is not None,
+            control=called,
             changes=changes,
             counted=counted(changes),
             tallies=[words.tally(each) for each in audits],

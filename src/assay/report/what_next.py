@@ -25,6 +25,9 @@ INSTEAD: dict[str, str] = {
     "accuracy": MORE_DATA,
     "everyday-change": "Training on inputs that are changed in the ways that its section shows to cost most is the "
     "plainest way.",
+    "does-an-error-grow": "Training on inputs with noise, or with the worst change, added makes errors die sooner.",
+    "does-it-depend-on-its-company": "Put it into eval mode, and keep running statistics where it normalises over a "
+    "batch; one that is made to answer for a batch should be shown the batches that it will meet.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
     "is the plainest way; until then let something simpler take over where an episode goes astray.",
     "worst-case-accuracy": ATTACKED,

@@ -11,6 +11,8 @@ from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.methods.attack.carlini_wagner import carlini_wagner
+from assay.methods.attack.fgsm import fgsm
 from assay.methods.attack.pgd import pgd
 from assay.methods.train.distillation import Distillation
 from assay.methods.train.fit import fit
@@ -94,6 +96,19 @@ def test_the_logits_grow_and_only_an_attack_on_the_loss_is_fooled(
         for way, how in {"printed": {"as_published": True}, "margin": {"loss": "margin"}}.items()
     }
     assert left["printed"] > left["margin"] + 0.3
+    one_step = fgsm(student, x, y, radius=0.15, as_published=True).success.float().mean()
+    moved = (fgsm(student, x, y, radius=0.15, as_published=True).x != x).any(1).float().mean()
+    assert float(moved) < 0.5  # most inputs have no gradient to follow
+    broken = carlini_wagner(student, x[:150], y[:150], c=1.0, steps=60).success.float().mean()
+    assert float(broken) > 0.95 > 0.6 > float(one_step)
+
+
+def test_logits_that_are_wider_by_the_temperature_have_the_plain_loss(digits: tuple[Tensor, Tensor]) -> None:
+    """So that, trained to its minimum at T, a net of the same form has logits T times as wide."""
+    x, y = digits
+    z = net()(x[:50]).detach()
+    for t in (1.0, 7.0, T):
+        assert_close(Distillation(t).loss(t * z, y[:50]), t * F.cross_entropy(z, y[:50]))
 
 
 def test_a_temperature_that_is_none_is_refused() -> None:

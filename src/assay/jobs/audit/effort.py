@@ -44,7 +44,10 @@ EFFORTS: Mapping[str, Effort] = {
     "confidence": Effort("samples", 1, 1, own=1.5, own_each=0.005),
     "confidence-under-shift": Effort("samples", 0.35, 81, own_each=0.02),
     "distance-to-failure": Effort("steps", 3, 250, longer=1, own=0.5, own_each=0.02),
+    "does-an-error-grow": Effort("steps", 3, 64, once=190, longer=1, own=0.5),
     "does-it-agree-with-itself": Effort("steps", 5, 60, longer=1, own_each=0.03),
+    "does-it-depend-on-where-it-stands": Effort("dear", 1, 25, once=830, own=0.5),
+    "does-it-depend-on-its-company": Effort("dear", 1, 7, own=0.3, own_each=0.005),
     "does-it-know": Effort("samples", 1, 15, once=4300, longer=0.5, own=3.0, own_each=0.005),
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
@@ -54,6 +57,7 @@ EFFORTS: Mapping[str, Effort] = {
     "does-the-metric-hold": Effort("steps", 10, 1, once=1300, own_each=0.01),
     "does-the-pair-map-need-the-model": Effort("steps", 1.5, 300, once=2e4, longer=1, own=60.0),
     "everyday-change": Effort("dear", 1, 82, own=0.3, own_each=0.005),
+    "how-bad-are-its-mistakes": Effort("samples", 1, 1, own=0.5),
     "how-far-to-a-tie": Effort("steps", 6, 40, longer=1, own=0.5, own_each=0.02),
     "how-often-is-the-set-right": Effort("samples", 0.5, 7, own=0.5),
     "how-steep": Effort("steps", 1, 200, longer=1, own_each=0.1),
@@ -69,6 +73,7 @@ EFFORTS: Mapping[str, Effort] = {
     "what-would-change-its-mind": Effort("steps", 5, 100, longer=1, own_each=0.1),
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),
     "which-estimator": Effort("samples", 1, 1, own=8.0),
+    "which-labels-look-wrong": Effort("samples", 4, 1, own=0.5, own_each=0.001),
     "worst-case-accuracy": Effort("dear", 1, 470, longer=0.9, own=0.5, own_each=0.03),
 }
 OTHERWISE = Effort("samples", 1, 60, longer=1)

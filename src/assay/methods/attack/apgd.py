@@ -35,6 +35,7 @@ def apgd(
     targets: int = 0,
     mask: Tensor | None = None,
     eot: int = 1,
+    climb: int | None = None,
     eot_mode: EotMode = "loss",
     bounds: tuple[float, float] = (0.0, 1.0),
     leave: bool = True,
@@ -72,7 +73,7 @@ def apgd(
     x = x.detach()
     rng = rng or torch.Generator().manual_seed(0)
     goal = Goal(y, target, loss, as_published, any_other=targets > 0)
-    slope = Slope(model, goal, eot=eot, eot_mode=eot_mode, precision=precision)
+    slope = Slope(model, goal, eot=eot, climb=climb, eot_mode=eot_mode, precision=precision)
     standing = stand(Ball(norm, radius, *bounds, mask).around(x), slope, steps, leave=leave)
     likeliest: tuple[Tensor | None, ...] = (None,)
     if targets:

@@ -1,6 +1,7 @@
 r"""What every attack shares: its result, the checks at the door, and the one place where a model is asked.
 
-For a random model f_e, the gradient is averaged over `eot` fresh draws of e, one after the other:
+For a random model f_e, the gradient is averaged over `eot` fresh draws of e, one after the other, or several of them in
+one batch where each row draws apart (nn/members.py):
 
     loss        (1/k) sum_j grad_x loss(f_{e_j}(x))
     mean_prob   grad_x -log( (1/k) sum_j softmax f_{e_j}(x)_y )  =  sum_j w_j grad_x CE(f_{e_j}(x)),  w_j ~ softmax(.)_y
@@ -19,6 +20,7 @@ decision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -31,6 +33,7 @@ from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.ball import Norm, Region, distance, wide
 from assay.methods.attack.chance import SURE, TALLY
 from assay.methods.attack.loss import Goal, own
+from assay.nn.members import at_once, draws_apart, in_rounds, repeated
 from assay.nn.read_as import BeforeSquash
 
 Model = Callable[[Tensor], Tensor]  # n *d -> n c
@@ -50,6 +53,7 @@ class Attacked(NamedTuple):
     success: Tensor  # n bool
     distance: Tensor  # n float64, in the attack's norm
     loss: Tensor  # steps n, the height met at each step; an input that has left repeats its last
+    hits: Tensor | None = None  # n, of a random model: how many of TALLY fresh answers at `x` reach the goal
 
 
 class Seen(NamedTuple):
@@ -76,9 +80,11 @@ class Slope:
         precision: Precision = "float32",
         head: Head | None = None,
         random: bool | None = None,
+        climb: int | None = None,
     ) -> None:
-        if eot < 1:
-            raise AssayError(f"eot counts the draws to average and must be at least 1, got {eot}.")
+        if eot < 1 or (climb is not None and climb < 1):
+            what, got = ("eot", eot) if eot < 1 else ("climb", climb)
+            raise AssayError(f"{what} counts the draws to average and must be at least 1, got {got}.")
         if eot_mode not in get_args(EotMode):
             raise AssayError(f"Unknown eot_mode {eot_mode!r}; choose one of {', '.join(get_args(EotMode))}.")
         if eot_mode == "mean_prob" and goal.loss != "ce":
@@ -91,6 +97,8 @@ class Slope:
         # an Aim's margin reads the output as it is
         self.head: Head | None = "logits" if isinstance(goal.y, Aim) else head
         self.random = eot > 1 if random is None else random
+        self.climb = eot if climb is None else climb  # draws to a gradient, where they are not those to an answer
+        self.in_one_batch = self.random and draws_apart(model)
 
     def take(self, rows: Tensor) -> Slope:
         return self.towards(self.goal.take(rows))
@@ -105,15 +113,18 @@ class Slope:
             precision=self.precision,
             head=self.head,
             random=self.random,
+            climb=self.climb,
         )
 
     def at(self, x: Tensor) -> Seen:
-        """Height and gradient at x from `eot` forward and backward passes: n *d -> n *d, n, n."""
+        """Height and gradient at x from `climb` forward and backward passes: n *d -> n *d, n, n."""
+        if self.in_one_batch and self.climb > 1:
+            return self._at_once(x)
         gradient, height, z, factor = self._draw(x, None)
-        if self.eot == 1:
+        if self.climb == 1:
             return Seen(gradient, height, self.goal.reached(z))
         chance, weight = z.softmax(1), self._weight(z)
-        for draw in range(2, self.eot + 1):
+        for draw in range(2, self.climb + 1):
             g, h, z, _ = self._draw(x, factor)
             height, chance = torch.lerp(height, h, 1 / draw), torch.lerp(chance, z.softmax(1), 1 / draw)
             if self.eot_mode == "loss":
@@ -124,12 +135,48 @@ class Slope:
                 gradient = torch.lerp(gradient, g, wide((new - weight).exp(), g).to(g.dtype))
         return Seen(gradient, height, self.goal.reached(chance))
 
+    def _at_once(self, x: Tensor) -> Seen:
+        """The same, of a model whose rows draw apart: each input stands in the batch as often as it is drawn."""
+        if self.goal.scale is None:
+            self._glance(x)  # head and scale, from one pass as ever
+        gradient = height = chance = weight = factor = torch.zeros(())
+        done = 0
+        for k in at_once(self.climb, x):
+            tiled, first = self.take(repeated(torch.arange(len(x), device=x.device), k)), done == 0
+            g, h, z, factor = tiled._draw(repeated(x, k), None if first else factor[: len(x)].repeat(k, 1), k)
+            g, z = in_rounds(g, k), in_rounds(z, k)
+            done += k
+            share = torch.full((), k / done, device=x.device)
+            h, p = in_rounds(h, k).mean(0), z.softmax(-1).mean(0)
+            if self.eot_mode == "loss":
+                mean, part = g.mean(0), share
+            else:
+                each = in_rounds(self._weight(z.flatten(0, 1), tiled.goal), k)  # k n
+                new = each.logsumexp(0)
+                mean = (g * in_rounds(wide((each - new).exp().flatten(), g.flatten(0, 1)), k).to(g)).sum(0)
+                weight = new if first else torch.logaddexp(weight, new)
+                part = wide((new - weight).exp(), mean).to(mean)
+            gradient = mean if first else torch.lerp(gradient, mean, part.to(mean))
+            height = h if first else torch.lerp(height, h, share.to(h))
+            chance = p if first else torch.lerp(chance, p, share.to(p))
+        return Seen(gradient, height, self.goal.reached(chance))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of one pass and nothing else, without a factor: n *d -> n *d. For a goal `as_published`."""
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            z, _ = self._logits(at, self.precision)
+            return self._pull_back(self.goal.height(z).sum(), at)
+
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Height and whether the goal is reached, by fresh float32 forward passes: n *d -> n, n.
 
         With eot = k draws the answer is that of the mean softmax, or what an Aim makes of them, else that of the one
         output.
         """
+        if self.in_one_batch:
+            height, reached = self._answers(x, 1)
+            return height[0], reached[0]
         height, out, z = self._glance(x)
         aim = self.goal.y if isinstance(self.goal.y, Aim) else None
         if self.eot == 1:
@@ -160,6 +207,9 @@ class Slope:
     def tally(self, x: Tensor, times: int = TALLY) -> tuple[Tensor, Tensor]:
         """The mean height, and how many of so many fresh answers reach the goal; one answer of a model that is not
         random: n *d -> n, n."""
+        if self.in_one_batch:
+            each, so = self._answers(x, times)
+            return each.mean(0), so.sum(0)
         height, reached = self.look(x)
         hits = reached.long()
         for k in range(2, times + 1 if self.random else 2):
@@ -169,6 +219,9 @@ class Slope:
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of one fresh float32 pass, or the log of the mean softmax over eot passes: n *d -> n c."""
+        if self.in_one_batch:
+            chance = self._glances(x, self.eot)[2].softmax(-1).mean(0)
+            return chance.clamp_min(torch.finfo(chance.dtype).tiny).log()
         _, _, z = self._glance(x)
         if self.eot == 1:
             return z
@@ -177,8 +230,34 @@ class Slope:
             chance = torch.lerp(chance, self._glance(x)[2].softmax(1), 1 / draw)
         return chance.clamp_min(torch.finfo(chance.dtype).tiny).log()
 
-    def _draw(self, x: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradient, height, logits and the gradient's factor from one pass: n *d -> n *d, n, n c, n 1."""
+    def _answers(self, x: Tensor, times: int) -> tuple[Tensor, Tensor]:
+        """Height and reached of so many fresh answers, of a model whose rows draw apart: n *d -> times n, times n."""
+        heights, outs, z = (in_rounds(of, times) for of in self._glances(x, times * self.eot))
+        aim = self.goal.y if isinstance(self.goal.y, Aim) else None
+        answers = []
+        for out, each in zip(outs, z, strict=True):
+            whole = aim.together(list(out)) if aim is not None and self.eot > 1 else None
+            if self.eot == 1:
+                whole = out[0] if aim is None else each[0]
+            answers.append(self.goal.reached(each.softmax(-1).mean(0) if whole is None else whole))
+        return heights.mean(1), torch.stack(answers)
+
+    def _glances(self, x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Height, output and logits of so many draws, in few batches: n *d -> count n, count n c, count n c."""
+        if self.head is None or self.goal.scale is None:
+            self._glance(x)  # one pass settles both
+        rows, parts = torch.arange(len(x), device=x.device), []
+        for k in at_once(count, x):
+            told = self.take(repeated(rows, k))._glance(repeated(x, k))
+            parts.append([in_rounds(of, k) for of in told])
+        height, out, z = (torch.cat(of) for of in zip(*parts, strict=True))
+        return height, out, z
+
+    def _draw(self, x: Tensor, factor: Tensor | None, draws: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradient, height, logits and the gradient's factor from one pass: n *d -> n *d, n, n c, n 1.
+
+        Where the rows are several `draws` of the same inputs, these share a factor, so that their mean is one.
+        """
         with torch.enable_grad():
             at = x.detach().requires_grad_()
             z, _ = self._logits(at, self.precision)
@@ -188,6 +267,8 @@ class Slope:
             height, v = self.goal.slope(base)
             if factor is None:
                 factor = torch.ones_like(v[:, :1]) if printed else v.abs().amax(1, keepdim=True).clamp_min(FLOOR)
+                if draws > 1:
+                    factor = in_rounds(factor, draws).amax(0).repeat(draws, 1)
             gradient = self._pull_back(z, at, (v / factor).to(z.dtype))
         # sign(NaN) is 0: without this a NaN gradient would pass for a flat one
         sick = gradient.amax(tuple(range(1, gradient.ndim))).isnan()  # flatten would copy what is channels-last
@@ -203,8 +284,9 @@ class Slope:
         with torch.no_grad():
             return self.goal.height(z), out.detach(), z
 
-    def _weight(self, z: Tensor) -> Tensor:
-        return own(z.log_softmax(1), self.goal.label if self.goal.target is None else self.goal.target)
+    def _weight(self, z: Tensor, goal: Goal | None = None) -> Tensor:
+        goal = goal or self.goal
+        return own(z.log_softmax(1), goal.label if goal.target is None else goal.target)
 
     def _logits(self, x: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
         """The logits and the output itself: n *d -> n c, n c; what an Aim reads in it, and n *o."""
@@ -231,7 +313,7 @@ class Slope:
                 out = checked(self.model(x), x)
             return read(out, self.head), out
 
-    def _pull_back(self, z: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    def _pull_back(self, z: Tensor, x: Tensor, v: Tensor | None = None) -> Tensor:
         try:
             return torch.autograd.grad(z, x, v)[0]
         except RuntimeError as error:
@@ -291,14 +373,14 @@ def check(x: Tensor, y: Truth, *, bounds: tuple[float, float], target: Tensor | 
             raise AssayError("An Aim is good or bad and has no class to lead to; leave out target.")
     else:
         _check_labels(y, len(x))
-    lowest, highest = x.aminmax()
-    if not bool(torch.isfinite(lowest) & torch.isfinite(highest)):
+    lowest, highest = torch.stack(x.aminmax()).tolist()  # together: a GPU waits for every question
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0, 0])
         raise AssayError(f"Input {bad} has NaN or infinite features; remove or repair it before the attack.")
-    if float(lowest) < low or float(highest) > high:
+    if lowest < low or highest > high:
         raise AssayError(
-            f"Inputs span [{float(lowest):g}, {float(highest):g}] but the bounds are [{low:g}, {high:g}]; scale the "
-            "inputs (normalisation belongs inside the model) or pass bounds=(low, high)."
+            f"Inputs span [{lowest:g}, {highest:g}] but the bounds are [{low:g}, {high:g}]; scale the inputs "
+            "(normalisation belongs inside the model) or pass bounds=(low, high)."
         )
     if target is not None and not isinstance(y, Aim):
         if target.shape != y.shape:
@@ -396,7 +478,7 @@ def refuse_nan(height: Tensor, what: str = "output or gradient") -> None:
         )
 
 
-ROW = 3  # fresh answers in a row before a point counts as the nearest that breaks a random model
+ROW = 2  # fresh answers in a row before a point counts as the nearest that breaks a random model
 FEW = 64  # fewer than one in so many that could leave are not worth a pass to make sure
 
 
@@ -521,21 +603,32 @@ class Wavering(Standing):
         self.hits = torch.full_like(self.rows, -1)  # n: of TALLY fresh answers at the point kept
         self.gone = torch.zeros_like(self.success)
 
+    def let_go(self, step: int) -> Tensor | None:
+        """To make sure takes as many passes as several steps do, so it is asked at 4, 8, 16, ... steps alone."""
+        return super().let_go(step) if step > 2 and step & (step + 1) == 0 else None
+
     def finish(self, at: Tensor) -> None:
         if len(self.rows) == 0:
             return
-        height, hits = self.slope.tally(at)
+        half = TALLY // 2
+        height, hits = self.slope.tally(at, TALLY if self.last else half)
         if not self.last:
-            kept, best = self.slope.tally(self.x)
+            # half of the answers tell the two points apart, and the other half go to the one that is kept
+            kept, best = self.slope.tally(self.x, half)
             later = (hits > best) | ((hits == best) & (height > kept) & ~self.reached)
             at = torch.where(wide(later, at), at, self.x)
             height, hits = torch.where(later, height, kept), torch.where(later, hits, best)
+            again, more = self.slope.tally(at, TALLY - half)
+            height, hits = torch.lerp(height, again, 0.5), hits + more
         self._refuse_sick()
         better = (hits >= self.hits[self.rows]) | self.last
         self.x, self.height, self.reached = at, height, 2 * hits > TALLY
         here = better.nonzero()[:, 0]
         super()._store(here)
         self.hits[self.rows[here]] = hits[here]
+
+    def result(self) -> Attacked:
+        return super().result()._replace(hits=self.hits.clamp_min(0))
 
     def _store(self, here: Tensor) -> None:
         super()._store(here)

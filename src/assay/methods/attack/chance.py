@@ -11,9 +11,10 @@ and of r fresh answers with h wrong ones follow, the points being chosen before 
     an attacker who may ask k times      P(some answer is wrong) = 1 - (1 - q)^k, without bias 1 - C(r - h, k) / C(r, k)
     accuracy                             the mean over inputs of 1 - q^
 
-The protocol of every attack and probe here: gradients are means over m draws (attacked.py); an input leaves an attack
-only when SURE fresh answers in a row are wrong, since a lucky one says nothing; between two points the one that more
-of TALLY fresh answers call wrong is kept; and what is counted is q^ at the point kept, on answers drawn afterwards.
+The protocol of every attack and probe here: gradients are means over m draws, or over `climb` of them where many steps
+follow (attacked.py); an input leaves an attack only when SURE fresh answers in a row are wrong, since a lucky one says
+nothing; between two points the one that more of TALLY fresh answers call wrong is kept; and what is counted is q^ at
+the point kept, on answers drawn afterwards.
 Nothing is selected by the draws that count it, so an input whose chance is near 1/2 counts as one half, and not as
 broken on the days when luck says so. A point is called broken where more than half of the answers are wrong.
 
@@ -42,6 +43,7 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.methods.attack.aim import Aim, Truth, label_of
 from assay.methods.attack.ball import wide
+from assay.nn.members import passes
 
 SURE = 8  # wrong answers in a row before an input leaves: at q = 1/2 luck does that once in 256 times
 TALLY = 8  # fresh answers with which a search compares two points
@@ -103,7 +105,7 @@ def chance(model: Model, x: Tensor, y: Truth, *, draws: int, count: int | None =
     total, sums, done = torch.zeros((), device=y.device), [torch.zeros((), device=y.device)] * len(widths), 0
     held: list[list[Tensor]] = [[] for _ in widths]
     for _ in range(r):
-        outs = [model(x) for _ in range(draws)]
+        outs = list(passes(model, x, draws))
         each = torch.stack([_logits(out, aim) for out in outs])  # m n c
         each = each.softmax(-1) if draws > 1 else each  # one output is its own answer, ties and all
         mean = each.mean(0) if average is None else _logits(average(torch.stack(outs)), aim).softmax(-1)

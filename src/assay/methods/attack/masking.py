@@ -11,7 +11,8 @@ model that rolls dice. Each of these leaves a sign, a pair of numbers in the wro
     any size > 0            with the whole box to move in, everything must break; of an Aim, whatever some other input
                             of the batch breaks, for the change may lead there
 
-`examine` runs the attacks, `read` finds the signs, `vital_signs` are those that a few passes show.
+`examine` runs the attacks, `read` finds the signs, `vital_signs` are those that a few passes show. Where a sign says
+that gradients mislead, `go_through` follows others (through.py), and what breaks counts as any other attack does.
 
 Sources: Wang, TU Delft 2024 (dissertation), sec. 5.4.2 and Table 5.2 (steps, white, black and average-sample side by
     side); Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420, sec. 3 (the signs); Carlini et al., arXiv:1902.06705.
@@ -37,6 +38,7 @@ from torch import Tensor
 
 from assay.methods.attack.aim import Aim, Truth
 from assay.methods.attack.apgd import apgd
+from assay.methods.attack.as_printed import pgd_as_printed
 from assay.methods.attack.attacked import Model, Slope, sparing
 from assay.methods.attack.average_sample import average_sample
 from assay.methods.attack.cells import masked
@@ -44,6 +46,7 @@ from assay.methods.attack.chance import answers, chance
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.square import square
+from assay.methods.attack.through import THROUGH, Way
 
 if TYPE_CHECKING:
     from assay.inputs.reach import Reach
@@ -57,6 +60,7 @@ TINY = 1e-5  # of the range of the inputs: far below any budget, far above float
 
 ATTACKS = (
     "none", "usual", "1 step", "few steps", "margin", "more steps", "restarts", "square", "average-sample", "transfer",
+    *THROUGH,
 )  # fmt: skip
 """In the order in which they are run; what `Examined.by` counts in."""
 BLIND = {
@@ -93,6 +97,10 @@ VITAL = {
     ),
 }
 """What each vital sign says, with the share of inputs that show it, and whether it stays open."""
+MISLED = frozenset(
+    ("dice", "stairs", "flat", "steps", "restarts", "any size", *(f"{name} beats gradients" for name in BLIND))
+)
+"""Signs that gradients mislead, so that others are to be followed."""
 MANY = 0.05  # of the inputs: from here on a flat gradient is a sign
 
 
@@ -182,6 +190,7 @@ class Examined(NamedTuple):
     via: Tensor  # n: the attack that made the worst point, an index into ATTACKS; 0 where it is the input itself
     sick: Tensor  # n bool: NaN stopped an attack on it
     said: Tensor  # n: the answer at the worst point
+    wrong: Tensor  # n: the wrong answers by which the worst point was chosen
 
 
 def examine(
@@ -300,7 +309,85 @@ def examine(
     if isinstance(y, Aim):
         any_size &= _elsewhere(model, x, y)
     last = chance(model, worst, y, draws=eot)
-    return Examined(right, by, worst, any_size & ~sick, columns, _held(last.wrong, count), via, sick, last.said)
+    return Examined(right, by, worst, any_size & ~sick, columns, _held(last.wrong, count), via, sick, last.said, best)
+
+
+class Through(NamedTuple):
+    """What became of each input on the ways through. `columns`: `held <way>` for each."""
+
+    worst: Tensor  # n *d, the point that broke it, or the input
+    wrong: Tensor  # n: the wrong answers by which that point was chosen
+    held: Tensor  # n: right there; of a random model, the chance of it on answers drawn afterwards
+    said: Tensor  # n: the answer there
+    via: Tensor  # n: the way, an index into ATTACKS; 0 where it is the input itself
+    columns: dict[str, Tensor]
+    sick: Tensor  # n bool
+
+
+def go_through(
+    model: Model,
+    x: Tensor,
+    y: Truth,
+    *,
+    ways: Sequence[Way],
+    radius: float,
+    steps: int = 20,
+    draws: int = 1,
+    reach: Reach | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    rng: torch.Generator,
+) -> Through:
+    """Follow each way's gradients in l_inf from every input that is right, judged on the model: n *d, n -> Through.
+
+    PGD on the margin, and where the way's answers are the model's own, APGD with twice the steps on what that leaves.
+    Of a random model the attack as print has it is run beside (as_printed.py): column "held as printed".
+    """
+    x = x.detach()
+    count = answers(draws)
+    clean = chance(model, x, y, draws=draws)
+    right, sick = 2 * clean.wrong <= count, clean.sick.clone()
+    best, via, worst = clean.wrong.clone(), torch.zeros_like(clean.wrong), x.clone()
+    columns = {}
+
+    def keep(name: str, attack: Callable[[Tensor], Tensor], among: Tensor, alone: Tensor) -> None:
+        for rows, found in sparing(attack, among.nonzero()[:, 0], sick):
+            at = found if reach is None else reach.take(rows).settled(found, x[rows])
+            wrong = chance(model, at, y[rows], draws=draws).wrong
+            alone[rows] = torch.maximum(alone[rows], wrong)
+            more = wrong > best[rows]
+            there = rows[more]
+            if name in ATTACKS:
+                worst[there], best[there], via[there] = at[more], wrong[more], ATTACKS.index(name)
+
+    for way in ways:
+        alone = clean.wrong.clone()  # n: wrong answers at the worst point of this way
+
+        def climb(rows: Tensor, way: Way = way) -> Tensor:
+            return pgd(
+                way.model, x[rows], y[rows], radius=radius, steps=steps, loss="margin", eot=way.draws, bounds=bounds,
+                leave=way.own, mask=masked(reach, rows), rng=rng,
+            ).x  # fmt: skip
+
+        def longer(rows: Tensor, way: Way = way) -> Tensor:
+            return apgd(
+                way.model, x[rows], y[rows], radius=radius, steps=2 * steps, eot=way.draws, bounds=bounds,
+                mask=masked(reach, rows), rng=rng,
+            ).x  # fmt: skip
+
+        keep(way.name, climb, right, alone)
+        if way.own and draws == 1:
+            keep(way.name, longer, right & (alone == 0), alone)
+        columns[f"held {way.name}"] = _held(alone, count)
+    if draws > 1:
+        alone = clean.wrong.clone()
+
+        def printed(rows: Tensor) -> Tensor:
+            return pgd_as_printed(model, x[rows], y[rows], radius=radius)
+
+        keep("as printed", printed, right, alone)
+        columns["held as printed"] = _held(alone, count)
+    last = chance(model, worst, y, draws=draws)
+    return Through(worst, best, _held(last.wrong, count), last.said, via, columns, sick)
 
 
 @torch.no_grad()

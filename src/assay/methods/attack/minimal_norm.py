@@ -32,6 +32,7 @@ def minimal_norm(
     target: Tensor | None = None,
     mask: Tensor | None = None,
     eot: int = 1,
+    climb: int | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     precision: Precision = "float32",
 ) -> Attacked:
@@ -59,7 +60,7 @@ def minimal_norm(
     x = x.detach()
     span = bounds[1] - bounds[0]
     region = Ball(norm, span, *bounds, mask).around(x)  # in l_inf, the whole box
-    slope = Slope(model, Goal(y, target, "margin"), eot=eot, precision=precision)
+    slope = Slope(model, Goal(y, target, "margin"), eot=eot, climb=climb, precision=precision)
     whole = slope
     best = Nearest(x, norm, bounds)
     within = torch.as_tensor(0.0 if radius is None else radius, dtype=x.dtype, device=x.device).expand(len(x))

@@ -27,6 +27,7 @@ def pgd(
     target: Tensor | None = None,
     mask: Tensor | None = None,
     eot: int = 1,
+    climb: int | None = None,
     eot_mode: EotMode = "loss",
     bounds: tuple[float, float] = (0.0, 1.0),
     leave: bool = True,
@@ -41,6 +42,7 @@ def pgd(
     steepest is sign(g) in l_inf, g / ||g|| in l2, and in l1 the signs of the steepest 1 % of the
     features with room left (more where the radius can saturate more).
     `step` defaults to 2.5 radius / steps. With a `target`, climb towards it and count success when it is reached.
+    `climb` draws go to a gradient of a random model, as many as to an answer (`eot`) unless told.
     `leave`: inputs that are broken leave the batch. `rng=None` is a generator seeded with 0. Later restarts start at
     random points also without `random_start`.
 
@@ -56,7 +58,9 @@ def pgd(
         raise AssayError(f"pgd needs steps >= 0 and restarts >= 1, got steps={steps}, restarts={restarts}.")
     ball = Ball(norm, radius, *bounds, mask)
     rng = rng or torch.Generator().manual_seed(0)
-    slope = Slope(model, Goal(y, target, loss, as_published), eot=eot, eot_mode=eot_mode, precision=precision)
+    slope = Slope(
+        model, Goal(y, target, loss, as_published), eot=eot, climb=climb, eot_mode=eot_mode, precision=precision
+    )
     standing = stand(ball.around(x.detach()), slope, steps, leave=leave and not as_published, last=as_published)
     stride = step if step is not None else 2.5 * radius / max(steps, 1)
     if isinstance(stride, Tensor):

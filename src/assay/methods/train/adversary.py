@@ -2,9 +2,11 @@ r"""The attacker inside a training: inputs as they are worst for the model at th
 
     x'  =  argmax_{||x' - x||_inf <= radius, x' in its range}  loss( f(x'; w), y )
 
-searched by methods/attack/pgd.py or fgsm.py as published (the last point, the plain loss), at the weights of the step.
-What is asked meanwhile is the model in eval mode: it draws nothing, moves no running mean, and is the function that an
-attacker meets later. Its weights collect no gradient.
+searched as methods/attack/pgd.py and fgsm.py do as published (the last point, the plain loss), at the weights of the
+step. The climb is that of pgd without what only a verdict needs: nobody asks which inputs broke, so no pass verifies
+the last points, no best point is kept, and a GPU waits only for the check of the batch. What is asked meanwhile is the
+model in eval mode: it draws nothing, moves no running mean, and is the function that an attacker meets later. Its
+weights collect no gradient.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.methods.attack.attacked import Head, Slope, check
+from assay.methods.attack.ball import Ball, Region
 from assay.methods.attack.fgsm import fgsm
-from assay.methods.attack.loss import Loss, LossName
-from assay.methods.attack.pgd import pgd
-from assay.methods.train.fit import swiftly
+from assay.methods.attack.loss import Goal, Loss, LossName
+from assay.methods.train.fit import laid_out, swiftly
 
 
 class Adversary:
@@ -48,24 +51,48 @@ class Adversary:
         self.model, self.radius, self.steps, self.step = model, radius, steps, step
         self.range = Range(low, span)
         self._ask: Callable[[Tensor], Tensor] = swiftly(model) if swift else model
+        self._swift = self._records = swift
+        self._head: Head | None = None  # what the outputs are, found out at the first look
+        self._steps: dict[torch.Size, Step] = {}
+        self._where: tuple[int, ...] = ()  # in memory, what the steps read
 
     def worst(self, x: Tensor, y: Tensor, rng: torch.Generator, loss: LossName | Loss = "ce") -> Tensor:
         """The last point of a climb from a random point of the ball: n *d, n -> n *d."""
         if self.radius == 0:
             return x
+        stride = self.step if self.step is not None else 2.5 * self.radius / self.steps
+        u = laid_out(self.range.shares(x.detach())) if self._swift else self.range.shares(x.detach())
+        check(u, y, bounds=(0.0, 1.0))
+        region = Ball("linf", self.radius).around(u)
+        at = region.sample(rng)
+        self._records &= u.is_cuda
         with self.asked() as ask:
-            found = pgd(
-                ask,
-                self.range.shares(x),
-                y,
-                radius=self.radius,
-                steps=self.steps,
-                step=self.step,
-                loss=loss,
-                rng=rng,
-                as_published=True,
-            )
-        return self.range.natural(found.x)
+            step = self._recorded(ask, at, region, y, stride) if self._records and loss == "ce" else None
+            if step is not None:
+                at = step.played(self.steps, at, region, y)
+            else:
+                slope = Slope(ask, Goal(y, None, loss, as_published=True), head=self._head)
+                for _ in range(self.steps):
+                    at = region.project(torch.add(at, slope.gradient(at).sign_(), alpha=stride))
+                self._head = slope.head
+        return self.range.natural(at)
+
+    def _recorded(
+        self, ask: Callable[[Tensor], Tensor], at: Tensor, region: Region, y: Tensor, stride: float
+    ) -> Step | None:
+        """The step for such a batch and for the weights where they lie now, recorded when it is first met.
+
+        None, now and ever after, for a model that cannot be recorded, as one that asks the host between its kernels.
+        """
+        where = tuple(t.data_ptr() for t in (*self.model.parameters(), *self.model.buffers()))
+        if where != self._where:
+            self._where, self._steps = where, {}
+        if at.shape not in self._steps:
+            try:
+                self._steps[at.shape] = Step(ask, at, region, y, stride)
+            except RuntimeError:
+                self._records = False
+        return self._steps.get(at.shape)
 
     def one_step(self, x: Tensor, y: Tensor, radius: float) -> Tensor:
         """One step of full length up the cross-entropy, from the input itself: n *d, n -> n *d."""
@@ -89,6 +116,40 @@ class Adversary:
             self.model.train()
 
 
+class Step:
+    """A step of the climb on CUDA, recorded once and played again: a graph of its kernels, with no host between them.
+
+    A compiled pass of a ResNet-18 over 250 images takes 5.3 ms where its kernels are started one by one, and 2.5 ms
+    recorded (measured on an H200). It reads weights and running means where they lay when it was recorded.
+    """
+
+    def __init__(self, ask: Callable[[Tensor], Tensor], at: Tensor, region: Region, y: Tensor, stride: float) -> None:
+        self.at, self.low, self.high, self.y = at.clone(), region.low.clone(), region.high.clone(), y.clone()
+        slope = Slope(ask, Goal(self.y, None, "ce", as_published=True))
+
+        def climb() -> None:
+            way = slope.gradient(self.at).sign_()
+            self.at.copy_(torch.clamp(torch.add(self.at, way, alpha=stride), self.low, self.high))
+
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # what is compiled, planned or loaded at first must be so before it is recorded
+            for _ in range(3):
+                climb()
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            climb()
+
+    def played(self, times: int, at: Tensor, region: Region, y: Tensor) -> Tensor:
+        """Where so many steps lead from `at`: n *d, n -> n *d."""
+        for held, given in ((self.at, at), (self.low, region.low), (self.high, region.high), (self.y, y)):
+            held.copy_(given)
+        for _ in range(times):
+            self.graph.replay()
+        return self.at.clone()
+
+
 class Range:
     """What values an input may take: from `low` on, `span` wide."""
 
@@ -99,13 +160,20 @@ class Range:
     def shares(self, x: Tensor) -> Tensor:  # n *d -> n *d
         if self.is_unit:
             return x
-        span = self.span.to(x)
-        u = torch.where(span > 0, (x - self.low.to(x)) / torch.where(span > 0, span, 1), 0)
+        self._come(x)
+        u = torch.where(self.span > 0, (x - self.low) / torch.where(self.span > 0, self.span, 1), 0)
         # a value at its bound may round beyond it
         return torch.where((u > -1e-5) & (u < 1 + 1e-5), u.clamp(0, 1), u)
 
     def natural(self, u: Tensor) -> Tensor:  # n *d -> n *d
-        return u if self.is_unit else self.low.to(u) + u * self.span.to(u)
+        if self.is_unit:
+            return u
+        self._come(u)
+        return self.low + u * self.span
+
+    def _come(self, x: Tensor) -> None:
+        """To where the inputs are, once: a copy from the host can neither wait nor be recorded."""
+        self.low, self.span = self.low.to(x), self.span.to(x)
 
 
 def check_radius(radius: float) -> None:

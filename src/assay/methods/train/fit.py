@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -23,6 +23,7 @@ RISE = 0.25  # of the steps of a one-cycle schedule, on the way up
 MOST_VARIANTS = 64  # of compiled passes in one process: sizes of batches times modes times networks
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> scalar
 Augment = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]  # (x, y, rng) -> x, y
+Order = Callable[[torch.Generator], Sequence[Tensor]]  # rng -> the numbers of the inputs of each batch of an epoch
 
 
 class Rows(Protocol):
@@ -31,6 +32,15 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, index: NDArray[Any], /) -> tuple[Tensor | NDArray[Any], Tensor | NDArray[Any]]: ...
+
+
+class Diverged(AssayError):
+    """A loss or a weight became no number. `model` has the weights of the last epoch that ended well, the `epochs`-th;
+    0: those it began with."""
+
+    def __init__(self, says: str, model: nn.Module, epochs: int) -> None:
+        super().__init__(says)
+        self.model, self.epochs = model, epochs
 
 
 class Curve(NamedTuple):
@@ -54,6 +64,7 @@ def fit(
     schedule: Schedule = "cosine",
     loss: Loss = F.cross_entropy,
     augment: Augment | None = None,
+    order: Order | None = None,
     after_backward: Callable[[], None] | None = None,
     after_step: Callable[[], None] | None = None,
     on_epoch: Callable[[int, float], None] | None = None,
@@ -77,13 +88,14 @@ def fit(
     targets, where `augment` can put it.
 
     Every epoch sees every input once, in ceil(n / batch) batches whose sizes differ by at most one, so that no rest of
-    a single input reaches a batch normalisation. Parameters with `requires_grad=False` stay as they are. While it runs
+    a single input reaches a batch normalisation; `order` gives the batches of an epoch instead, as many each time
+    (curriculum.py), and `batch` is then not read. Parameters with `requires_grad=False` stay as they are. While it runs
     all modules are in training mode and kernels lie channels-last; afterwards both are as before, and no gradients are
     left behind. The model ends on `device`. The random numbers of layers (dropout) come from `rng` too; the global
     generator is left as found. On the CPU a seed gives the same weights again; on CUDA some backward kernels add up in
     no fixed order. `swift`: passes are compiled and run in bf16, inputs lie channels-last, weights stay float32.
 
-    A loss or a weight that is no number ends the training with an error; the model then has the weights of the last
+    A loss or a weight that is no number ends the training (`Diverged`); the model then has the weights of the last
     epoch that ended well. `keep`: a folder for the last whole epoch, from which a training that was stopped goes on to
     the very weights that it would have had (checkpoint.py). `augment` and the hooks must hold nothing from step to step
     for that, and `keep_key` tells what no number here does: the loss, the augmentation and the data. Whoever kept it
@@ -96,6 +108,11 @@ def fit(
         raise AssayError("fit got a data set of 0 inputs; give it at least one.")
     if epochs < 1 or batch < 1 or not 0 < lr < math.inf:
         raise AssayError(f"fit got epochs={epochs}, batch={batch}, lr={lr}; it wants at least 1, at least 1, above 0.")
+    if not 0 <= momentum < 1 or not 0 <= weight_decay < math.inf:
+        raise AssayError(
+            f"fit got momentum={momentum}, weight_decay={weight_decay}; it wants one from 0 to below 1, such as 0.9, "
+            "and one of 0 or more, such as 5e-4."
+        )
     if keep is not None and not keep_key:
         raise AssayError("fit got keep without keep_key; give words for its loss, its augmentation and its data.")
     if optimiser not in get_args(Optimiser) or schedule not in get_args(Schedule):
@@ -104,7 +121,7 @@ def fit(
 
     device = torch.device(device)
     modes = [(module, module.training) for module in model.modules()]
-    batches = math.ceil(len(data) / batch)
+    order = order or shuffled(len(data), batch)
     shuffle = torch.Generator().manual_seed(_draw(rng))  # its own stream: augment's draws do not move the order
     means: list[float] = []
     losses: list[float] = []
@@ -131,34 +148,41 @@ def fit(
                 good = Weights(model)
             for epoch in range(len(means), epochs):
                 model.train()  # again each epoch: on_epoch may have evaluated the model
-                seen = 0.0
-                for number, index in enumerate(torch.randperm(len(data), generator=shuffle).tensor_split(batches)):
+                seen, inputs, batches = 0.0, 0, order(shuffle)
+                for number, index in enumerate(batches):
                     for group in optim.param_groups:
-                        group["lr"] = lr * _share(schedule, len(losses) / (epochs * batches))
+                        group["lr"] = lr * _share(schedule, len(losses) / (epochs * len(batches)))
                     raw_x, raw_y = data.take(index.numpy())
                     x, y = torch.as_tensor(raw_x, device=device), torch.as_tensor(raw_y, device=device)
-                    if augment is not None:
-                        x, y = augment(x, y, rng)
+                    where = f"epoch {epoch + 1} of {epochs}, batch {number + 1} of {len(batches)}"
+                    try:
+                        if augment is not None:
+                            x, y = augment(x, y, rng)
+                    except AssayError as e:  # an attacker inside meets a net that answers no numbers
+                        if not losses:
+                            raise
+                        says = f"Training broke off in {where} as its inputs were made ({e}); {_mend(x, model, lr)}"
+                        raise Diverged(f"{says} {good.put_back(len(means))}", model, len(means)) from e
                     cost = loss(ask(x), y)
-                    value = cost.item()
-                    if not math.isfinite(value):
-                        where = f"epoch {epoch + 1} of {epochs}, batch {number + 1} of {batches}"
-                        why = _mend(x, model, lr)
-                        raise AssayError(f"Training loss became {value} in {where}; {why} {good.put_back(len(means))}")
+                    told = _on_its_way(cost.detach())
                     optim.zero_grad()  # as late as this, in case augment or loss called backward
                     torch.autograd.backward(cost)
+                    value = told()
+                    if not math.isfinite(value):
+                        says = f"Training loss became {value} in {where}; {_mend(x, model, lr)}"
+                        raise Diverged(f"{says} {good.put_back(len(means))}", model, len(means))
                     if after_backward is not None:
                         after_backward()
                     optim.step()
                     if after_step is not None:
                         after_step()
                     losses.append(value)
-                    seen += value * len(index)
+                    seen, inputs = seen + value * len(index), inputs + len(index)
                 if spoilt := _not_finite(model):
                     left = f"the last of {len(losses)} training steps left NaN or inf in {spoilt}; try lr={lr / 10:g}."
-                    back = good.put_back(len(means))
-                    raise AssayError(f"At the end of epoch {epoch + 1} of {epochs} {left} {back}")
-                means.append(seen / len(data))
+                    says = f"At the end of epoch {epoch + 1} of {epochs} {left}"
+                    raise Diverged(f"{says} {good.put_back(len(means))}", model, len(means))
+                means.append(seen / inputs)
                 good = Weights(model)
                 if kept is not None:
                     kept.save(model, optim, generators, Done(tuple(means), tuple(losses)))
@@ -170,6 +194,11 @@ def fit(
         for module, training in modes:
             module.training = training
     return Curve(tuple(means), tuple(losses))
+
+
+def shuffled(n: int, batch: int) -> Order:
+    """Each input once, in an order that is new each epoch, in ceil(n / batch) batches as equal as can be."""
+    return lambda rng: torch.randperm(n, generator=rng).tensor_split(math.ceil(n / batch))
 
 
 class Weights:
@@ -198,7 +227,12 @@ def swiftly(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return out.float()
 
     compiled: Callable[[Tensor], Tensor] = torch.compile(ask, dynamic=False)
-    return lambda x: compiled(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+    return lambda x: compiled(laid_out(x))
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """Inputs in the order that `swiftly` asks them in: images channels-last."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def reset(model: nn.Module, rng: torch.Generator, *, keep_frozen: bool = False) -> nn.Module:
@@ -276,6 +310,21 @@ def _lay_out(kernels: list[nn.Parameter], layout: torch.memory_format) -> None:
     """Reorder kernels in memory. A convolution answers in its kernel's order, so no batch need be reordered."""
     for kernel in kernels:
         kernel.data = kernel.data.to(memory_format=layout)  # contiguous() would skip kernels of one input channel
+
+
+def _on_its_way(value: Tensor) -> Callable[[], float]:
+    """Ask for a number now and read it later, so that a GPU has the backward pass to do while it is waited for."""
+    if value.device.type != "cuda":
+        return value.item
+    there = torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def read() -> float:
+        copied.synchronize()
+        return there.item()
+
+    return read
 
 
 def _draw(rng: torch.Generator) -> int:

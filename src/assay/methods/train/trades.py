@@ -40,6 +40,8 @@ class Trades:
             return x, y
         with self.adversary.asked() as ask, torch.no_grad():
             said = ask(self.adversary.range.shares(x)).log_softmax(1)  # n c
+        if not bool(said.isfinite().all()):
+            raise AssayError("The model answered NaN or infinity to the inputs as they are.")
 
         def away(z: Tensor, _: Tensor) -> Tensor:
             return divergence(said, z)

@@ -137,14 +137,14 @@ class DistanceToFailure(Probe):
         bounds = (subject.inputs.low, subject.inputs.high)
         draws, count = subject.draws, answers(subject.draws)
         truth, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
-        clean = chance(subject.single, shard.x, truth, draws=draws)
+        clean = chance(subject.model, shard.x, truth, draws=draws)
         said, sick = clean.said, clean.sick
         size = torch.where(2 * clean.wrong > count, 0.0, torch.inf).double()
         changed, again = shard.x.clone(), size.clone()
         # halfway to a point lie no whole steps, and no codes
         anew = draws > 1 and (reach is None or not bool((reach.free & (reach.step > 0)).any()))
         if anew:
-            fresh = chance(subject.single, shard.x, truth, draws=draws, count=MOST)
+            fresh = chance(subject.model, shard.x, truth, draws=draws, count=MOST)
             again[mostly(fresh.wrong, MOST, ASKED)] = 0.0
 
         def search(rows: Tensor) -> Attacked:
@@ -182,7 +182,7 @@ class DistanceToFailure(Probe):
             for rows, got in sparing(each, (size > 0).nonzero()[:, 0], sick):
                 # what `in_cells` finds has whole steps, and codes that `settled` would cut off
                 at, far = settled(reach if each is search else None, rows, got, shard.x[rows], norm)
-                fresh = chance(subject.single, at, truth[rows], draws=draws)
+                fresh = chance(subject.model, at, truth[rows], draws=draws)
                 # what fresh answers confirm, and nothing else
                 fell = (2 * fresh.wrong > count) & (far < size[rows])
                 there = rows[fell]
@@ -215,10 +215,10 @@ class DistanceToFailure(Probe):
         On the way there as many values change as at its end, so that in l0 only the end counts.
         """
         if norm == "l0":
-            hits = chance(subject.single, far, y, draws=subject.draws, count=MOST).wrong
+            hits = chance(subject.model, far, y, draws=subject.draws, count=MOST).wrong
             won = mostly(hits, MOST, ASKED)
         else:
-            far, won = nearer(subject.single, x, far, y, draws=subject.draws, asked=ASKED)
+            far, won = nearer(subject.model, x, far, y, draws=subject.draws, asked=ASKED)
         size = distance(far, x, norm)
         return torch.where(won & (size > 0), size, torch.inf)  # the input itself was judged before
 
@@ -246,9 +246,9 @@ class DistanceToFailure(Probe):
                 torch.arange(len(y), device=y.device),
                 sick,
             ):
-                clean = chance(subject.single, shard.x[rows], y[rows], draws=draws)
+                clean = chance(subject.model, shard.x[rows], y[rows], draws=draws)
                 at, far = settled(reach, rows, got, shard.x[rows], "l2")
-                fresh = chance(subject.single, at, y[rows], draws=draws)
+                fresh = chance(subject.model, at, y[rows], draws=draws)
                 # right only if right as it is and under attack
                 wrong[rows] = torch.where(2 * clean.wrong > count, count, fresh.wrong)
                 size[rows.cpu()] = far.cpu()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -28,13 +28,15 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.aim import label_of, truth_of
-from assay.methods.attack.attacked import Attacked, sparing
+from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.ball import wide
 from assay.methods.attack.cells import cells, in_range, left, masked, settled, size, stepping
-from assay.methods.attack.chance import answers, chance, interval, sizes, threats
+from assay.methods.attack.chance import TALLY, answers, chance, interval, sizes, threats
 from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.through import FITTED, THROUGH, Still, Way, carries_gradient, ways_through
 from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
 
@@ -47,8 +49,11 @@ Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, ...] = ("linf", "l2")
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Where the curve is drawn, in budgets."""
-HOW = (*ATTACKS, "minimal-norm, any size", "cells")
+HOW = (*ATTACKS, "minimal-norm, any size", "cells", *THROUGH)
 MEASURES = ("worst-case accuracy", "worst-case accuracy, l2")
+CLIMB = 4  # draws to a gradient of a random model: steps average too, and what counts is judged on all draws
+FEWER = 4  # times fewer inputs of a random model, where each answer takes many passes
+LEAST = 40  # queries of Square to a random model, each of which takes as many passes as an answer
 BLIND_QUERIES = 25  # for each step of the budget, where there are no gradients
 
 
@@ -84,8 +89,11 @@ class WorstCaseAccuracy(Probe):
         self.refuse_below(1, "steps", "restarts")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], run.budget.dear)
-        found = in_each_norm(NORMS, partial(self._break, subject, run), subject, run, index, "worst-case change")
+        dear = run.budget.dear
+        index = run.pick(subject.data["test"], dear if subject.draws == 1 or dear is None else max(1, dear // FEWER))
+        subject, ways = self._ways(subject, run, index)
+        work = partial(self._break, subject, run, ways)
+        found = in_each_norm(NORMS, work, subject, run, index, "worst-case change")
         reach = subject.reach()
         only = "" if reach is None else reach.told(self.cells)
         classes = "classes" in subject.task.gives
@@ -156,7 +164,7 @@ class WorstCaseAccuracy(Probe):
                 *([_by_class(subject.task.classes, label, held["linf"])] if classes else []),
                 *_pictures(subject, witnesses, run.budget.shown),
             ),
-            alarms=self._alarms(subject, found, broke, steps),
+            alarms=(*_misled(ways, found["linf"]), *self._alarms(subject, found, broke, steps)),
             witnesses=witnesses if len(witnesses) else None,
         )
 
@@ -171,7 +179,22 @@ class WorstCaseAccuracy(Probe):
         """Whether categories may take other codes."""
         return reach is not None and self.cells > 0 and bool((reach.free & reach.coded).any())
 
-    def _break(self, subject: Subject, run: Run, norm: Norm, shard: Shard) -> Mapping[str, Tensor]:
+    def _ways(self, subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Subject, tuple[Way, ...]]:
+        """The subject as attacks can climb it, and whose gradients they follow where its own mislead or are random."""
+        if not subject.differentiable or self.radius == 0:
+            return subject, ()
+        few = subject.data["test"].take(index[:FITTED])[0].to(run.device)
+        if not carries_gradient(subject.model, few[:2]):
+            subject = replace(subject, model=Still(subject.model), layers={})
+        bounds = (subject.inputs.low, subject.inputs.high)
+        ways = ways_through(
+            subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few)
+        )
+        return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
+
+    def _break(
+        self, subject: Subject, run: Run, ways: tuple[Way, ...], norm: Norm, shard: Shard
+    ) -> Mapping[str, Tensor]:
         """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
 
         What counts is what fresh answers say of a point after it was chosen. A random model's input is attacked until
@@ -179,13 +202,14 @@ class WorstCaseAccuracy(Probe):
         """
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
-        y, reach = truth_of(subject.task, shard.y), subject.reach(shard.x)
+        y, reach, climb = truth_of(subject.task, shard.y), subject.reach(shard.x), min(draws, CLIMB)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            got = chance(subject.single, x, y[rows], draws=draws)
-            return got.wrong, got.said
+            """Of a random model TALLY answers choose between points, in units of the `count` that count them."""
+            got = chance(subject.model, x, y[rows], draws=draws, count=None if count == 1 else TALLY)
+            return got.wrong if count == 1 else (got.wrong * count) // TALLY, got.said
 
-        first = chance(subject.single, shard.x, y, draws=draws)
+        first = chance(subject.model, shard.x, y, draws=draws)
         said, sick, clean = first.said, first.sick, first.wrong
         right = 2 * clean <= count
         broke = torch.where(right, torch.inf, 0.0).double()  # a distance must come back equal to itself
@@ -206,29 +230,40 @@ class WorstCaseAccuracy(Probe):
             there = rows[more]
             worst[there], wrong[there], worst_size[there], via[there] = x[more], hits[more], far[more], by[more]
 
-        def smallest(rows: Tensor) -> Attacked:
+        def smallest(rows: Tensor, model: Model = subject.model) -> Attacked:
             return minimal_norm(
-                subject.model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
-                bounds=bounds,
+                model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
+                climb=climb, bounds=bounds,
+            )  # fmt: skip
+
+        def transferred(rows: Tensor, way: Way) -> Attacked:
+            return pgd(
+                way.model, shard.x[rows], y[rows], norm=norm, radius=radius, steps=steps, loss="margin", leave=False,
+                mask=masked(reach, rows), bounds=bounds, rng=shard.rng,
             )  # fmt: skip
 
         def ensemble(
-            rows: Tensor, base: Tensor = shard.x, room: float | Tensor = radius, free: Tensor | None = None
+            rows: Tensor,
+            base: Tensor = shard.x,
+            room: float | Tensor = radius,
+            free: Tensor | None = None,
+            model: Model = subject.model,
         ) -> WorstCase:
             return worst_case(
-                subject.model,
+                model,
                 base[rows],
                 y[rows],
                 norm=norm,
                 radius=room[rows] if isinstance(room, Tensor) else room,
                 steps=steps,
                 restarts=self.restarts or run.budget.restarts,
-                targets=3 if steps < 50 else 9,
-                queries=(10 if subject.differentiable else BLIND_QUERIES) * steps,
+                targets=1 if draws > 1 else 3 if steps < 50 else 9,
+                queries=max(LEAST, 10 * steps // draws) if subject.differentiable else BLIND_QUERIES * steps,
                 gradients=subject.differentiable,
-                shrunk=draws == 1,
+                shrunk=subject.differentiable,
                 mask=masked(reach, rows) if free is None else free[rows],
                 eot=draws,
+                climb=climb,
                 bounds=bounds,
                 rng=shard.rng,
             )
@@ -244,8 +279,18 @@ class WorstCaseAccuracy(Probe):
         def hit(found: WorstCase) -> Tensor:
             return (found.success if count == 1 else found.distance > 0).nonzero()[:, 0]
 
+        for way in ways if radius > 0 else ():
+            by_way = partial(transferred, way=way) if not way.own else partial(smallest, model=way.model)
+            for rows, found in sparing(by_way, right.nonzero()[:, 0], sick):
+                at, far = settled(reach, rows, found, shard.x[rows], norm)
+                keep(rows, at, far, torch.full_like(rows, HOW.index(way.name)))
+            all_of_it = partial(ensemble, model=way.model)
+            for rows, most in sparing(all_of_it, ((wrong < count) & way.own).nonzero()[:, 0], sick):
+                got = hit(most)
+                at, far = settled(reach, rows, most, shard.x[rows], norm)
+                keep(rows[got], at[got], far[got], torch.full_like(got, HOW.index(way.name)))
         if radius > 0 and subject.differentiable:
-            for rows, found in sparing(smallest, torch.isinf(broke).nonzero()[:, 0], sick):
+            for rows, found in sparing(smallest, right.nonzero()[:, 0], sick):
                 got = found.success.nonzero()[:, 0]
                 by = torch.full_like(got, HOW.index("minimal-norm, any size"))
                 at, far = settled(reach, rows, found, shard.x[rows], norm)
@@ -275,13 +320,19 @@ class WorstCaseAccuracy(Probe):
                 keep(rows[got], at, size(at, shard.x[rows[got]], norm, reach.coded), most.by[got])
         told = {}
         if count > 1:
+            # few answers chose the smallest change, and these count it
+            rows = (right & torch.isfinite(broke)).nonzero()[:, 0]
+            if len(rows):
+                fresh = chance(subject.model, changed[rows], y[rows], draws=draws)
+                small[rows], said[rows] = fresh.wrong, fresh.said
             # the answers above chose the point; these count it
-            last = chance(subject.single, worst, y, draws=draws)
+            last = chance(subject.model, worst, y, draws=draws)
             wrong, sick = last.wrong, sick | last.sick
             told["by size"] = last.by_size
             inside = (worst_size <= radius * (1 + 1e-6)) & (2 * wrong > count) & right
             changed, said = torch.where(wide(inside, worst), worst, changed), torch.where(inside, last.said, said)
             told["at"], how = torch.where(inside, worst_size, broke), torch.where(inside, via, how)
+            right = right & (inside | (2 * small > count))  # what most answers deny is no witness
         at = told.get("at", broke)
         vitals = {}
         if norm == "linf" and subject.differentiable:
@@ -481,6 +532,19 @@ def _over_draws(draws: int, rows: Mapping[str, NDArray[Any]]) -> tuple[Curve, ..
             says="On fresh draws, at points made against the mean of as many as the mark says. Where the line has not "
             "levelled off there, another number of draws is another model.",
         ),
+    )
+
+
+def _misled(ways: tuple[Way, ...], rows: Mapping[str, NDArray[Any]]) -> tuple[Alarm, ...]:
+    """Where gradients mislead, and how many inputs fell to those of stand-ins."""
+    by = np.asarray(rows["how"])
+    return tuple(
+        Alarm(
+            f"Gradients mislead here: {way.about}. The attacks are run with smooth stand-ins in the backward pass too, "
+            f"by which {share(int((by == HOW.index(way.name)).sum()), len(by))} of the inputs fell (l_inf)."
+        )
+        for way in ways
+        if way.own
     )
 
 

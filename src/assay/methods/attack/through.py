@@ -1,0 +1,451 @@
+r"""Attacks that go through: where the gradient does not say what a net does, something smooth stands in for it.
+
+A defence that rounds, steps, saturates, purifies or cuts its gradient off leaves nothing to climb, and is no sturdier
+for it. Its forward pass stays as it is; in the backward pass a stand-in s takes the place of the part g that misleads:
+
+    forward   g(u),        backward   J_s(u)^T
+
+With s(u) = u that is the straight-through estimator; BPDA is the same for any s that is near to g.
+
+What misleads is measured, not named. u_0 = x, u_1, u_2, ... are the values that go in and out of each layer, in the
+order in which a pass meets them, and x' is a point a radius away. With random w of the shape of u_k,
+
+    a = <w, u_k(x') - u_k(x)>,   b = <J_k^T w, x' - x>,   E_k^2 = median over inputs of  sum_w (a - b)^2 / sum_w a^2
+
+is 0 where u_k is linear, 1 where its gradient is 0 or missing, and above that where it points elsewhere. The first u_k
+with E_k of BROKEN or more, also when measured from the last value before it that is sound, is a gap; a stand-in bridges
+it, and what comes after is measured across that bridge. A function in a `forward` needs no module to be found. Noise is
+the same in all these passes, so that a layer that rolls dice is no gap.
+
+Stand-ins: identity, where what comes out is near to what went in (after scaling to its size); else the cubic that fits
+best, of the value at the same place for each channel; for rows that do not line up, a linear map.
+
+Sources: Bengio, Leonard & Courville 2013, arXiv:1308.3432, sec. 4 (straight through); Athalye, Carlini & Wagner, ICML
+    2018, arXiv:1802.00420, sec. 4 (BPDA, and EOT for what is random). The measure and the cubic are Assay's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.methods.attack.attacked import Model
+from assay.nn.mean import MeanNet, is_steady
+
+if TYPE_CHECKING:
+    from assay.inputs.reach import Reach
+
+BROKEN = 0.9  # of E: a gradient of 0 has 1; bundled nets have at most 0.7 at any place, at 8/255
+LOOKS, FITTED = 8, 128  # inputs to measure on, and to fit stand-ins to
+PROJECTIONS = 3
+SIZES = (1.0, 4.0, 16.0)  # radii that x' is away: the first that moves a value counts
+STILL = 1e-12  # of a value's square: it did not move, up to rounding
+MOST = 8  # gaps that are bridged
+NEAR = 0.5  # what identity may leave unexplained of what comes out, of its variance
+MORE_DRAWS = 4  # times the draws of a random model, in a gradient
+JITTER, JITTERED = 0.25, 16  # of the radius, and how many points of it, where a model that is not random is rough
+WIDE = 4096  # features that a linear map between rows may have
+
+THROUGH = ("straight-through", "distilled copy", "mean network", "EOT")
+"""In the order in which they are tried."""
+Why = Literal["none", "zero", "nan", "misleads"]
+WORDS: dict[Why, str] = {
+    "none": "carries no gradient",
+    "zero": "has a gradient of 0",
+    "nan": "has a gradient that is NaN",
+    "misleads": "has a gradient that does not say what it does",
+}
+
+
+class Point(NamedTuple):
+    """A value of a pass: what went into or came out of the k-th call of a layer; call -1 is the input of the net."""
+
+    call: int
+    out: bool
+
+
+START = Point(-1, True)
+
+
+class Gap(NamedTuple):
+    """Where the gradient misleads, and what stands in for it."""
+
+    source: Point
+    point: Point
+    where: str  # in words: the name of a layer, or between which two
+    why: Why
+    error: float  # E
+    stand_in: StandIn
+
+    def told(self) -> str:
+        return f"{self.where} {WORDS[self.why]}"
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """A smooth map from what went in to what comes out, of any size: identity, a cubic at each place, or linear."""
+
+    kind: Literal["identity", "cubic", "linear"]
+    weight: Tensor | None = None  # cubic: o 3c+1; linear: g f+1
+    last: bool = False  # whether a row holds the channels of each feature next to each other
+
+    def __call__(self, u: Tensor, like: Tensor) -> Tensor:  # n *d, n *o -> n *o
+        if self.kind == "linear":
+            assert self.weight is not None
+            return (u.flatten(1) @ self.weight[:, 1:].T + self.weight[:, 0]).reshape(like.shape)
+        places = _places(u, like)
+        if self.kind == "identity":
+            return places.reshape(like.shape)
+        assert self.weight is not None
+        out = torch.einsum("of,nfp->nop", self.weight, _powers(places))
+        return (out.transpose(1, 2) if self.last else out).reshape(like.shape)
+
+
+def _places(u: Tensor, like: Tensor) -> Tensor:
+    """What went in as channels by places, scaled to the size of what comes out: n *d -> n c p."""
+    if u.ndim == 4 and like.ndim == 4:
+        if u.shape[2:] != like.shape[2:]:
+            u = F.interpolate(u, size=like.shape[2:], mode="bilinear", align_corners=False, antialias=True)
+        return u.flatten(2)
+    return u.reshape(len(u), u.shape[1] if u.ndim > 2 else 1, -1)
+
+
+def _powers(u: Tensor) -> Tensor:  # n c p -> n 3c+1 p
+    return torch.cat([torch.ones_like(u[:, :1]), u, u.square(), u**3], 1)
+
+
+def fitted(u: Tensor, v: Tensor) -> StandIn | None:  # n *d, n *o
+    """The stand-in for whatever made v of u; None where nothing that is known here comes near it."""
+    u, v = u.detach(), v.detach()
+    spread = float((v - v.mean(0)).double().square().mean())
+    if spread == 0:
+        return None
+    if v.ndim == u.ndim and v.shape[:2] == u.shape[:2] and (u.ndim == 4 or u.shape == v.shape):
+        same = StandIn("identity")
+        if float((same(u, v) - v).double().square().mean()) <= NEAR * spread:
+            return same
+    found = [_cubic(u, v, last) for last in (False, True)]
+    if u[0].numel() <= WIDE and v[0].numel() <= WIDE:
+        found.append(_linear(u, v))
+    fits = [(float((s(u, v) - v).double().square().mean()), s) for s in found if s is not None]
+    least = min(fits, key=lambda fit: fit[0], default=None)
+    return None if least is None or not least[0] < 0.95 * spread else least[1]
+
+
+def _cubic(u: Tensor, v: Tensor, last: bool) -> StandIn | None:
+    places = _places(u, v)
+    p = places.shape[2]
+    if v[0].numel() % p or (last and v.ndim != 2):
+        return None
+    target = v.reshape(len(v), p, -1).transpose(1, 2) if last else v.reshape(len(v), -1, p)  # n o p
+    features = _powers(places)
+    # least squares by its normal equations: few features, and as many rows as there are places
+    a = torch.einsum("nfp,ngp->fg", features.double(), features.double())
+    b = torch.einsum("nfp,nop->fo", features.double(), target.double())
+    a += 1e-6 * a.diagonal().mean() * torch.eye(len(a), dtype=a.dtype, device=a.device)
+    return StandIn("cubic", torch.linalg.solve(a, b).T.to(u.dtype), last)
+
+
+def _linear(u: Tensor, v: Tensor) -> StandIn:
+    x = torch.cat([torch.ones_like(u.flatten(1)[:, :1]), u.flatten(1)], 1).double()
+    ridge = 1e-2 * x.square().mean() * len(x)  # as the inputs are few, what they do not tell stays 0
+    small = torch.linalg.solve(
+        x @ x.T + ridge * torch.eye(len(x), dtype=x.dtype, device=x.device), v.flatten(1).double()
+    )
+    return StandIn("linear", (x.T @ small).T.to(u.dtype))
+
+
+class _Exchanged(torch.autograd.Function):
+    """One value with another's gradient: g(u) to the bit, and J_s."""
+
+    @staticmethod
+    def forward(ctx: Any, smooth: Tensor, value: Tensor) -> Tensor:  # n *o, n *o -> n *o
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+@dataclass(eq=False)
+class _Pass:
+    """The values that one pass met, by their place in it, and the bridges that it went over."""
+
+    gaps: dict[Point, Gap]
+    values: dict[Point, Tensor] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+    def meet(self, point: Point, value: Tensor) -> Tensor:
+        """What the pass goes on with: a copy, for what comes next may change it in place."""
+        gap = self.gaps.get(point)
+        if gap is not None and gap.source in self.values:
+            smooth = gap.stand_in(self.values[gap.source], value)
+            value = _Exchanged.apply(smooth, value)  # type: ignore[no-untyped-call]
+        self.values[point] = value
+        return value.clone()
+
+
+@contextmanager
+def _watched(net: nn.Module, seen: _Pass) -> Iterator[None]:
+    """Hooks on every layer that holds no other, which tell what goes in and out and put the bridges in."""
+    open_calls: list[int] = []
+
+    def before(name: str) -> Callable[[nn.Module, Any], Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
+            seen.names.append(name)
+            open_calls.append(len(seen.names) - 1)
+            if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                return (seen.meet(Point(open_calls[-1], False), args[0]), *args[1:])
+            return None
+
+        return hook
+
+    def after(module: nn.Module, args: Any, out: Any) -> Any:
+        call = open_calls.pop()
+        return seen.meet(Point(call, True), out) if isinstance(out, Tensor) and out.is_floating_point() else None
+
+    handles = []
+    try:
+        for name, module in net.named_modules():
+            if name and not list(module.children()) and not isinstance(module, torch.jit.ScriptModule):
+                handles.append(module.register_forward_pre_hook(before(name)))
+                handles.append(module.register_forward_hook(after))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class StraightThrough(nn.Module):
+    """The net as it answers, with the gradients of stand-ins where its own mislead."""
+
+    def __init__(self, net: nn.Module, gaps: tuple[Gap, ...]) -> None:
+        super().__init__()
+        self.net, self.gaps = net, gaps
+        self.training = net.training
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        return self.watch(x)[0]
+
+    def watch(self, x: Tensor) -> tuple[Tensor, _Pass]:
+        """The answer, and the values that the pass met."""
+        seen = _Pass({gap.point: gap for gap in self.gaps}, {START: x})
+        with _watched(self.net, seen):
+            out: Tensor = self.net(x)
+        if isinstance(out, Tensor) and out.is_floating_point():
+            out = seen.meet(Point(len(seen.names), False), out)  # what is done to the last layer's answer
+        return out, seen
+
+    def told(self) -> str:
+        return "; ".join(gap.told() for gap in self.gaps)
+
+
+def carries_gradient(model: Model, x: Tensor) -> bool:
+    """Whether any gradient leads from the answer to these inputs, be it 0: n *d."""
+    with torch.enable_grad():
+        at = x.detach().clone().requires_grad_()
+        out = model(at)
+        return out.requires_grad and torch.autograd.grad(out.sum(), at, allow_unused=True)[0] is not None
+
+
+class Still(nn.Module):
+    """A net whose answer carries no gradient, with one of 0: attacks that climb stand still, and blind ones go on."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.training = net.training
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        out: Tensor = self.net(x)
+        return out + 0 * x.flatten(1).sum(1).reshape(-1, *(1,) * (out.ndim - 1))
+
+
+class Jittered(nn.Module):
+    """A net at points near its input, drawn anew for each row and pass: its mean is smooth where the net is rough."""
+
+    def __init__(self, net: nn.Module, size: float) -> None:
+        super().__init__()
+        self.net, self.size = net, size
+        self.training = net.training
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        out: Tensor = self.net(x + self.size * torch.randn_like(x))
+        return out
+
+
+class Way(NamedTuple):
+    """Whose gradients an attack follows to get through; what it finds is judged on the subject itself."""
+
+    name: str  # of THROUGH
+    model: Model
+    draws: int = 1  # to a gradient
+    own: bool = False  # whether its answers are the subject's own
+    about: str = ""
+
+
+def ways_through(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    radius: float,
+    draws: int = 1,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    reach: Reach | None = None,
+    misled: bool = False,
+    teach: Callable[[], nn.Module] | None = None,
+) -> tuple[Way, ...]:  # n *d
+    """The ways that there are through this model, in the order of THROUGH; none through one that hides nothing.
+
+    `misled` says that gradients were seen to mislead, even where no gap is found. `teach` gives a distilled copy of
+    the model, and is called only where there is something to get through. What is random counts as that. `reach` says
+    what of these inputs may change: whole numbers that come to the model whole are no gap.
+    """
+    bridged = straight_through(model, x, radius=radius, bounds=bounds, reach=reach)
+    if bridged is None and not misled and draws == 1:
+        return ()
+    base = bridged or model
+    ways = [] if bridged is None else [Way(THROUGH[0], bridged, draws, own=True, about=bridged.told())]
+    if teach is not None:
+        ways.append(Way(THROUGH[1], teach(), about="a small net that was taught its answers"))
+    if draws > 1:
+        middle = MeanNet(base)
+        if is_steady(middle, x[:LOOKS]):
+            ways.append(Way(THROUGH[2], middle, about="the same net with all its noise at its mean"))
+        ways.append(
+            Way(THROUGH[3], base, MORE_DRAWS * draws, own=True, about=f"gradients of {MORE_DRAWS * draws} draws")
+        )
+    else:
+        jittered = Jittered(base, JITTER * radius)
+        ways.append(Way(THROUGH[3], jittered, JITTERED, about="gradients that are means over points nearby"))
+    return tuple(ways)
+
+
+def straight_through(
+    net: nn.Module,
+    x: Tensor,
+    *,
+    radius: float,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    reach: Reach | None = None,
+) -> StraightThrough | None:
+    """The net with a stand-in at each gap that these inputs show within the radius; None where there is none: n *d.
+
+    Nothing of the net is changed, and the global generator is left as it was.
+    """
+    rng = torch.Generator().manual_seed(0)
+    x = x[:FITTED].detach()
+    push = (2 * torch.randint(2, x.shape, generator=rng) - 1).to(x)[:LOOKS]
+    span, near = bounds[1] - bounds[0], x[:LOOKS]
+    far = [(near + min(size * radius, span) * push).clamp(*bounds) for size in SIZES]
+    if reach is not None:
+        settle = reach.take(torch.arange(len(near), device=x.device)).settled
+        far = [settle(at, near) for at in far]
+    gaps: tuple[Gap, ...] = ()
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        for _ in range(MOST):
+            gap = _next_gap(StraightThrough(net, gaps), x, far, rng)
+            if gap is None:
+                break
+            gaps = (*gaps, gap)
+    return StraightThrough(net, gaps) if gaps else None
+
+
+def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.Generator) -> Gap | None:
+    """The first gap that is not bridged: n *d, and some of them moved away: k *d each."""
+    others = []
+    for at in far:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            others.append(model.watch(at)[1].values)
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        _, seen = model.watch(x[: len(far[0])].clone().requires_grad_())
+    values, bridged = seen.values, {gap.point for gap in model.gaps}
+    sound = [START]
+    for point in sorted(values, key=lambda p: (p.call, p.out)):
+        if point == START or any(point not in other or other[point].shape != values[point].shape for other in others):
+            continue
+        errors = _error(values, others, START, point, rng)
+        if errors is None:
+            continue
+        if errors[0] < BROKEN or point in bridged:
+            sound.append(point)
+            continue
+        source = _source(values, sound, point)
+        local = _error(values, others, source, point, rng)
+        if local is None or local[0] < BROKEN:
+            sound.append(point)  # what is far from linear by many small steps is no gap
+            continue
+        torch.manual_seed(0)
+        with torch.no_grad():
+            all_values = model.watch(x)[1].values
+        stand_in = fitted(all_values[source], all_values[point])
+        if stand_in is None:
+            continue
+        return Gap(source, point, _where(seen.names, source, point), local[1], local[0], stand_in)
+    return None
+
+
+def _source(values: dict[Point, Tensor], sound: list[Point], point: Point) -> Point:
+    """What a value is measured from: what went into its layer, else the last sound one of its shape, else the last."""
+    if point.out and Point(point.call, False) in sound:
+        return Point(point.call, False)
+    alike = [p for p in sound if values[p].shape == values[point].shape]
+    return (alike or sound)[-1]
+
+
+def _error(
+    values: dict[Point, Tensor], others: list[dict[Point, Tensor]], source: Point, point: Point, rng: torch.Generator
+) -> tuple[float, Why] | None:
+    """E of one value as a function of another, and what is wrong; None where no change of the input moves it."""
+    u, v = values[source], values[point]
+    rows = others[0][point].shape[0]
+    if len(u) != rows or len(v) != rows:
+        return None
+    for other in others:
+        # a cell that is missing is no number, and moves nothing
+        moved, by = _rows(other[point] - v.detach()), _rows(other[source] - u.detach())
+        if bool((moved.square().sum(1) > STILL * _rows(v).square().sum(1)).double().mean() > 0.5):
+            break
+    else:
+        return None
+    a, b, reached = [], [], False
+    for _ in range(PROJECTIONS):
+        w = torch.randn(v.shape, generator=rng).to(v)
+        slope = None
+        if v.requires_grad and u.requires_grad:
+            (slope,) = torch.autograd.grad(v, u, w, retain_graph=True, allow_unused=True)
+        reached |= slope is not None
+        a.append((_rows(w) * moved).sum(1))
+        b.append(torch.zeros_like(a[-1]) if slope is None else (slope.reshape(rows, -1).double() * by).sum(1))
+    left, right = torch.stack(a), torch.stack(b)  # k n
+    if not reached:
+        return 1.0, "none"
+    if bool(right.isnan().any(0).double().mean() > 0.5):
+        return float("inf"), "nan"
+    right = right.nan_to_num(0.0)
+    there = left.square().sum(0) > 0
+    ratio = ((left - right).square().sum(0)[there] / left.square().sum(0)[there]).median()
+    return float(ratio.sqrt()), "zero" if not bool(right.any()) else "misleads"
+
+
+def _rows(v: Tensor) -> Tensor:  # n *o -> n o
+    return v.detach().reshape(len(v), -1).double().nan_to_num(0.0)
+
+
+def _where(names: list[str], source: Point, point: Point) -> str:
+    def name(p: Point) -> str:
+        return names[p.call] if p.call < len(names) else "the answer"
+
+    if point.out and source == Point(point.call, False):
+        return f"the layer {name(point)!r}"
+    begin = "the input" if source == START else repr(name(source))
+    end = "the answer" if point.call >= len(names) else repr(name(point))
+    return f"what lies between {begin} and {end}"

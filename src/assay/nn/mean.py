@@ -1,0 +1,71 @@
+"""A random net with its noise at its mean: every Gaussian at its centre, every coin at its chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+AT_MEAN: dict[str, float] = {"randn": 0.0, "randn_like": 0.0, "rand": 0.5, "rand_like": 0.5}
+"""Fresh tensors of noise, and what their values are on average."""
+
+
+class AtMean(TorchFunctionMode):
+    """Inside, torch's random functions give the mean of what they draw: normal noise 0, uniform 1/2, a coin its chance.
+
+    Dropout hands on what it gets. What draws whole numbers or an order (randint, randperm, multinomial) has no mean
+    that could stand in, and draws as ever.
+    """
+
+    def __torch_function__(  # type: ignore[override]
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
+        if name in AT_MEAN:
+            return torch.zeros_like(func(*args, **kwargs)) + AT_MEAN[name]
+        if name == "normal" and (args or "mean" in kwargs):
+            mean, drawn = args[0] if args else kwargs["mean"], func(*args, **kwargs)
+            return drawn.copy_(mean) if isinstance(mean, Tensor) else drawn.fill_(mean)
+        if name == "normal_":
+            return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("mean", 0.0))
+        if name == "uniform_":
+            low = args[1] if len(args) > 1 else kwargs.get("from", 0.0)
+            high = args[2] if len(args) > 2 else kwargs.get("to", 1.0)
+            return args[0].fill_((low + high) / 2)
+        if name == "bernoulli":
+            chance = args[1] if len(args) > 1 else kwargs.get("p")
+            return args[0].clone() if chance is None else torch.full_like(args[0], chance)
+        if name == "bernoulli_":
+            chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+            return args[0].copy_(chance) if isinstance(chance, Tensor) else args[0].fill_(chance)
+        if "dropout" in name and args:
+            return args[0]
+        return func(*args, **kwargs)
+
+
+class MeanNet(nn.Module):
+    """A random net as the one net in the middle of those that it draws: weights at their means, noise at 0.
+
+    That is no mean of its answers, and no bound on them: it is a net without noise whose gradients point where the
+    random one's do on average, for an attack that is then judged on the random one.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.training = net.training
+
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        with AtMean():
+            out: Tensor = self.net(x)
+        return out
+
+
+@torch.no_grad()
+def is_steady(net: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether two passes over the same inputs say the same, up to rounding: n *d."""
+    first, second = net(x), net(x)
+    return bool(((first - second).abs() <= 1e-4 * first.std()).all())

@@ -1,0 +1,165 @@
+"""Train the same architecture on its inputs in an order: those that are most typical of their class first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from assay.errors import AssayError
+from assay.inputs.reach import Reach
+from assay.methods.train.curriculum import Schedule, Scheduler
+from assay.methods.train.fit import Optimiser
+from assay.methods.train.typicality import Curriculum, comparable, neighbours, typicality, unit_rows
+from assay.remedies._retraining import Hardening, PlainRetraining
+from assay.remedy import Cost, Remedy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from assay.run import Run
+    from assay.subject import Subject
+
+BATCH = 32
+MOST_BYTES = 2**31  # of inputs that are compared with each other
+SOURCE = "Krysinska, Morzy & Kajdanowicz, ICANN 2021"
+
+
+@dataclass(frozen=True)
+class _Scheduled(Hardening):
+    """What the curriculum and its control share: how an order becomes batches."""
+
+    lr: float | None = 1e-3
+    weight_decay: float = 0.0
+    optimiser: Optimiser = "adam"
+    scheduler: Scheduler = "batch-repetition"
+    times: int = 4
+    more: int = 4
+    batch: int = field(default=BATCH, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _ = self.schedule  # what makes no batches is refused before anything is trained
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.scheduler, self.batch, self.times, self.more)
+
+    def cost(self) -> Cost | None:
+        """By how many inputs are seen; of repeat-until-remember that hangs on how many there are."""
+        seen = {"ordered": 1, "mini-batch": 1, "batch-repetition": self.times}
+        return Cost(seen[self.scheduler], 1) if self.scheduler in seen else None
+
+    def why_not(self, subject: Subject) -> str | None:
+        layers = subject.model.modules()
+        if self.scheduler == "ordered" and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in layers):
+            return "it has batch normalisation, for which batches of one input are too few; set another scheduler"
+        return super().why_not(subject)
+
+
+@dataclass(frozen=True)
+class TypicalityCurriculum(_Scheduled):
+    """Trains it on the most typical inputs first, with more updates; the order itself mostly does nothing.
+
+    `curriculum` says by what inputs are typical: by how many are like them, by how pure the class of those is, or by
+    both. `scheduler` makes batches of the order: of one input (ordered), of `batch` inputs (mini-batch), each of those
+    `times` times over (batch-repetition), or growing by `more` inputs each (repeat-until-remember, whose cost grows
+    with the square of the number of inputs). It is compared with as many updates in a random order, and that with a
+    plain retraining: only the first difference is the order's.
+    """
+
+    curriculum: Curriculum = "degree-adjusted"
+
+    source: ClassVar[str] = SOURCE
+    mends: ClassVar[tuple[str, ...]] = ("accuracy", "which-labels-look-wrong")
+
+    def control(self) -> Remedy | None:
+        return EqualUpdates(
+            self.epochs,
+            self.learning_rate,
+            self.weight_decay,
+            self.optimiser,
+            self.start,
+            self.scheduler,
+            self.times,
+            self.more,
+            momentum=self.momentum,
+            batch=self.batch,
+        )
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and subject.tokens:
+            return "it compares inputs by their values, and an input here is a row of words by number"
+        return reason
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.begun(subject.model, rng)
+        order = self.schedule.in_order(self._ranked(subject, run))
+        self.train(model, subject, run, rng, about="training in order", order=order, resumes=True)
+        return subject.cured(model, self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        n = len(cured.data["train"])
+        plain, ours = Schedule("mini-batch", self.batch).updates(n), self.schedule.updates(n)
+        return (
+            f"An epoch of it has {ours:,} updates, one of a plain retraining {plain:,}: what it gains over that "
+            f"retraining may come from the {'order' if ours == plain else 'updates'}; only what it gains over "
+            "equal updates in a random order comes from the order.",
+        )
+
+    def _ranked(self, subject: Subject, run: Run) -> Tensor:  # -> n
+        data = subject.data["train"]
+        reach = subject.kind.reach if subject.kind is not None else None
+        choices = reach.choices if isinstance(reach, Reach) else None
+        width = comparable(data.take(np.arange(1))[0], choices).shape[1]
+        if 4 * len(data) * width > MOST_BYTES:
+            raise AssayError(
+                f"{len(data):,} training inputs of {width:,} values are too many to compare with each other; at most "
+                f"{MOST_BYTES // (4 * width):,} can be."
+            )
+        rows = run.map(
+            lambda shard: {"x": comparable(shard.x, choices), "y": shard.y},
+            subject,
+            "train",
+            np.arange(len(data)),
+            "how typical each training input is",
+        )
+        u, y = unit_rows(torch.as_tensor(rows["x"], device=run.device)), torch.as_tensor(rows["y"], device=run.device)
+        counts = neighbours(u, y, len(subject.task.classes))
+        return typicality(counts, y).ranked(self.curriculum, run.rng())
+
+
+@dataclass(frozen=True)
+class EqualUpdates(_Scheduled):
+    """As many updates on batches of the same sizes, in an order that is new each epoch."""
+
+    source: ClassVar[str] = f"the control of {SOURCE}, which that paper lacks"
+
+    @classmethod
+    def name(cls) -> str:
+        return "shuffled-retraining"
+
+    def control(self) -> Remedy | None:
+        return PlainRetraining(
+            self.epochs,
+            self.lr,
+            self.weight_decay,
+            self.optimiser,
+            self.start,
+            momentum=self.momentum,
+            batch=self.batch,
+        )
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.begun(subject.model, rng)
+        order = self.schedule.in_random_order(len(subject.data["train"]))
+        self.train(model, subject, run, rng, about="training with equal updates", order=order, resumes=True)
+        return subject.cured(model, self.name())
+
+
+SHELVED = TypicalityCurriculum

@@ -1,0 +1,112 @@
+"""The study of the baselines: which net is which, on a few images, and what its verdicts hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from assay.claim import Claim
+from assay.claims import liu2021_baselines as study
+from assay.claims import liu2021_random
+from assay.data import beyond, fashion
+from assay.nn import vgg
+from assay.nn.bounded_relu import BoundedReLU
+from assay.run import Run
+
+CACHED = (liu2021_random._data, study._trained, study._swept, study._under)
+
+
+def claim(name: str) -> Claim:
+    return next(c for c in study.SHELVED if c.name == name)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[None]:
+    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
+    patch = pytest.MonkeyPatch()
+    for name, value in {
+        "SEEDS": 1, "EPOCHS": 1, "AGAIN": 1, "BATCH": 30, "WIDTH": 1, "IMAGES": 12, "STEPS": 2, "PRINTED_STEPS": 2,
+        "PGD_STEPS": 2,
+    }.items():  # fmt: skip
+        patch.setattr(study, name, value)
+    patch.setattr(vgg, "STAGES", (1, 1, 1))
+    patch.setattr(vgg, "WIDER", (2, 2, 2))
+    small = {
+        name: type(data)(np.repeat(data.x[:60, :, ::4, ::4], 3, axis=1), data.labels[:60], data.classes)
+        for name, data in fashion.load_fashion().items()
+    }
+    patch.setattr(beyond, "cifar10", lambda: small)
+    for each in CACHED:
+        each.cache_clear()
+    yield
+    patch.undo()
+    for each in CACHED:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
+def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
+    evidence = claim(name).test(run)
+    assert evidence.verdict == "cannot tell"
+    assert "The networks are not those in print" in evidence.says
+    names = [m.name for m in evidence.measures]
+    assert len(set(names)) == len(names)
+    for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
+        assert measure.name == f"{printed.what}, printed"
+        assert measure.unit == printed.unit
+
+
+def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
+    nets = {arm: study._trained(arm, 0, "cpu") for arm in study.ARMS}
+    bounded = {arm: sum(isinstance(m, BoundedReLU) for m in net.modules()) for arm, net in nets.items()}
+    assert bounded == {"none": 0, "FGSM retraining": 0, "distillation": 0, "bounded ReLU": 3}
+    for net in nets.values():
+        assert not net.training
+        assert not any(p.requires_grad for p in net.parameters())
+    own = [net.head.weight for net in nets.values()]  # type: ignore[union-attr]
+    assert all(not torch.equal(a, b) for i, a in enumerate(own) for b in own[:i])  # type: ignore[arg-type]
+
+
+def made_up(**right: Any) -> Any:
+    def under(arm: str, way: str, radius: float, seed: int, device: str) -> Any:
+        wobble = 1e-3 * np.sin(np.arange(400.0) + len(arm))
+        return np.full(400, right[way.replace(" ", "_").replace("-", "_")][arm != "none"]) + wobble
+
+    return under
+
+
+@pytest.mark.parametrize(
+    ("weak", "strong", "verdict"),
+    [
+        ((0.1, 0.7), (0.0, 0.01), "holds"),
+        ((0.1, 0.7), (0.0, 0.3), "fails"),  # it is robust after all
+        ((0.1, 0.15), (0.0, 0.01), "cannot tell"),  # nothing was gained that could be lost
+    ],
+)
+def test_verdicts_of_what_a_stronger_attack_leaves(
+    weak: Any, strong: Any, verdict: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "_under", made_up(one_step=weak, cross_entropy=weak, margin=strong))
+    monkeypatch.setattr(study, "_trained", lambda *a: None)
+    monkeypatch.setattr(study, "_test", lambda device: (None, None))
+    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    assert study.single_steps_fail(run).verdict == verdict
+    assert study.distillation_fails(run).verdict == verdict
+    monkeypatch.setattr(study, "_right", lambda *a: np.full(400, 0.5))
+    assert study.single_steps_fail(run).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(0.1, "holds"), (0.3, "cannot tell"), (0.5, "fails")])
+def test_verdicts_against_c(left: float, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wobble = 1e-3 * np.sin(np.arange(400.0))
+
+    def found(arms: Any, run: Any) -> Any:
+        one = study._Swept(np.full(400, 0.9), (wobble,) * 3, (0.6 + wobble, 0.6 + wobble, left + wobble))
+        return {arm: [one] * 3 for arm in arms}
+
+    monkeypatch.setattr(study, "_all", found)
+    assert study.against_c(None).verdict == verdict  # type: ignore[arg-type]

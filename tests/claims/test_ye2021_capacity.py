@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from assay.claim import Claim
+from assay.claims import ye2021_capacity as study
+from assay.data import beyond, fashion
+from assay.errors import AssayError
+from assay.methods.train.channel_capacity import mic_surrogate, output_trace
+from assay.methods.train.ensemble import Stacked
+from assay.run import Run
+
+CACHED = (study._data, study._trained)
+
+
+def claim(name: str) -> Claim:
+    return next(c for c in study.SHELVED if c.name == name)
+
+
+def forget() -> None:
+    for each in CACHED:
+        each.cache_clear()
+
+
+def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    forget()
+    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
+        claim("mnist").test(run)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[None]:
+    """MNIST is a few small images of the bundled sample, and every effort is small."""
+    patch = pytest.MonkeyPatch()
+    for name, value in {
+        "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
+        "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in study.PRICES.items()},
+    }.items():  # fmt: skip
+        patch.setattr(study, name, value)
+    small = {
+        name: type(data)(data.x[:60, :, ::7, ::7], data.labels[:60], data.classes)
+        for name, data in fashion.load_fashion().items()
+    }
+    patch.setattr(beyond, "mnist", lambda: small)
+    forget()
+    yield
+    patch.undo()
+    forget()
+
+
+@pytest.mark.parametrize("name", ["mnist", "sturdier"])
+def test_the_study_runs_on_a_few_images(tiny: None, run: Run, name: str) -> None:
+    evidence = claim(name).test(run)
+    names = [m.name for m in evidence.measures]
+    assert len(set(names)) == len(names)
+    assert all(np.isfinite(m.value if m.value is not None else np.nan) for m in evidence.measures)
+    if name == "mnist":
+        assert evidence.verdict == "cannot tell"
+        assert "The networks are not those in print" in evidence.says
+        for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
+            assert (measure.name, measure.unit) == (printed.what, printed.unit)
+        for form in study.FORMS:
+            for epoch in ("last", "best"):
+                assert any(f"as {form} less" in n and epoch in n for n in names)
+        found = study._trained(run.seed, "cpu")
+        assert (found.best.mean(-1) >= found.right.mean(-1)).all()
+        assert_close(torch.from_numpy(found.test[-1]), torch.from_numpy(found.right.mean(-1)))
+        assert_close(torch.from_numpy(found.test.max(0)), torch.from_numpy(found.best.mean(-1)))
+
+
+def test_nets_of_one_seed_start_alike_and_the_baseline_pays_nothing(tiny: None) -> None:
+    """An arm trained beside the others is the arm trained alone, by plain steps of Adam."""
+    found, data = study._trained(0, "cpu"), study._data("cpu")
+    torch.manual_seed(1)  # the baseline's second seed
+    net = study._net(16)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    from assay.methods.train.fit import fit
+
+    class Rows:
+        def __len__(self) -> int:
+            return 40
+
+        def take(self, index: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+            return data["train"].take(order[index].numpy())
+
+    fit(
+        net,
+        Rows(),
+        epochs=2,
+        lr=study.LR,
+        batch=20,
+        optimiser="adam",
+        momentum=0.5,
+        rng=torch.Generator().manual_seed(0),
+    )
+    for p, q in zip(net.parameters(), found.nets[0][1].parameters(), strict=True):
+        assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_paid_is_the_sum_over_layers_and_the_whole_one_net_at_a_time(tiny: None) -> None:
+    torch.manual_seed(0)
+    every = study.arms()
+    nets = [study._net(16) for _ in range(len(every) * 2)]
+    paid = study._prices(Stacked(copy.deepcopy(nets)), every, torch.Generator().manual_seed(3))
+    rng, total = torch.Generator().manual_seed(3), torch.zeros(())
+    drawn: dict[tuple[str, str], list[torch.Tensor]] = {}
+    for i, arm in enumerate(every):
+        if arm.penalty not in ("MIC", "EIC"):
+            for net in nets[2 * i : 2 * i + 2] if arm.penalty == "weight decay" else ():
+                total = total + arm.price * sum(p.square().sum() for p in net.parameters()) / 2
+            continue
+        if (arm.penalty, arm.form) not in drawn:
+            drawn[arm.penalty, arm.form] = [
+                study._fake(w, arm.penalty, arm.form, rng, hidden=j > 0) for j, w in enumerate((16, 8, 6))
+            ]
+        fake = drawn[arm.penalty, arm.form]
+        for net in nets[2 * i : 2 * i + 2]:
+            layers = [m for m in net if isinstance(m, nn.Linear)]  # type: ignore[union-attr,attr-defined]
+            for j, (x, module) in enumerate([*zip(fake, layers, strict=True), (fake[0], net)]):
+                y = module(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
+                if arm.form == "coded" and j < 2:
+                    y = F.relu(y)
+                if arm.penalty == "MIC":
+                    total = total + arm.price * mic_surrogate(x, y, squared=arm.form == "coded")
+                else:
+                    trace = output_trace(y, as_published=True)
+                    total = total + arm.price * (trace / y.shape[-1] if arm.form == "coded" else trace)
+    assert_close(paid, total)
+
+
+def test_the_price_is_chosen_on_held_out_images_and_the_last_epoch_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = {key: (1e-5, 1e-3) if key == ("EIC", "printed") else (0.01, 0.05, 0.2) for key in study.PRICES}
+    monkeypatch.setattr(study, "PRICES", prices)
+    every = study.arms()
+    shape = (2, len(every), 3)
+    held, right, best = np.zeros(shape), np.zeros((*shape[1:], 600), bool), np.zeros((*shape[1:], 600), bool)
+    gains = {"baseline": (580, 590), "weight decay": (581, 590), "MIC": (598, 600), "EIC": (597, 600)}
+    for i, arm in enumerate(every):
+        held[-1, i] = -abs(arm.price - 0.05)  # 0.05 is best, of EIC as printed the largest
+        last, peak = gains[arm.penalty]
+        right[i, :, :last] = best[i, :, :peak] = True
+    found = study._Trained(held, held, right, best, ())
+    monkeypatch.setattr(study, "_found", lambda run: found)
+    evidence = study.generalisation(None)  # type: ignore[arg-type]
+    assert evidence.verdict == "holds"
+    assert "MIC as coded (price 0.05)" in evidence.says
+    assert "EIC as printed (price 0.001)" in evidence.says
+    right[[i for i, arm in enumerate(every) if arm.penalty == "EIC"]] = False  # whatever its best epoch was
+    assert study.generalisation(None).verdict == "fails"  # type: ignore[arg-type]

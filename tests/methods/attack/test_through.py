@@ -1,0 +1,231 @@
+"""Attacks that go through: planted defences break as far as what they hide, and honest nets have no gap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from assay.methods.attack.masking import ATTACKS, go_through
+from assay.methods.attack.pgd import pgd
+from assay.methods.attack.through import (
+    THROUGH,
+    Still,
+    StraightThrough,
+    carries_gradient,
+    fitted,
+    straight_through,
+    ways_through,
+)
+from assay.nn.members import Drawn
+from assay.nn.noisy import Noise
+
+RADIUS = 0.1
+
+
+class Behind(nn.Module):
+    """A net behind a defence: a module, or a function in its forward."""
+
+    def __init__(self, net, defence):
+        super().__init__()
+        self.net, self.defence = net, defence
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.defence(x))
+
+
+class Rounds(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 16).round() / 16
+
+
+class Steep(nn.Module):
+    """Sixteen steep sigmoids, one on top of the other: stairs whose gradient is 0 or huge."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        edges = (torch.arange(16) + 0.5) / 16
+        return torch.sigmoid(1000 * 16 * (x[..., None] - edges)).mean(-1)
+
+
+class Median(nn.Module):
+    """A median over three neighbours in a row, computed where no gradient is kept."""
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, (1, 1)).unfold(1, 3, 1).median(-1).values
+
+
+class Thermometer(nn.Module):
+    """Each value as sixteen zeros and ones, which the net behind it sums up again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, :, None] > (torch.arange(16) + 0.5) / 16).to(x).flatten(1)
+
+
+class Summed(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.first = nn.Linear(64 * 16, 64, bias=False)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.eye(64).repeat_interleave(16, 1) / 16)
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.first(x))
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+
+class Root(nn.Module):
+    """x itself, by a road whose gradient is NaN at 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0 * (0 * x).sqrt()
+
+
+def rounds(x: Tensor) -> Tensor:
+    return (x * 16).round() / 16
+
+
+def cut_off(x: Tensor) -> Tensor:
+    return Rounds()(x.detach())
+
+
+DEFENCES = {
+    "a layer that rounds": Rounds(),
+    "a function that rounds": rounds,
+    "a step that is steep": Steep(),
+    "a function that cuts the gradient off": cut_off,
+    "a gradient that points backwards": Backwards.apply,
+    "a gradient that is NaN": Root(),
+}
+
+
+def accuracy(model, x, y):
+    with torch.no_grad():
+        return float((model(x).argmax(1) == y).double().mean())
+
+
+def attacked(model, x, y, by=None):
+    rng = torch.Generator().manual_seed(0)
+    return accuracy(model, pgd(by or model, x, y, radius=RADIUS, steps=20, loss="margin", rng=rng).x, y)
+
+
+@pytest.fixture(scope="module")
+def bare(digits):
+    return attacked(digits.model, digits.x[:100], digits.y[:100])
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_planted_defence_falls_to_what_it_hides(digits, bare, name):
+    x, y = digits.x[:100], digits.y[:100]
+    model = Behind(digits.model, DEFENCES[name]).eval()
+    bridged = straight_through(model, digits.train_x, radius=RADIUS)
+    assert bridged is not None
+    assert len(bridged.gaps) == 1
+    assert torch.equal(bridged(x), model(x))  # it answers as the model does
+    if name != "a gradient that is NaN" and carries_gradient(model, x[:2]):
+        assert attacked(model, x, y) > bare + 0.1  # it did look sturdy
+    assert attacked(model, x, y, bridged) <= bare + 0.05
+
+
+def test_a_median_that_keeps_no_gradient_falls_as_one_that_does(digits):
+    x, y = digits.x[:100], digits.y[:100]
+    model = Behind(digits.model, Median()).eval()
+
+    class Honest(Median):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.pad(x, (1, 1)).unfold(1, 3, 1).median(-1).values
+
+    open_ = attacked(Behind(digits.model, Honest()).eval(), x, y)
+    bridged = straight_through(model, digits.train_x, radius=RADIUS)
+    assert bridged is not None
+    assert bridged.gaps[0].why == "none"
+    assert not carries_gradient(model, x[:2])
+    assert attacked(Still(model), x, y) > open_ + 0.1
+    assert attacked(model, x, y, bridged) <= open_ + 0.1
+
+
+def test_a_thermometer_is_read_in_either_order(digits, bare):
+    x, y = digits.x[:100], digits.y[:100]
+    model = nn.Sequential(Thermometer(), Summed(digits.model)).eval()
+    assert not carries_gradient(model, x[:2])
+    bridged = straight_through(model, digits.train_x, radius=RADIUS)
+    assert bridged is not None
+    assert bridged.gaps[0].stand_in.kind == "cubic"
+    assert attacked(model, x, y, bridged) <= bare + 0.05
+    u = torch.rand(50, 8)
+    for flat in (
+        u[:, :, None] > 0.5,
+        (u[:, None, :] > 0.5),
+    ):  # levels of one value side by side, or one after the other
+        v = flat.expand(50, *((8, 4) if flat.shape[2] == 1 else (4, 8))).flatten(1).float()
+        stand_in = fitted(u, v)
+        assert stand_in is not None
+        assert float((stand_in(u, v) - v).square().mean()) < 0.06
+
+
+def test_straight_through_rounding_is_the_plain_attack_where_the_gradient_is_the_same_everywhere():
+    """Of a linear net with two classes the gradient at round(x) is that at x: the same path, to x + radius sign(w)."""
+    rng = torch.Generator().manual_seed(3)
+    net = nn.Linear(20, 2)
+    x, y = torch.rand(40, 20, generator=rng), torch.randint(2, (40,), generator=rng)
+    model = Behind(net, rounds)
+    bridged = straight_through(model, x, radius=RADIUS)
+    assert bridged is not None
+    assert [g.stand_in.kind for g in bridged.gaps] == ["identity"]
+    plain, through, stuck = (
+        pgd(by, x, y, radius=RADIUS, steps=7, loss="margin", random_start=False, as_published=True).x
+        for by in (net, bridged, model)
+    )
+    torch.testing.assert_close(through, plain)
+    torch.testing.assert_close(through, (x + RADIUS * (net.weight[1 - y] - net.weight[y]).sign()).clamp(0, 1))
+    assert torch.equal(stuck, x)
+
+
+def test_honest_nets_have_no_gap_and_nothing_is_left_on_them(digits):
+    before = torch.random.get_rng_state()
+    assert straight_through(digits.model, digits.x, radius=RADIUS) is None
+    assert ways_through(digits.model, digits.x, radius=RADIUS) == ()
+    assert torch.equal(before, torch.random.get_rng_state())
+    deep = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)) for _ in range(6)), nn.Linear(64, 4))
+    assert straight_through(deep, digits.x, radius=RADIUS) is None
+    rounded = Behind(digits.model, Rounds())
+    assert straight_through(rounded, digits.x, radius=RADIUS) is not None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in rounded.modules())
+
+
+def test_noise_is_no_gap_and_its_ways_are_the_mean_and_more_draws(digits):
+    noisy = Drawn(nn.Sequential(Noise(0.2), digits.model), 4, rows_apart=True).eval()
+    assert straight_through(noisy, digits.x, radius=RADIUS) is None
+    ways = ways_through(noisy, digits.x, radius=RADIUS, draws=4)
+    assert [way.name for way in ways] == ["mean network", "EOT"]
+    assert ways[1].draws == 16
+    torch.testing.assert_close(ways[0].model(digits.x[:5]), digits.model(digits.x[:5]))
+
+
+def test_the_way_that_broke_an_input_is_named_and_judged_on_the_model_itself(digits, bare):
+    x, y = digits.x[:60], digits.y[:60]
+    model = Behind(digits.model, Rounds()).eval()
+    ways = ways_through(model, digits.train_x, radius=RADIUS, misled=True, teach=lambda: digits.model)
+    assert [way.name for way in ways] == ["straight-through", "distilled copy", "EOT"]
+    assert "defence" in ways[0].about
+    found = go_through(model, x, y, ways=ways, radius=RADIUS, steps=10, rng=torch.Generator().manual_seed(0))
+    fell = found.via > 0
+    assert {ATTACKS[int(k)] for k in found.via[fell]} <= set(THROUGH)
+    assert torch.equal(found.held, model(found.worst).argmax(1) == y)
+    assert not found.held[fell].any()
+    assert float(found.held.double().mean()) <= bare + 0.1
+    assert ((found.worst - x).abs().amax(1) <= RADIUS + 1e-6).all()
+    for way in ways:  # each alone is no lower than all together
+        assert found.columns[f"held {way.name}"].double().mean() >= found.held.double().mean()
+    assert isinstance(ways[0].model, StraightThrough)

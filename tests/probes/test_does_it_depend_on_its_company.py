@@ -1,0 +1,117 @@
+"""Alone, in mixed company and among its own kind: a model that answers for its batch is told as that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.door import alone, moved
+from assay.errors import AssayError
+from assay.finding import Bars, Finding
+from assay.probe import configure, put
+from assay.probes.steady.does_it_depend_on_its_company import DoesItDependOnItsCompany
+from assay.run import Run
+from assay.standard import judge
+from assay.subject import Subject
+
+X = np.random.default_rng(0).random((90, 1, 4, 4), dtype=np.float32)
+Y = (X.mean((1, 2, 3)) > np.median(X.mean((1, 2, 3)))).astype(np.int64)
+
+
+class Bright(nn.Module):
+    """Two classes by the brightness: against a fixed one, or against that of the batch."""
+
+    def __init__(self, by_batch: bool, noise: float = 0.0) -> None:
+        super().__init__()
+        self.by_batch, self.noise = by_batch, noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.flatten(1).mean(1)
+        z = z - (z.mean() if self.by_batch else float(np.median(X.mean((1, 2, 3)))))
+        z = 40 * z + self.noise * torch.randn_like(z)
+        return torch.stack([-z, z], 1)
+
+
+def asked(model: nn.Module, run: Run, targets: np.ndarray = Y, **options: int) -> Finding:
+    subject = Subject.of(model, (X, targets), name="bright", **options)
+    answer = put(DoesItDependOnItsCompany(company=15), subject, run)
+    assert answer.finding is not None
+    return answer.finding
+
+
+def values(finding: Finding) -> dict[str, float]:
+    return {m.name: m.value or 0.0 for m in finding.measures}
+
+
+def test_one_that_answers_for_an_input_is_the_same_in_any_company(run: Run) -> None:
+    found = asked(Bright(by_batch=False), run)
+    seen = values(found)
+    assert seen["answers moved by company"] == 0
+    assert seen["accuracy alone"] == seen["accuracy in mixed company"] == seen["accuracy among its own kind"] > 0.95
+    assert seen["accuracy lost alone"] == seen["accuracy lost among its own kind"] == 0
+    assert "the same in any company" in found.says
+    assert judge(DoesItDependOnItsCompany.standards[0], found).verdict == "pass"
+
+
+def test_one_that_answers_for_its_batch_fails_and_each_accuracy_is_told(run: Run) -> None:
+    found = asked(Bright(by_batch=True), run)
+    seen = values(found)
+    assert seen["answers moved by company"] > 0.95
+    assert seen["accuracy alone"] == pytest.approx(0.5, abs=0.02)  # every brightness is that of its batch
+    assert seen["accuracy in mixed company"] > 0.8
+    assert 0.3 < seen["accuracy among its own kind"] < 0.7  # half of a batch of bright ones is below its mean
+    lost = seen["accuracy in mixed company"] - seen["accuracy alone"]
+    assert seen["accuracy lost alone"] == pytest.approx(lost)
+    assert judge(DoesItDependOnItsCompany.standards[0], found).verdict == "fail"
+    assert "move with their company: alone it is right on 50 %" in found.says
+    (bars,) = found.views
+    assert isinstance(bars, Bars)
+    assert bars.labels == ("alone", "in mixed company", "among its own kind")
+
+
+def test_the_table_pairs_the_same_input_in_each_company(run: Run) -> None:
+    found = asked(Bright(by_batch=True), run)
+    assert found.samples is not None
+    columns = found.samples.columns
+    model = Bright(by_batch=True)
+    index = np.asarray(columns["index"])
+    assert sorted(index) == list(range(90))
+    order = index[np.argsort(Y[index], kind="stable")]
+    x = torch.from_numpy(X)
+    said = torch.cat([model(x[rows.copy()]).argmax(1) for rows in np.array_split(order, 6)])
+    right = dict(zip(order.tolist(), (said.numpy() == Y[order]).tolist(), strict=True))
+    assert [right[i] for i in index.tolist()] == np.asarray(columns["own"]).tolist()
+
+
+def test_a_random_model_is_not_taken_for_one_that_looks_at_its_company(run: Run) -> None:
+    few = replace(run, budget=replace(run.budget, samples=30))
+    for by_batch in (False, True):
+        torch.manual_seed(0)
+        moved = values(asked(Bright(by_batch, noise=0.3), few, draws=4))["answers moved by company"]
+        assert (moved > 0.3) == by_batch
+        assert moved < 0.05 or by_batch
+
+
+def test_of_a_regression_those_of_like_value_stand_together_and_of_masks_none_do(run: Run) -> None:
+    numbers = nn.Sequential(nn.Flatten(), nn.Linear(16, 1), nn.Flatten(0))
+    seen = values(asked(numbers, run, X.mean((1, 2, 3))))
+    assert "accuracy among its own kind" in seen
+    labels = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    several = np.random.default_rng(1).integers(0, 2, (90, 3))
+    assert "accuracy among its own kind" not in values(asked(labels, run, several))
+
+
+def test_an_input_is_compared_with_itself_whatever_order_its_batches_have() -> None:
+    x = torch.from_numpy(X)
+    backwards = torch.split(torch.arange(90).flip(0), 7)
+    assert not moved(Bright(by_batch=False), x, backwards, alone(90)).any()
+    assert moved(Bright(by_batch=True), x, backwards, alone(90)).sum() > 80
+
+
+def test_a_company_of_one_is_refused() -> None:
+    with pytest.raises(AssayError, match="company=1 of 'does-it-depend-on-its-company' must be a number of at least 2"):
+        configure(DoesItDependOnItsCompany, {"company": "1"})

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.errors import AssayError
+from assay.jobs.cure import cure
+from assay.nn.continuous import Continuous, ContinuousNet, quiet
+from assay.nn.members import Drawn
+from assay.nn.solve import DepthNoise
+from assay.probe import configure, undisturbed
+from assay.remedies._retraining import PlainRetraining
+from assay.remedies.neural_sde import NeuralOde, NeuralSde
+from assay.run import Run
+from assay.subject import Subject
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.inner(x)
+        return out
+
+
+@pytest.fixture
+def residual(digits: Subject) -> Subject:
+    """Two residual blocks over the pixels."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), Around(), Around(), nn.Linear(16, 10))
+    return replace(digits, model=model.eval(), name="residual", layers={})
+
+
+def right(subject: Subject, run: Run, n: int = 300) -> float:
+    x, y = subject.data["test"].take(np.arange(n))
+    with undisturbed(subject.model, run):
+        return float((subject.predict(x).argmax(1) == y).float().mean())
+
+
+def surprise(model: nn.Module, subject: Subject) -> float:
+    x, y = subject.data["train"].take(np.arange(128))
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(x), y))
+
+
+def test_residual_blocks_become_equations_and_the_old_model_stays(residual: Subject, run: Run) -> None:
+    before = {k: v.clone() for k, v in residual.model.state_dict().items()}
+    cured, again = (NeuralSde(epochs=4, draws=8, sigma=1.0).settled(residual).apply(residual, run) for _ in range(2))
+    assert all(torch.equal(v, before[k]) for k, v in residual.model.state_dict().items())
+    assert (cured.origin, cured.draws) == (("neural-sde",), 8)
+    assert isinstance(cured.model, Drawn)
+    assert cured.model.rows_apart
+    assert not any(m.training for m in cured.model.modules())
+    depths = [m for m in cured.model.modules() if isinstance(m, Continuous)]
+    assert [(d.steps, d.noise) for d in depths] == [(1, DepthNoise("gaussian-dropout", sigma=1.0))] * 2
+    assert cured.fingerprint() == again.fingerprint()
+    assert right(cured, run) > 0.85
+    x, _ = cured.data["test"].take(np.arange(100))
+    with undisturbed(cured.model, run):
+        assert float(cured.model.members(x).std(0).mean()) > 0.02
+    told = NeuralSde(epochs=4, draws=8, sigma=1.0).remarks(cured, run)
+    assert told[0] == "2 of its blocks are continuous now, in 1 step each."
+    assert "8 passes averaged, it is right on" in told[1]
+    x, y = cured.data["test"].take(run.pick(cured.data["test"]))
+    with torch.no_grad():
+        still = 100 * float((quiet(cured.model.net)(x).argmax(1) == y).float().mean())
+    assert told[1].endswith(f"with the noise turned off on {still:.1f} %.")
+    assert "members answer differently" in told[2]
+
+
+def test_fine_tuning_begins_at_the_model_itself(residual: Subject, run: Run) -> None:
+    tuned = NeuralSde(epochs=1, lr=1e-9, start="weights", noise="none").apply(residual, run)
+    x, _ = residual.data["test"].take(np.arange(20))
+    assert tuned.draws == 1
+    assert torch.allclose(tuned.model(x), residual.model(x), atol=1e-4)
+    assert NeuralSde(start="weights").learning_rate == pytest.approx(NeuralSde().learning_rate / 10)
+
+
+def test_images_without_blocks_get_a_small_continuous_net_and_it_is_said(digits: Subject, run: Run) -> None:
+    few = digits.data["train"].take(np.arange(128))
+    digits = replace(digits, data=digits.data | Subject.classifier(digits.model, {"test": few, "train": few}).data)
+    remedy = NeuralSde(epochs=4, width=4, grid=0.5, noise="multiplicative", sigma=0.3, draws=4)
+    cured = remedy.apply(digits, run)
+    assert isinstance(cured.model, Drawn)
+    net = cured.model.net
+    assert isinstance(net, ContinuousNet)
+    assert net.depth.steps == 2
+    assert net.depth.noise == DepthNoise("multiplicative", sigma=0.3)
+    begun = NeuralSde(epochs=4, lr=1e-9, width=4, grid=0.5, noise="none").apply(digits, run).model
+    assert surprise(quiet(net), digits) < surprise(begun, digits) - 0.01  # a few steps go down
+    told = remedy.remarks(cured, run)[0]
+    assert "no residual block" in told
+    assert "the architecture as well as the noise" in told
+    frame = remedy.frame(digits)
+    frame.model.load_state_dict(cured.model.state_dict())
+    assert frame.fingerprint() == cured.fingerprint()
+    assert not frame.model.training
+
+
+def test_the_control_is_the_same_net_without_noise_or_a_plain_training(digits: Subject, residual: Subject) -> None:
+    remedy = NeuralSde(epochs=3, noise="dropout", drop=0.2, grid=0.5, start="weights", width=4)
+    ode = remedy.control()
+    assert isinstance(ode, NeuralOde)
+    assert ode.name() == "neural-ode"
+    assert ode == NeuralOde(epochs=3, noise="none", drop=0.2, grid=0.5, start="weights", width=4)
+    assert ode.control() is None
+    assert ode.frame(residual).draws == 1
+    assert ode.frame(residual).origin == ("neural-ode",)
+    plain = replace(remedy, against="plain").control()
+    assert isinstance(plain, PlainRetraining)
+    assert (plain.start, plain.learning_rate) == (remedy.start, remedy.learning_rate)
+    assert NeuralSde().settled(residual).grid == 1.0
+    assert NeuralSde().settled(digits).grid == 0.25
+    assert NeuralSde(grid=0.1).settled(digits).grid == 0.1
+
+
+def test_settings_are_read_and_what_cannot_be_is_refused_in_a_line(
+    digits: Subject, residual: Subject, run: Run
+) -> None:
+    read = configure(NeuralSde, {"noise": "stochastic-depth", "grid": "1/4", "draws": "3", "against": "plain"})
+    assert read == NeuralSde(noise="stochastic-depth", grid=0.25, draws=3, against="plain")
+    for settings, words in (
+        ({"noise": "salt"}, "noise='salt'"),
+        ({"sigma": "-1"}, r"sigma=-1\.0; it is a standard deviation"),
+        ({"drop": "2", "noise": "dropout"}, r"drop=2\.0"),
+        ({"draws": "1"}, "draws=1 of 'neural-sde' must be at least 2"),
+        ({"grid": "0"}, r"grid=0\.0 of 'neural-sde' is a share of the depth"),
+        ({"grid": "2"}, r"grid=2\.0"),
+        ({"width": "0"}, "width=0"),
+    ):
+        with pytest.raises(AssayError, match=words) as told:
+            configure(NeuralSde, settings)
+        assert "\n" not in str(told.value)
+    assert configure(NeuralSde, {"noise": "none", "draws": "1"}).draws == 1  # a neural ODE answers once
+    with pytest.raises(AssayError, match="no split 'train'"):
+        cure("neural-sde", replace(digits, data={"test": digits.data["test"]}))
+    with pytest.raises(AssayError, match="no weights to go on from; leave start=weights out"):
+        cure("neural-sde", digits, settings={"start": "weights"})
+
+    class Single(nn.Linear):
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise RuntimeError("there is only one")
+
+    assert "has no residual block" in str(NeuralSde(start="weights").why_not(replace(digits, model=Single(64, 10))))
+    flat = nn.Sequential(nn.Linear(13, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    rows = (torch.rand(20, 13), torch.arange(20) % 2)
+    with pytest.raises(AssayError, match=r"is for images; an input here has shape \(13,\)"):
+        cure("neural-sde", Subject.classifier(flat, {"test": rows, "train": rows}))
