@@ -179,7 +179,7 @@ class Softmaxed(nn.Module):
 def test_a_random_model_that_returns_probabilities_gets_the_numbers_of_its_logits(digits, small):
     """Its answers are means of its probabilities, and not of the softmax of these, which is nearly flat."""
     sharp = nn.Sequential(digits.model, Times(0.3))
-    twin = replace(digits, model=Noisy(sharp, 0.3), draws=4)
+    twin = replace(digits, model=Noisy(sharp, 0.3), draws=2)
     raw = replace(twin, model=Softmaxed(twin.model))
     mended = admit(raw).subject
     x, _ = digits.data["test"].take(np.arange(200))
