@@ -261,8 +261,8 @@ HERE = (
     f"cycle, shifts and mirrored images, {SEEDS} seeds, the same start and order for all; tree S has five groups of "
     f"two classes (craft, road vehicles, pets, hoofed and small animals), tree A {GROUPS} groups found by spectral "
     "clustering of the features of one more flat network; every network is scored under both trees, where "
-    "print scores each under its own; lambda 0.1 for one tree and 0.15 for each of two, as in print; what does not hold "
-    "on these data is `cannot tell`"
+    "print scores each under its own; lambda 0.1 for one tree and 0.15 for each of two, as in print; what does not "
+    "hold on these data is `cannot tell`"
 )
 SHELVED = (
     Claim(
