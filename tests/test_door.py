@@ -268,6 +268,7 @@ class Wrapper(nn.Module):
         return torch.from_numpy(self.fitted.predict_proba(x.flatten(1).numpy())).float()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_three_fitted_models_in_one_wrapper_do_not_share_an_answer(tmp_path: Path) -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.tree import DecisionTreeClassifier
@@ -290,6 +291,7 @@ def test_three_fitted_models_in_one_wrapper_do_not_share_an_answer(tmp_path: Pat
     assert said == pytest.approx(truth)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_answers_that_no_part_of_the_model_shows_are_part_of_the_key(tmp_path: Path) -> None:
     """The model reads a global: its parts are the same, its answers are not."""
     for sign in (1, -1):

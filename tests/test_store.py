@@ -446,6 +446,7 @@ class IsItLong(Probe):
         return Finding(says="So.", measures=(measure,), views=(view,))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_finding_too_long_to_be_read_breaks_its_question_alone(tmp_path, monkeypatch, digits):
     monkeypatch.setattr(store.answers, "JSON_BYTES", 250_000)
     done = audit(digits, probes=[IsItLong(), "accuracy"], out=tmp_path)

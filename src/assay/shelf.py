@@ -12,7 +12,9 @@ import importlib
 import importlib.metadata
 import os
 import pkgutil
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Literal
 
 from assay.errors import AssayError
@@ -46,7 +48,25 @@ def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
 
 
 def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
-    return {e.name: e for e in importlib.metadata.entry_points(group=f"assay.{shelf}")}
+    where = tuple(_state(path or os.curdir) for path in sys.path)
+    return _offered(f"assay.{shelf}", importlib.metadata.entry_points, where)
+
+
+@lru_cache(maxsize=32)
+def _offered(
+    group: str, read: Callable[..., Iterable[importlib.metadata.EntryPoint]], where: tuple[object, ...]
+) -> dict[str, importlib.metadata.EntryPoint]:
+    """Kept as long as packages lie where they lay: an audit looks dozens of times, and each time all are read."""
+    return {e.name: e for e in read(group=group)}
+
+
+def _state(path: str) -> tuple[str, int, int]:
+    """Another where a file or a folder was put there or taken away."""
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return path, 0, 0
+    return path, seen.st_ino, seen.st_mtime_ns
 
 
 def ours(shelf: Shelf) -> list[str]:

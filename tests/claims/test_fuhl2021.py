@@ -3,7 +3,8 @@ from __future__ import annotations
 from assay.claims import fuhl2021
 
 
-def test_the_identity_is_found_under_sgd_and_not_under_adam(run):
+def test_the_identity_is_found_under_sgd_and_not_under_adam(run, monkeypatch):
+    monkeypatch.setattr(fuhl2021, "STEPS", 100)
     evidence = fuhl2021.same_weights(run)
     sgd, adam = (m.value for m in evidence.measures)
     assert sgd < 1e-12

@@ -227,6 +227,7 @@ class Maps(nn.Module):
         return torch.cat([-bright, bright], 1) * self.sharp
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_found_is_stored_and_verified(tmp_path: Path) -> None:
     x = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     maps = Subject.of(

@@ -63,6 +63,7 @@ def test_other_models_are_told_what_it_needs(digits, run, tmp_path):
         configure(Arml, {"loss": "square"})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_is_found_on_its_shelf_and_a_cure_goes_on_where_it_was(neighbours, tmp_path, monkeypatch):
     first = cure("arml", neighbours, settings={"epochs": 5}, probes=["accuracy"], out=tmp_path)
     assert first.after.subject.name == "1-nn+arml"

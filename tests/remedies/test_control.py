@@ -129,6 +129,7 @@ def test_the_fewer_the_inputs_the_more_epochs_they_are_seen(few: Subject, inputs
     assert PlainRetraining(optimiser="adam").learning_rate == 3e-3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_remedy_did_is_its_difference_from_the_control(few: Subject, run: Run, tmp_path: Any) -> None:
     options: dict[str, Any] = {"settings": {"epochs": 1, "lr": 1e-6}, "probes": ["accuracy"]}
     right = WeightGradientCentralization(epochs=150).apply(few, run)
@@ -161,6 +162,7 @@ def test_what_a_remedy_did_is_its_difference_from_the_control(few: Subject, run:
     assert "Plain retraining" not in without.page.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_remedies_with_one_control_train_it_once(few: Subject, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     real = PlainRetraining.apply

@@ -89,6 +89,7 @@ def test_a_member_that_costs_a_training_or_nothing_is_refused(digits: Subject, r
     assert "no split 'train'" in (FastEnsemble().why_not(without) or "")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cure_is_kept_and_reloads_without_training(
     digits: Subject, tmp_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

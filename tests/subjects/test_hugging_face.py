@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+from assay.errors import AssayError, SubjectError
+from assay.probe import put
+from assay.probes.attacked.can_a_few_words_break_it import CanAFewWordsBreakIt
+from assay.subjects import Source, doors, open_subject
 
-from assay.errors import AssayError, SubjectError  # noqa: E402
-from assay.probe import put  # noqa: E402
-from assay.probes.attacked.can_a_few_words_break_it import CanAFewWordsBreakIt  # noqa: E402
-from assay.subjects import Source, doors, open_subject  # noqa: E402
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers: Any = None
+tokenizers: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Here and not above: it takes seconds in every process that collects tests."""
+    global transformers, tokenizers
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+
 
 WORDS = ("[PAD]", "[UNK]", "good", "bad", "film", "a")
 TEXTS = ["a good film", "bad", "a film a film"]

@@ -6,6 +6,7 @@ import os
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,17 @@ from assay.errors import AssayError
 from assay.subjects import Source, doors, open_subject
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras")
-pytest.importorskip("h5py")
-if keras.backend.backend() != "torch":
-    pytest.skip("Keras was imported on another backend", allow_module_level=True)
+keras: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Here and not above: it takes a second in every process that collects tests."""
+    global keras
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("h5py")
+    if keras.backend.backend() != "torch":
+        pytest.skip("Keras was imported on another backend")
 
 
 def network(softmax: bool = False) -> keras.Model:

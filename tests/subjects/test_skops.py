@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,15 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from assay.errors import AssayError
 from assay.subjects import Source, open_subject
 
-sio = pytest.importorskip("skops.io")
+sio: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Here and not above: it takes a second in every process that collects tests."""
+    global sio
+    sio = pytest.importorskip("skops.io")
+
 
 X = np.random.default_rng(0).random((60, 4)).astype(np.float32)
 Y = X[:, :3].argmax(1)

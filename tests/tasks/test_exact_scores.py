@@ -11,7 +11,6 @@ import torch
 from scipy import integrate, stats
 from sklearn.metrics import jaccard_score
 from torch import Tensor
-from torchmetrics.functional import image, retrieval
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.tasks import (
@@ -149,6 +148,8 @@ def test_confidence_of_a_spread_is_the_chance_of_the_tolerance():
 
 
 def test_an_image_scores_by_its_error():
+    from torchmetrics.functional import image  # it takes a second, in every process that would collect it
+
     out, target = tensor(RNG.random((5, 3, 4, 4))).float(), tensor(RNG.random((5, 3, 4, 4))).float()
     task = ImageToImage((3, 4, 4), 0.6)
     for i in range(5):
@@ -303,6 +304,8 @@ def test_a_model_that_answers_at_other_places_is_told():
 
 
 def test_the_first_of_a_gallery_are_torchmetrics():
+    from torchmetrics.functional import retrieval
+
     target = (RNG.random((40, 9)) < 0.4).astype(np.int64)
     target[:, 0], target[:, 8] = 1, 0
     out = tensor(RNG.normal(size=(40, 9)))
