@@ -139,9 +139,10 @@ def _unsteady(seen: _Seen) -> Array:
 
 
 def _judged(seen: dict[Arm, list[_Seen]], *gaps: recipe._Gap) -> Held:
-    """`cannot tell` of networks that learnt too little."""
+    """`cannot tell` of networks that learnt too little, and of what fails: print has other images, of kidneys."""
     learnt = all(s.dice.mean() >= LEARNT for some in seen.values() for s in some)
-    return recipe._above(0.0, *gaps) if learnt else "cannot tell"
+    held = recipe._above(0.0, *gaps)
+    return held if learnt and held != "fails" else "cannot tell"
 
 
 def steadier(run: Run) -> Evidence:

@@ -28,6 +28,12 @@ INSTEAD: dict[str, str] = {
     "does-an-error-grow": "Training on inputs with noise, or with the worst change, added makes errors die sooner.",
     "does-it-depend-on-its-company": "Put it into eval mode, and keep running statistics where it normalises over a "
     "batch; one that is made to answer for a batch should be shown the batches that it will meet.",
+    "does-it-depend-on-where-it-stands": "Training on inputs that are moved about is the plainest way; until then show "
+    "it things in the middle of the picture.",
+    "how-bad-are-its-mistakes": "Where a mistake between groups is dear, turn inputs away that it is unsure of; more "
+    "training data of the classes that it takes for one another are the plainest way.",
+    "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
+    "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
     "is the plainest way; until then let something simpler take over where an episode goes astray.",
     "worst-case-accuracy": ATTACKED,
