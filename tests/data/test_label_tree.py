@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.data.label_tree import LabelTree, grouped, read_tree, tree_texts
+from assay.data.label_tree import LabelTree, grouped, read_tree, tree_text, tree_texts
 from assay.errors import AssayError
 
 ANIMALS = '{"animals": {"pets": ["cat", "dog"], "wild": ["deer"]}, "vehicles": ["car", "truck"]}'
@@ -19,7 +19,7 @@ CLASSES = ("car", "cat", "deer", "dog", "truck")
 def test_a_tree_from_a_file_or_a_text_has_its_classes_in_the_order_of_the_labels(tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     file.write_text(ANIMALS)
-    tree = read_tree(str(file), CLASSES)
+    tree = read_tree(tree_text(str(file)), CLASSES)
     assert tree.paths == read_tree(ANIMALS, CLASSES).paths
     assert tree.paths[:3] == (("vehicles", "car"), ("animals", "pets", "cat"), ("animals", "wild", "deer"))
     assert (tree.depth, tree.is_three_levels, tree.groups) == (4, False, ("vehicles", "animals"))
@@ -72,7 +72,7 @@ def test_numbered_groups_are_named_after_their_classes() -> None:
         ('{"a": ["cat"], "b": ["car"]}', "lacks 'deer', 'dog', 'truck' of the model's 5 classes; put each in a group"),
         (ANIMALS.replace("truck", "lorry"), "has 'lorry', which the model does not know; its classes: 'car', 'cat'"),
         (ANIMALS.replace("truck", "cat"), "has the class 'cat' twice; a class stands in one place"),
-        ('{"a": ["cat"], "a": ["car"]}', "has the group 'a' twice in one place; join them"),
+        ('{"a": ["cat"], "a": ["car"]}', "^The label tree has the group 'a' twice in one place; join them"),
         ('{"all": ["car", "cat", "deer", "dog", "truck"]}', "has all classes in the group 'all': it parts none"),
         ('{"a": [], "b": ["car"]}', r"has \[\] in 'a'; write"),
         ("{}", r"has {} at its top; write"),
@@ -90,18 +90,43 @@ def test_what_is_no_tree_of_these_classes_is_refused_in_one_line(text: str, says
     assert len(str(caught.value)) < 300
 
 
+def test_a_brace_in_a_name_joins_no_two_sources() -> None:
+    odd = '{"a{": ["cat", "dog"], "b": ["car"]}'
+    assert tree_texts([*odd.split(","), "inputs"], ("inputs",)) == (odd, "inputs")
+    assert tree_texts([odd, odd.replace("a{", "}a")], ()) == (odd, odd.replace("a{", "}a"))
+
+
+def test_a_file_is_opened_once_and_what_it_holds_is_never_a_path(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(ANIMALS)
+    for held, says in (
+        (str(tmp_path / "other.json"), "is not JSON: "),
+        (json.dumps(str(tmp_path / "other.json")), "at its top; write"),
+        ('["cat", "dog"]', r'has \["cat", "dog"\] at its top; write'),
+        ("", "is not JSON: "),
+    ):
+        (tmp_path / "tree.json").write_text(held)
+        with pytest.raises(AssayError, match=says):
+            tree_texts([str(tmp_path / "tree.json")], ("inputs",))
+    with pytest.raises(AssayError, match="is not JSON: "):
+        read_tree(str(tmp_path / "other.json"), CLASSES)
+    (tmp_path / "tree.json").write_bytes(b"\xef\xbb\xbf" + ANIMALS.replace("}, ", "},\n").encode())
+    assert tree_text(str(tmp_path / "tree.json")) == ANIMALS
+    with pytest.raises(AssayError, match="Cannot read a label tree from .*null"):
+        tree_text("a\0b")
+
+
 def test_what_is_no_file_of_a_tree_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(AssayError, match="Cannot read a label tree from 'there.json': No such file"):
-        read_tree("there.json", CLASSES)
+        tree_text("there.json")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(AssayError, match="is a pipe; give a plain file"):
-        read_tree(str(tmp_path / "pipe"), CLASSES)
+    with pytest.raises(AssayError, match="^'[^']*' is a pipe; give a plain file"):
+        tree_text(str(tmp_path / "pipe"))
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(AssayError, match="is no text in UTF-8"):
-        read_tree(str(tmp_path / "bytes"), CLASSES)
+        tree_text(str(tmp_path / "bytes"))
     (tmp_path / "large").write_text(json.dumps({"a": ["x" * 2**20]}))
     with pytest.raises(AssayError, match="more than 1,048,576 bytes"):
-        read_tree(str(tmp_path / "large"), CLASSES)
+        tree_text(str(tmp_path / "large"))
     with pytest.raises(AssayError, match="two classes in one place"):
         LabelTree((("a", "x"), ("a", "x"), ("b", "y")))
     with pytest.raises(AssayError, match="has no classes"):

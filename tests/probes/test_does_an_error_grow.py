@@ -23,6 +23,8 @@ from assay.run import Run
 from assay.standard import judge
 from assay.subject import Subject
 
+RNG = torch.Generator().manual_seed(0)
+
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
@@ -170,15 +172,73 @@ def test_what_cannot_be_followed_is_said(run: Run) -> None:
     assert found.views[0].says.startswith("Stages: 0 the input, 1 the answer. ")
     many = tuple(Stage(f"s{k}", 0, 1) for k in range(40))
     flat_path = {name: np.zeros((3, 42)) for name in ("worst", "random")}
-    assert "23 s22, 17 more, 41 the answer." in probe._curve(flat_path, many, 0).says
+    assert (
+        "23 s22, 17 more, 41 the answer."
+        in probe._curve(flat_path, np.ones(3, dtype=bool), np.ones((3, 42)), many, 0).says
+    )
     assert verdict(found) != "pass"
     nothing = probe._nothing(7)
     assert nothing.measure().value is None
     assert verdict(nothing) == "cannot tell"
-    good, ends = np.ones(3, dtype=bool), {"worst": np.zeros(3), "random": np.ones(3)}
-    (masked,) = probe._alarms(None, (Stage("a", 0, 1),), good, ends)  # type: ignore[arg-type]
+    good, ends = np.ones(30, dtype=bool), {"worst": np.zeros(30), "random": np.ones(30)}
+    (masked,) = probe._alarms((Stage("a", 0, 1),), good, ends)
     assert "may be masked" in masked.says
     assert masked.doubts == ("exponent of the worst error",)
+
+
+def test_two_inputs_are_too_few_to_pass_by(run: Run) -> None:
+    found = asked(Subject.classifier(Scaled(0.1), flat()), run, inputs=2, radius=0.01)
+    assert any("at 2 inputs alone, too few to judge by" in a.says for a in found.alarms)
+    assert verdict(found) != "pass"
+
+
+def test_the_interval_holds_what_the_usual_distance_varies_by_too() -> None:
+    """True exponent 0: logs of errors and of distances at the answer both vary; 95 in 100 intervals should hold it."""
+    rng, held = np.random.default_rng(0), 0
+    for seed in range(200):
+        grown, far = rng.normal(0, 0.3, 20), np.exp(rng.normal(0, 0.6, (20, 2)))
+        ends = grown - math.log(np.median(far[:, 1])) + math.log(np.median(far[:, 0]))
+        m = probe._median("m", ends, np.ones(20, dtype=bool), far, seed)
+        assert m.low is not None
+        assert m.high is not None
+        assert m.low <= (m.value or 0.0) <= m.high
+        held += m.low <= 0 <= m.high
+    assert held >= 180
+
+
+def test_medians_of_resamples_are_those_of_the_rows_written_out() -> None:
+    rng = np.random.default_rng(0)
+    values, held = rng.normal(size=9), np.arange(9) % 4 > 0
+    counts = rng.multinomial(9, np.full(9, 1 / 9), size=50).astype(np.float64)
+    ours = probe._middles(values, held, counts)
+    theirs = [np.median(np.repeat(values[held], row[held].astype(int))) for row in counts]
+    np.testing.assert_allclose(ours, theirs)
+    alone = np.zeros((1, 9))
+    alone[0, 0] = 9  # none that is held
+    assert probe._middles(values, held, alone)[0] == np.median(values[held])
+
+
+def test_noise_that_no_seed_reaches_is_told_and_not_measured(run: Run) -> None:
+    class OwnNoise(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + 0.1 * torch.randn(x.shape, generator=RNG))
+
+    found = asked(Subject.classifier(OwnNoise(0.1), flat(), draws=4), run, inputs=20)
+    assert found.measure().value is None
+    assert "differently with the same seed" in found.says
+    assert verdict(found) == "cannot tell"
+
+
+def test_without_a_gradient_only_the_random_error_is_followed(run: Run) -> None:
+    class Cut(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    whole, cut = (asked(Subject.classifier(net(0.1), flat()), run, inputs=60, radius=0.01) for net in (Scaled, Cut))
+    assert [m.name for m in cut.measures] == [probe.HEADLINE]
+    assert cut.measure().value == pytest.approx(whole.measure().value, abs=0.3)
+    assert any("could not be searched for" in a.says for a in cut.alarms)
+    assert [line.label for line in cut.views[0].lines] == ["random error"]  # type: ignore[union-attr]
 
 
 def test_where_it_does_not_apply_it_says_so_in_a_line(run: Run) -> None:

@@ -90,6 +90,25 @@ def test_a_model_with_nothing_to_lose_is_doubted(run: Run) -> None:
     assert judge(DoesItDependOnWhereItStands.standards[0], blind).verdict == "cannot tell"
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_few_that_are_right_everywhere_are_no_pass(n: int, run: Run) -> None:
+    finding = asked(things(0, n), run)
+    assert finding.measure(LOST).value == 0
+    assert any(a.about(LOST) and f"on {n} inputs alone, too few" in a.says for a in finding.alarms)
+    assert judge(DoesItDependOnWhereItStands.standards[0], finding).verdict == "cannot tell"
+
+
+def test_without_a_gradient_the_influence_is_left_out_and_the_rest_is_asked(run: Run) -> None:
+    class Cut(Brightest):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    cut = asked(replace(things(0), model=Cut(0)), run)
+    assert INFLUENCE in {m.name for m in asked(things(0), run).measures}
+    assert INFLUENCE not in {m.name for m in cut.measures}
+    assert judge(DoesItDependOnWhereItStands.standards[0], cut).verdict == "pass"
+
+
 class Copies(nn.Module):
     """A class for each pixel: whether it is bright."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError
-from assay.methods.attack.error_growth import exponent, norms, stages
+from assay.methods.attack.error_growth import exponent, norms, repeats, stages
 from assay.nn.continuous import ContinuousNet
 from assay.nn.resnet import ResNet18
 from assay.nn.solve import DepthNoise, solve
@@ -191,6 +191,25 @@ def test_passes_are_under_the_same_noise_and_another_seed_is_other_noise() -> No
     assert float(got.error.max()) == 0
     assert torch.equal(torch.random.get_rng_state(), before)
     assert not torch.equal(norms(net, x, [], at, seed=1).state, got.state)
+
+
+class OwnNoise(nn.Module):
+    """Noise from a generator of its own, which no seed of ours reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = torch.Generator().manual_seed(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=self.rng)
+
+
+def test_noise_that_no_seed_reaches_is_noticed() -> None:
+    x = torch.rand(4, 3)
+    assert not repeats(OwnNoise(), x)
+    assert repeats(nn.Dropout(0.5), x)
+    assert repeats(nn.Linear(3, 2), x)
+    assert repeats(nn.Linear(3, 2), x[:1])
 
 
 def test_what_makes_no_sense_is_refused_in_a_line() -> None:

@@ -113,6 +113,16 @@ def test_a_mistake_at_random_costs_the_mean_over_the_wrong_classes() -> None:
         np.testing.assert_allclose([m[i] for m in ours], [m.mean() for m in each])
 
 
+def test_one_of_its_own_answers_at_random_is_what_a_constant_model_costs() -> None:
+    tree, true = grouped("0123456789", [0] * 8 + [1] * 2), np.arange(10).repeat(3)
+    said = np.zeros(30, dtype=np.int64)
+    cost, wrong = tree_measures([tree], said, true).lca, true != 0
+    assert (cost[wrong] / random_mistakes([tree], true).lca[wrong]).mean() < 0.95  # milder than drawn evenly
+    np.testing.assert_allclose(cost[wrong], random_mistakes([tree], true, said).lca[wrong])
+    mixed = np.array([0, 0, 1, 9])  # for a true 1: twice 0 at height 1, once 9 at height 2
+    assert random_mistakes([tree], np.array([1, 9]), mixed).lca == pytest.approx([4 / 3, 2.0])
+
+
 def test_what_does_not_fit_is_refused() -> None:
     tree = grouped("012345", [0, 0, 1, 1, 2, 2])
     with pytest.raises(AssayError, match="no tree; give at least one"):

@@ -60,8 +60,10 @@ def test_what_cannot_be_grouped_is_refused_in_one_line() -> None:
             visual_tree(x, y, NAMES, groups=groups)
     with pytest.raises(AssayError, match="2 classes cannot have groups=2"):
         visual_tree(x[:2], y[:2], NAMES[:2])
+    with pytest.raises(AssayError, match="there is no input of '4', '8'; give trees=FILE"):
+        visual_tree(x[(y != 4) & (y != 8)], y[(y != 4) & (y != 8)], NAMES)
     with pytest.raises(AssayError, match="no input of class 4 of 9"):
-        visual_tree(x[y != 4], y[y != 4], NAMES)
+        class_spreads(x[y != 4], y[y != 4], classes=9)
     with pytest.raises(AssayError, match="NaN or inf"):
         visual_tree(x * torch.inf, y, NAMES)
     with pytest.raises(ShapeError, match="labels of shape"):

@@ -119,6 +119,12 @@ def stages(model: nn.Module, x: Tensor, *, seed: int = 0) -> tuple[Stage, ...]: 
     )
 
 
+def repeats(model: nn.Module, x: Tensor, *, seed: int = 0) -> bool:  # n *d
+    """Whether two passes with one seed give the same answers, up to rounding: else no two passes share their noise."""
+    first, again, other = (torch.nan_to_num(_pass(model, z, seed)) for z in (x, x, x.roll(1, 0)))
+    return float((first - again).abs().max()) <= SAME * float((first - other).abs().max())
+
+
 def _print(t: Tensor) -> tuple[float, ...]:
     return t.numel(), float(t.double().sum()), float(t.double().square().sum())
 
