@@ -36,6 +36,11 @@ class Continuous(nn.Module):
         self.steps = math.ceil(span / grid - 1e-9)
         solve(lambda h, t: h, torch.zeros(1, 1), noise, steps=self.steps, span=span, scheme=scheme)  # refuses at once
 
+    @property
+    def rows_inside(self) -> bool:
+        """Whether the drift is asked once."""
+        return self.steps == 1
+
     def forward(self, h: Tensor) -> Tensor:  # n *d -> n *d
         return solve(
             self.drift, h, self.noise, steps=self.steps, span=self.span, scheme=self.scheme, passing=self.state

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError, ShapeError
-from assay.nn.members import Members, log_mean
+from assay.nn.members import AT_ONCE, AT_ONCE_GPU, Members, log_mean
 from assay.nn.replaced import replaced
 
 Mode = Literal["single", "single-vote", "batch", "voting"]
@@ -34,8 +34,8 @@ class LocalNorm(nn.Module):
     first n mod K groups get one row more and come first: their rows in turn, then those of the others in turn.
 
     `alone` = s > 0 says that in eval mode an input is normalised by itself: of n = s b K rows those of one input stand
-    b K apart, s of them (itself and what was made of it), and no others share its statistics. `only` says that all are
-    of that group then. What deals batches out so is `LocalNormed`.
+    b K apart, s of them (itself and what was made of it), and no others share its statistics. `only` names the first of
+    the groups that rows are dealt to in eval mode, and the one after the last. What sets both is `LocalNormed`.
 
     Source: Yin, Scholte and Bohte, ICANN 2021, doi:10.1007/978-3-030-86380-7_20, sec. 3. Departs from print: in print
         groups are blocks of neighbours; `LocalNormed` deals a batch so that they are.
@@ -52,7 +52,7 @@ class LocalNorm(nn.Module):
             raise AssayError(f"LocalNorm got channels={channels}, groups={groups}; it wants at least one of each.")
         self.channels, self.groups, self.eps = channels, groups, eps
         self.alone: int = 0
-        self.only: int | None = None
+        self.only: tuple[int, int] | None = None
         self.weight = nn.Parameter(torch.ones(groups, channels))
         self.bias = nn.Parameter(torch.zeros(groups, channels))
 
@@ -63,14 +63,15 @@ class LocalNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n c *d -> n c *d
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ShapeError(f"LocalNorm of {self.channels} channels got shape {tuple(x.shape)}; it wants (n, c, ...).")
-        if self.alone and not self.training:
-            first, last = (0, self.groups) if self.only is None else (self.only, self.only + 1)
-            if len(x) % (self.alone * (last - first)):
+        if not self.training and (self.alone or self.only is not None):
+            first, last = self.only or (0, self.groups)
+            shared = self.alone or max(1, len(x) // (last - first))
+            if len(x) % (shared * (last - first)):
                 raise ShapeError(
-                    f"LocalNorm got {len(x)} rows where {self.alone} of an input go through {last - first} groups; "
+                    f"LocalNorm got {len(x)} rows where {shared} of an input go through {last - first} groups; "
                     "ask the net through LocalNormed."
                 )
-            return self._normalised(x, self.alone, first, last)
+            return self._normalised(x, shared, first, last)
         if self.training and len(x) < self.groups:
             raise AssayError(
                 f"A batch of {len(x)} inputs cannot be split into {self.groups} groups; use groups={len(x)} or fewer, "
@@ -134,7 +135,12 @@ class LocalNormed(Members):
         for layer in net.modules():
             if isinstance(layer, LocalNorm):
                 layer.alone = 1 + rotations if mode in ALONE else 0
-                layer.only = group if mode == "single" else None
+                layer.only = (group, group + 1) if mode == "single" else None
+
+    @property
+    def rows_inside(self) -> bool:
+        """Whether the layers see the inputs themselves, in their order."""
+        return not self.rotations and (self.mode == "single" or self.groups == 1)
 
     def asked(self, mode: Mode, *, rotations: int = 0, group: int = 0) -> LocalNormed:
         """A copy that is asked in another way."""
@@ -142,12 +148,25 @@ class LocalNormed(Members):
         return other.train(self.training)
 
     def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
-        """What each group says; one opinion where each input goes through one group."""
+        """What each group says; one opinion where each input goes through one group.
+
+        The layers see as many rows at once as draws of a random net are asked for: inputs alone are asked about in
+        parts, and a batch that is one group is shown to some of the groups after the others.
+        """
         if self.mode == "batch":
             return self._in_blocks(x)[None]
+        most = AT_ONCE_GPU if x.is_cuda else AT_ONCE
+        if self.mode == "voting":
+            count = self.groups if self.training else max(1, most // max(1, len(x)))
+            return torch.cat([self._voted(x, k, min(k + count, self.groups)) for k in range(0, self.groups, count)])
         through = 1 if self.mode == "single" else self.groups
+        times = through * (1 + self.rotations)
+        parts = x.split(max(1, most // times)) if times > 1 else (x,)
+        return torch.cat([self._alone(part, through) for part in parts], 1)
+
+    def _alone(self, x: Tensor, through: int) -> Tensor:  # n *d -> m n *o
         rows = x
-        if self.mode in ALONE and self.rotations:
+        if self.rotations:
             if x.ndim < 4 or x.shape[-1] != x.shape[-2]:
                 raise ShapeError(
                     f"Inputs of shape {tuple(x.shape[1:])} cannot be turned by a quarter; use rotations=0, or square "
@@ -156,6 +175,18 @@ class LocalNormed(Members):
             rows = torch.cat([torch.rot90(x, -quarters, (-2, -1)) for quarters in range(self.rotations + 1)])
         each: Tensor = self.net(rows.repeat_interleave(through, 0))[: through * len(x)]
         return each.reshape(len(x), through, *each.shape[1:]).transpose(0, 1)
+
+    def _voted(self, x: Tensor, first: int, last: int) -> Tensor:  # n *d -> m n *o
+        """The batch as one group, through the groups from `first` to before `last`."""
+        layers = [layer for layer in self.net.modules() if isinstance(layer, LocalNorm)]
+        for layer in layers:
+            layer.only = (first, last)
+        try:
+            each: Tensor = self.net(x.repeat_interleave(last - first, 0))
+        finally:
+            for layer in layers:
+                layer.only = None
+        return each.reshape(len(x), last - first, *each.shape[1:]).transpose(0, 1)
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
         if self.training:
