@@ -78,6 +78,20 @@ def test_a_model_that_answers_for_its_batch_doubts_every_number_and_passes_nothi
     assert "batch" in done.rows[0].judgements[0].why
 
 
+@pytest.mark.parametrize("by_batch", [True, False])
+@pytest.mark.parametrize("kind", ["logits", "numbers"])
+def test_an_offset_that_all_answers_share_hides_no_batch_statistics(kind: str, by_batch: bool) -> None:
+    """And what float32 rounds at such an offset is not taken for them."""
+
+    def far_from_zero(inner: nn.Module, x: Tensor) -> Tensor:
+        z = inner(x)[:, 1] / 40
+        z = z - z.mean() if by_batch else z
+        return 400 + 2 * torch.stack([-z, z], 1) if kind == "logits" else 288 + 1.2 * z
+
+    subject = Subject.of(Around(far_from_zero), (X, Y if kind == "logits" else 288 + X.mean((1, 2, 3))))
+    assert any("what else is in the batch" in a.says for a in admit(subject).alarms) == by_batch
+
+
 def test_batch_statistics_are_found_under_noise_and_noise_alone_is_not_taken_for_them() -> None:
     def noisy(of):
         return Around(lambda inner, x: of(inner, x + 0.05 * torch.randn_like(x)))

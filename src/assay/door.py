@@ -20,8 +20,9 @@ from assay.subject import Subject, answer_once, first_inputs, settled
 from assay.tasks import Classification
 
 TOGETHER = 16  # inputs that are shown alone and in one batch
-ROUNDING = 1e-3  # of the largest answer: what a batch may change by the order of its sums in float32
-HALF = 3e-2  # the same for a model with half precision inside
+ROUNDING = 1e-3  # of what answers range over: what a batch may change by the order of its sums in float32
+OFFSET = 1e-5  # and of the largest answer, whose last digits are lost where all answers lie far from 0
+HALF = 3e-2  # of the largest answer, for a model with half precision inside
 PASSES = 16  # of a random model, whose means are compared
 ERRORS = 6  # standard errors that such means may differ by
 
@@ -60,7 +61,7 @@ def admit(subject: Subject) -> Admitted:
             "The model returns probabilities where logits are expected; their logarithm was taken everywhere.",
         )
     alarms = [Alarm(note) for note in subject.notes]
-    if subject.draws == 1 and not _steady(subject.model, few):
+    if subject.draws == 1 and not is_steady(subject.model, few):
         alarms.append(Alarm("The model answers a little differently each time it is asked the same."))
     apart = int(moved(subject.model, few, (torch.arange(len(few)),), alone(len(few))).sum())
     if apart:
@@ -90,7 +91,8 @@ def _around(subject: Subject, model: nn.Module, says: str) -> Subject:
     return _noted(dataclasses.replace(subject, model=model, layers=layers), says)
 
 
-def _steady(model: nn.Module, x: Tensor) -> bool:
+def is_steady(model: nn.Module, x: Tensor) -> bool:
+    """Whether two passes over the same batch give the same answers."""
     return torch.equal(answer_once(model, x), answer_once(model, x))
 
 
@@ -107,11 +109,17 @@ def moved(model: nn.Module, x: Tensor, one: Sequence[Tensor], other: Sequence[Te
         spread = seen.double().std(0) if passes > 1 else torch.zeros_like(seen[0], dtype=torch.float64)
         return seen.double().mean(0), spread / passes**0.5
 
-    passes = 1 if _steady(model, x) else PASSES
+    passes = 1 if is_steady(model, x) else PASSES
     (first, wide), (second, narrow) = mean(one), mean(other)
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-    allowed = (HALF if half else ROUNDING) * first.abs().amax() + ERRORS * (wide.square() + narrow.square()).sqrt()
-    return ((first - second).abs() > allowed).reshape(len(x), -1).any(1)
+    # over inputs: an offset that all answers share hides nothing
+    span, most = (first.amax(0) - first.amin(0)).amax(), first.abs().amax()
+    rounding = HALF * most if half else ROUNDING * span + OFFSET * most
+    return (
+        ((first - second).abs() > rounding + ERRORS * (wide.square() + narrow.square()).sqrt())
+        .reshape(len(x), -1)
+        .any(1)
+    )
 
 
 def alone(count: int) -> tuple[Tensor, ...]:

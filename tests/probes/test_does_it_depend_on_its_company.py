@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.door import alone, moved
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Bars, Finding
 from assay.probe import configure, put
@@ -110,6 +111,58 @@ def test_an_input_is_compared_with_itself_whatever_order_its_batches_have() -> N
     backwards = torch.split(torch.arange(90).flip(0), 7)
     assert not moved(Bright(by_batch=False), x, backwards, alone(90)).any()
     assert moved(Bright(by_batch=True), x, backwards, alone(90)).sum() > 80
+
+
+class Drowned(nn.Module):
+    """What parts the classes is against that of the batch, and small beside what both logits share."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.flatten(1).mean(1)
+        return 1e4 * z[:, None] + Bright(by_batch=True)(x) / 40
+
+
+def test_an_answer_that_turns_wrong_alone_has_moved_however_small_the_step(run: Run) -> None:
+    found = asked(Drowned(), run)
+    assert found.samples is not None
+    columns = {name: np.asarray(column) for name, column in found.samples.columns.items()}
+    turned = columns["alone"] != columns["mixed"]
+    assert turned.mean() > 0.2
+    assert columns["moved"][turned].all()
+    assert "move with their company" in found.says
+
+
+class Counting(Bright):
+    """Keeps the sizes of the batches that it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(by_batch=True)
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("shard", [10, 44, 89, 128])
+def test_a_batch_is_as_large_as_is_said_however_the_inputs_are_sharded(shard: int, run: Run) -> None:
+    model = Counting()
+    subject = Subject.of(model, (X, Y), name="counting")
+    whole = put(DoesItDependOnItsCompany(company=24), subject, run).finding
+    model.sizes.clear()
+    found = put(DoesItDependOnItsCompany(company=24), subject, replace(run, engine=ThisProcess(batch=shard))).finding
+    assert found is not None
+    assert whole is not None
+    # 90 are 24 + 24 + 42; two passes over a party in one batch tell whether the model is random
+    assert {1, 24, 42} <= set(model.sizes) <= {1, 24, 42, 48, 66, 90}
+    assert [m.value for m in found.measures] == [m.value for m in whole.measures]
+    assert "among 23 or more others" in found.measures[0].about
+
+
+def test_of_fewer_than_a_company_all_are_one(run: Run) -> None:
+    subject = Subject.of(Bright(by_batch=True), (X[:9], Y[:9]), name="few")
+    found = put(DoesItDependOnItsCompany(company=24), subject, run).finding
+    assert found is not None
+    assert "among 8 or more others" in found.measures[0].about
 
 
 def test_a_company_of_one_is_refused() -> None:

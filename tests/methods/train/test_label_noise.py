@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from assay.errors import AssayError
+from assay.methods.train import typicality
 from assay.methods.train.label_noise import RIDGE, left_out_margin, likest, plant
 from assay.methods.train.typicality import unit_rows
 
@@ -82,6 +86,40 @@ def test_a_flipped_label_of_two_blobs_has_the_least_margin() -> None:
     planted = plant(y, 1, 0.05, rng())
     margin = left_out_margin(u, planted.labels, 2)[0]
     assert set(margin.argsort()[:5].tolist()) == set(planted.flipped[0].nonzero()[:, 0].tolist())
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that one tensor made meanwhile has, and of those in double precision."""
+
+    most = doubles = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(each, Tensor) and each.untyped_storage().nbytes() >= each.numel():  # not an expanded view
+                self.most = max(self.most, each.numel())
+                self.doubles = max(self.doubles, each.numel() if each.dtype == torch.float64 else 0)
+        return out
+
+
+@pytest.mark.parametrize("d", [4, 90])
+def test_many_labellings_of_many_classes_are_never_held_at_once(d: int) -> None:
+    n, k, r = 60, 100, 31
+    u, y = unit_rows(torch.randn(n, d, generator=rng())), torch.arange(n) % k
+    with Largest() as seen:
+        left_out_margin(u, y.repeat(r, 1), k)
+    assert seen.most <= n * k
+
+
+def test_the_mean_similarity_makes_no_copy_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typicality, "BLOCK", 64)
+    u = unit_rows(torch.randn(40, 8, generator=rng()))
+    alike = u.double() @ u.double().T
+    pairs = (alike.sum() - alike.diagonal().sum()) / (40 * 39)
+    with Largest() as seen:
+        mean = typicality.mean_similarity(u)
+    assert mean == pytest.approx(float(pairs), abs=1e-12)
+    assert seen.doubles <= 64
 
 
 def test_what_cannot_be_planted_is_refused_in_one_line() -> None:

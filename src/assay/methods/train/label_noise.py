@@ -72,20 +72,24 @@ def likest(counts: Tensor, labels: Tensor) -> Tensor:  # n k, n -> k
 def left_out_margin(u: Tensor, labels: Tensor, classes: int) -> Tensor:  # n d, n or r n -> n or r n
     """By how much the inputs but this one are for its label; the less, the likelier it is wrong."""
     n, d = u.shape
-    several = labels.reshape(-1, n)
     rows = u.double()
-    y = F.one_hot(several, classes).double()  # r n k
-    y = y - y.mean(1, keepdim=True)
     lam = RIDGE * float(rows.square().sum()) / d + 1e-9
     if d <= n:
         solved = torch.linalg.solve(rows.T @ rows + lam * torch.eye(d).to(rows), rows.T)  # d n
-        said, own = rows @ (solved @ y), (rows * solved.T).sum(1)
+        own = (rows * solved.T).sum(1, keepdim=True)
     else:
         alike = rows @ rows.T
         hat = torch.linalg.solve(alike + lam * torch.eye(n).to(rows), alike)
-        said, own = hat @ y, hat.diagonal()
-    held = (said - own[:, None] * y) / (1 - own[:, None])  # r n k
-    mine = held.gather(2, several[..., None])[..., 0]
-    other = held.scatter(2, several[..., None], -torch.inf).amax(2)
-    margin: Tensor = mine - other
-    return margin.reshape(labels.shape)
+        own = hat.diagonal()[:, None]
+
+    def margin(given: Tensor) -> Tensor:  # n -> n
+        y = F.one_hot(given, classes).double()
+        y -= y.mean(0)
+        said = rows @ (solved @ y) if d <= n else hat @ y
+        held = said.sub_(own * y).div_(1 - own)  # n k
+        mine: Tensor = held.gather(1, given[:, None])[:, 0]
+        other: Tensor = held.scatter_(1, given[:, None], -torch.inf).amax(1)
+        return mine - other
+
+    # one labelling after the other: all at once are r n k numbers, several times over
+    return torch.stack([margin(given) for given in labels.reshape(-1, n)]).reshape(labels.shape)

@@ -22,6 +22,7 @@ Departs from print, which `as_published=True` gives: I has the other sign there,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -90,9 +91,34 @@ def unit_rows(x: Tensor) -> Tensor:  # n *d -> n d
 
 def mean_similarity(u: Tensor, *, as_published: bool = False) -> float:  # n d -> scalar
     """Of all pairs, without forming them: sum_{i<j} u_i u_j = (|sum_i u_i|^2 - sum_i |u_i|^2) / 2."""
-    n, wide = len(u), u.double()
+    n = len(u)
     pairs = n * (n + 1) / 2 if as_published else n * (n - 1) / 2
-    return float((wide.sum(0).square().sum() - wide.square().sum()) / 2 / pairs)
+    parts = u.tensor_split(math.ceil(u.numel() / BLOCK))
+    own = math.fsum(float(part.double().square().sum()) for part in parts)
+    return (float(u.sum(0, dtype=torch.float64).square().sum()) - own) / 2 / pairs
+
+
+def nearest_rows(u: Tensor, nearest: int) -> Tensor:  # n d -> n m
+    """The places of the rows that are most like each, its own left out."""
+    n = len(u)
+    if not 1 <= nearest < n:
+        raise AssayError(f"nearest={nearest} of {n} inputs are none; give a number from 1 to {n - 1}.")
+    return torch.cat([alike.topk(nearest, 1).indices for alike in _similarities(u)])
+
+
+def counted(near: Tensor, labels: Tensor, classes: int) -> Tensor:  # n m, n -> n k
+    """How many of each class are among the rows that `near` names."""
+    seen = labels[near]
+    return torch.zeros(len(near), classes, device=near.device).scatter_add_(1, seen, torch.ones_like(seen).float())
+
+
+def _similarities(u: Tensor) -> Iterator[Tensor]:  # n d -> b n
+    """Of some rows at a time with all; nobody is its own neighbour."""
+    n = len(u)
+    for rows in torch.arange(n, device=u.device).tensor_split(math.ceil(n * n / BLOCK)):
+        alike = u[rows] @ u.T
+        alike[torch.arange(len(rows), device=u.device), rows] = -torch.inf
+        yield alike
 
 
 def neighbours(
@@ -100,23 +126,16 @@ def neighbours(
 ) -> Tensor:  # n d, n or r n -> n k or r n k
     """How many neighbours of each class each row has, under one labelling or under several at once."""
     n = len(u)
-    if nearest is not None and not 1 <= nearest < n:
-        raise AssayError(f"nearest={nearest} of {n} inputs are none; give a number from 1 to {n - 1}.")
     if labels.shape[-1] != n or labels.ndim > 2:
         raise ShapeError(f"neighbours got labels of shape {tuple(labels.shape)} for {n} inputs; it wants one each.")
-    least = mean_similarity(u, as_published=as_published) - ROUNDING
     several = labels.reshape(-1, n)
-    hot = F.one_hot(several, classes).to(u) if nearest is None else u  # r n k
-    parts = []
-    for rows in torch.arange(n, device=u.device).tensor_split(math.ceil(n * n / BLOCK)):
-        alike = u[rows] @ u.T  # b n
-        alike[torch.arange(len(rows), device=u.device), rows] = -torch.inf  # nobody is its own neighbour
-        if nearest is None:
-            parts.append((alike >= least).to(u) @ hot)  # r b k
-        else:
-            seen = several[:, alike.topk(nearest, 1).indices]  # r b nearest
-            parts.append(u.new_zeros(*seen.shape[:2], classes).scatter_add_(2, seen, torch.ones_like(seen).to(u)))
-    counts = torch.cat(parts, 1)
+    if nearest is None:
+        least = mean_similarity(u, as_published=as_published) - ROUNDING
+        hot = F.one_hot(several, classes).to(u)  # r n k
+        counts = torch.cat([(alike >= least).to(u) @ hot for alike in _similarities(u)], 1)
+    else:
+        near = nearest_rows(u, nearest)
+        counts = torch.stack([counted(near, each, classes) for each in several])
     return counts if labels.ndim == 2 else counts[0]
 
 

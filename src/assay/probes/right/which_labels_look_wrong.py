@@ -31,7 +31,7 @@ from assay.finding import (
 from assay.inputs.reach import Reach
 from assay.inputs.show import Cells
 from assay.methods.train.label_noise import Planted, left_out_margin, likest, plant
-from assay.methods.train.typicality import comparable, neighbours, typicality, unit_rows
+from assay.methods.train.typicality import comparable, counted, nearest_rows, typicality, unit_rows
 from assay.methods.uncertainty.detection import auroc, auroc_interval
 from assay.probe import Need, Probe
 from assay.run import HELD_BYTES
@@ -47,6 +47,7 @@ TIMES = 4  # as many training inputs as other questions have: no model is asked 
 MOST = 10_000  # inputs, which are all compared with each other
 COPIES, SHARE = 10, 0.05  # of the labels, to set the limit and as many to measure; flipped in each
 BLUNT = 0.75  # of the area: below it flips look like ordinary inputs, because classes overlap or half of them are wrong
+CLEAR = 0.8  # of the nearest inputs: a label that so many share stands where no other label does
 FEW = 100  # training inputs
 CELLS = 8  # of a row on show
 Finder = Literal["typicality", "left-out"]
@@ -60,7 +61,9 @@ class WhichLabelsLookWrong(Probe):
     A label looks wrong where an input is like inputs of another class: by its `nearest` neighbours (typicality), or by
     a linear classifier that left it out (left-out). How wrong is wrong enough is set by labels that are flipped on
     purpose: so that at least `find` of them are found. Where classes overlap, labels look wrong that are not; those
-    that none of the nearest inputs has are the least that count. Whether one is wrong only someone who looks can say.
+    that none of the nearest inputs has are the least that count. Where many of one class are labelled as another, each
+    has company and does not look wrong; those that are no clear majority of the nearest are the most that count.
+    Whether one is wrong only someone who looks can say.
     """
 
     by: Finder = "typicality"
@@ -92,19 +95,22 @@ class WhichLabelsLookWrong(Probe):
         rows = _rows(subject, run)
         y, u, k = torch.as_tensor(rows["y"], device=run.device), rows["u"], len(subject.task.classes)
         near = min(self.nearest, len(y) - 1)
-        counts, rng = neighbours(u, y, k, nearest=near), run.rng()
+        places, rng = nearest_rows(u, near), run.rng()
+        counts = counted(places, y, k)
         copies = min(COPIES, len(y) // (2 * max(1, round(SHARE * len(y)))))
         random, alike = plant(y, 2 * copies, SHARE, rng), plant(y, copies, SHARE, rng, likest(counts, y))
         plants = (Planted(*(p[:copies] for p in random)), Planted(*(p[copies:] for p in random)), alike)
         labels = torch.cat([y[None], *(p.labels for p in plants)])
-        seen = typicality(neighbours(u, labels, k, nearest=near), labels)
-        scores: dict[Finder, Tensor] = {"typicality": seen.degree_adjusted, "left-out": left_out_margin(u, labels, k)}
+        # one labelling after the other: all at once are copies x inputs x classes
+        seen = torch.stack([typicality(counted(places, each, k), each).degree_adjusted for each in labels])
+        scores: dict[Finder, Tensor] = {"typicality": seen, "left-out": left_out_margin(u, labels, k)}
         found = {by: _Trial.of(each.double().cpu(), plants, self.find) for by, each in scores.items()}
         ours = found[self.by]
         (rival,) = (by for by in found if by != self.by)
         suspect = ours.given <= ours.limit
         other = counts.scatter(1, y[:, None], -1).argmax(1).cpu().numpy()
-        alone = suspect & (counts.gather(1, y[:, None])[:, 0] == 0).cpu().numpy()
+        own = counts.gather(1, y[:, None])[:, 0].cpu().numpy()
+        alone, mixed = suspect & (own == 0), suspect | (own < CLEAR * near)
         lonely = Measure.proportion(
             "labels that none near shares",
             alone,
@@ -119,7 +125,17 @@ class WhichLabelsLookWrong(Probe):
             better="lower",
             column="suspect",
             about=f"share of training labels that look as wrong as the {100 * self.find:.0f} % of planted flips that "
-            "are found, wrong ones or hard ones; the low end is that of the labels that none near shares",
+            "are found, wrong ones or hard ones; the low end is that of the labels that none near shares, the high "
+            "end that of the labels among others",
+        )
+        unclear = Measure.proportion(
+            "labels among others",
+            mixed,
+            better="lower",
+            column="among others",
+            about=f"share of training labels that fewer than {100 * CLEAR:.0f} % of the {near} nearest inputs have, or "
+            "that look wrong; where many of one class are labelled as another, wrong ones have company and only this "
+            "shows it; where classes overlap many have it",
         )
         table = Table(
             "train",
@@ -131,14 +147,15 @@ class WhichLabelsLookWrong(Probe):
                 "score": ours.given,
                 "suspect": suspect,
                 "alone": alone,
+                "among others": mixed,
             },
         )
         # no number of inputs tells wrong labels from classes that overlap: the gap between the two stays
-        looks = replace(looks, low=lonely.low, n=None)
+        looks = replace(looks, low=lonely.low, high=unclear.high, n=None)
         alarms = ours.alarms(len(y), looks.name, found[rival], rival)
         if ours.is_blunt:
             looks = replace(looks, value=None, low=None, high=None)
-        measures = [looks, lonely, ours.area, ours.recall("planted flips found"), ours.precision]
+        measures = [looks, lonely, unclear, ours.area, ours.recall("planted flips found"), ours.precision]
         if k > 2:
             measures.append(ours.recall("flips to a look-alike class found", alike=True))
         measures.append(replace(found[rival].area, name=f"{ours.area.name}, {WORDS[rival]}"))
@@ -153,20 +170,23 @@ class WhichLabelsLookWrong(Probe):
                 )
             )
         return Finding(
-            says=self._sentence(ours, suspect, alone),
+            says=self._sentence(ours, suspect, alone, mixed),
             measures=tuple(measures),
             samples=table,
             views=(*_drawn(found, k), *_suspects(subject, table, counts.cpu().numpy(), run.budget.shown)),
             alarms=alarms,
         )
 
-    def _sentence(self, ours: _Trial, suspect: NDArray[np.bool_], alone: NDArray[np.bool_]) -> str:  # n, n
+    def _sentence(
+        self, ours: _Trial, suspect: NDArray[np.bool_], alone: NDArray[np.bool_], mixed: NDArray[np.bool_]
+    ) -> str:  # n, n, n
         if ours.is_blunt:
             return "Labels that were flipped on purpose cannot be told from the others here, and so no wrong one can."
         held = ours.recall("").value or 0.0
         return (
             f"{share(int(suspect.sum()), len(suspect))} of the training labels look wrong, {int(alone.sum())} of them "
-            f"to every input near, by a measure that finds {100 * held:.0f} % of planted flips."
+            f"to every input near, by a measure that finds {100 * held:.0f} % of planted flips. "
+            f"{share(int(mixed.sum()), len(mixed))} stand among others, as they do where many of one class are wrong."
         )
 
 
@@ -278,7 +298,7 @@ def _rows(subject: Subject, run: Run) -> dict[str, Any]:
     reach = subject.kind.reach if subject.kind is not None else None
     choices = reach.choices if isinstance(reach, Reach) else None
     width = comparable(data.take(np.arange(1))[0], choices).shape[1]
-    most = min(MOST, max(2, HELD_BYTES // (4 * width)))
+    most = min(MOST, max(2, HELD_BYTES // max(4 * width, 8 * len(subject.task.classes))))
     wanted = len(data) if run.budget.samples is None else TIMES * run.budget.samples
     index = run.pick(data, min(wanted, most))
     rows: dict[str, Any] = run.map(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from assay.door import alone, moved
+from assay.door import alone, is_steady, moved
 from assay.finding import Bars, Beside, Finding, Measure, Table, share
 from assay.probe import Probe
 from assay.standard import Standard
@@ -29,7 +29,8 @@ class DoesItDependOnItsCompany(Probe):
 
     A network that normalises over the batch that it is shown (batch normalisation in training mode, statistics taken
     anew at test time) answers for the batch. Such statistics leak what the batch is made of: they help where batches
-    are mixed as in training, and mislead where they come sorted, or one by one. `company` is the size of a batch.
+    are mixed as in training, and mislead where they come sorted, or one by one. `company` is the size of a batch; the
+    last has those that are left over, too.
     """
 
     company: int = 32
@@ -42,8 +43,15 @@ class DoesItDependOnItsCompany(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         picked = run.pick(subject.data["test"], run.budget.dear)
-        index = np.random.default_rng(run.seed).permutation(picked)  # a shard is mixed as the whole is
-        rows = run.map(lambda shard: self._both(subject, shard), subject, "test", index, "alone and in company")
+        index = np.random.default_rng(run.seed).permutation(picked)
+        company = min(self.company, len(index))
+        rows = run.map(
+            lambda shard: _both(subject, _Party.of(subject, index, shard, company)),
+            subject,
+            "test",
+            index,
+            "alone and in company",
+        )
         by_itself, mixed, shifted = (rows[name].astype(bool) for name in ("alone", "mixed", "moved"))
         trivial = (Beside(*subject.trivially_right("test", picked)),)
         measures = [
@@ -52,8 +60,8 @@ class DoesItDependOnItsCompany(Probe):
                 shifted,
                 better="lower",
                 column="moved",
-                about=f"share of inputs answered otherwise alone than among {self.company - 1} others drawn at random, "
-                "beyond rounding and chance",
+                about=f"share of inputs answered otherwise alone than among {company - 1} or more others drawn at "
+                "random, beyond rounding and chance, or right in one and wrong in the other",
             ),
             Measure.proportion(
                 "accuracy alone", by_itself, better="higher", column="alone", beside=trivial,
@@ -61,7 +69,7 @@ class DoesItDependOnItsCompany(Probe):
             ),
             Measure.proportion(
                 "accuracy in mixed company", mixed, better="higher", column="mixed", beside=trivial,
-                about=f"in batches of {self.company} drawn at random",
+                about=f"in batches of {company} drawn at random, what is left over being in the last",
             ),
         ]  # fmt: skip
         columns: dict[str, NDArray[np.generic]] = {
@@ -71,14 +79,18 @@ class DoesItDependOnItsCompany(Probe):
         if order is not None:
             own = np.empty(len(index), dtype=bool)
             found = run.map(
-                lambda shard: {"right": self._in(subject, shard)}, subject, "test", index[order], "among its own kind"
+                lambda shard: {"right": _in_company(subject, _Party.of(subject, index[order], shard, company))},
+                subject,
+                "test",
+                index[order],
+                "among its own kind",
             )
             own[order] = found["right"]
             columns["own"] = own
             measures.append(
                 Measure.proportion(
                     OWN, own, better="higher", column="own", beside=trivial,
-                    about=f"in batches of {self.company} sorted by their targets",
+                    about=f"in batches of {company} sorted by their targets, what is left over being in the last",
                 )
             )  # fmt: skip
             columns["lost among its own kind"] = mixed.astype(float) - own
@@ -92,25 +104,46 @@ class DoesItDependOnItsCompany(Probe):
             views=(_bars([m for m in measures if m.name.startswith("accuracy") and "lost" not in m.name]),),
         )
 
-    def _both(self, subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
-        n = len(shard.x)
-        batches = torch.split(torch.arange(n), self.company)
-        return {
-            "alone": torch.cat([_right(subject, shard, rows) for rows in alone(n)]),
-            "mixed": self._in(subject, shard),
-            "moved": moved(subject.model, shard.x, batches, alone(n)),
-        }
 
-    def _in(self, subject: Subject, shard: Shard) -> Tensor:  # -> n
-        """Whether each input is right, in batches of neighbours."""
-        return torch.cat(
-            [_right(subject, shard, rows) for rows in torch.split(torch.arange(len(shard.x)), self.company)]
-        )
+class _Party(NamedTuple):
+    """The inputs of a shard with all that share a batch with one of them: where a shard ends, a batch need not."""
+
+    x: Tensor  # m *d
+    y: Tensor  # m *t
+    batches: tuple[Tensor, ...]  # places in x
+    own: slice  # of the shard's inputs
+
+    @classmethod
+    def of(cls, subject: Subject, index: NDArray[np.int64], shard: Shard, company: int) -> _Party:
+        starts = np.arange(max(1, len(index) // company)) * company
+        ends = np.append(starts[1:], len(index))
+        first = int(np.flatnonzero(index == shard.index[0])[0])
+        touched = (starts < first + len(shard.index)) & (ends > first)
+        low, high = int(starts[touched][0]), int(ends[touched][-1])
+        whole = high - low == len(shard.index)
+        x, y = (shard.x, shard.y) if whole else subject.data["test"].take(index[low:high])
+        batches = tuple(torch.arange(a - low, b - low) for a, b in zip(starts[touched], ends[touched], strict=True))
+        here = slice(first - low, first - low + len(shard.index))
+        return cls(x.to(shard.x.device), y.to(shard.y.device), batches, here)
 
 
-def _right(subject: Subject, shard: Shard, rows: Tensor) -> Tensor:  # k -> k
-    places = rows.to(shard.x.device)
-    return subject.task.right(subject.predict(shard.x[places]), shard.y[places])
+def _both(subject: Subject, party: _Party) -> Mapping[str, Tensor]:
+    each = alone(len(party.x))
+    by_itself, mixed = _right(subject, party, each[party.own]), _in_company(subject, party)
+    shifted = moved(subject.model, party.x, party.batches, each)[party.own].to(mixed.device)
+    if subject.draws == 1 and is_steady(subject.model, party.x):
+        shifted = shifted | (by_itself != mixed)
+    return {"alone": by_itself, "mixed": mixed, "moved": shifted}
+
+
+def _in_company(subject: Subject, party: _Party) -> Tensor:  # -> n
+    """Whether each input of the shard is right, in its batch."""
+    return _right(subject, party, party.batches)[party.own]
+
+
+def _right(subject: Subject, party: _Party, batches: Sequence[Tensor]) -> Tensor:  # -> those of the batches
+    places = [rows.to(party.x.device) for rows in batches]
+    return torch.cat([subject.task.right(subject.predict(party.x[rows]), party.y[rows]) for rows in places])
 
 
 def _by_kind(target: NDArray[np.generic]) -> NDArray[np.int64] | None:  # n *t
