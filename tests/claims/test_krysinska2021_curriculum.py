@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from assay.claim import Evidence
 from assay.claims import krysinska2021_curriculum as study
 from assay.data.arrays import Arrays
 from assay.methods.train.curriculum import Schedule
@@ -64,10 +65,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print(run: Run) -> None:
     for claim in study.SHELVED:
         evidence = claim.test(run)
-        assert evidence.verdict in ("holds", "fails", "cannot tell")
+        assert evidence.verdict == "cannot tell"
         for printed, measure in zip(claim.published, evidence.measures, strict=False):
             assert printed.unit == measure.unit
         assert all(np.isfinite(m.value or 0.0) for m in evidence.measures)
+
+
+def found_here(evidence: Evidence) -> str:
+    """What the words say of these data; print's are others, so that the verdict says nothing."""
+    assert evidence.verdict == "cannot tell"
+    told = evidence.says.rpartition("which are not print's, ")[2]
+    return {"it holds.": "holds", "it fails.": "fails", "nothing can be told either.": "cannot tell"}[told]
 
 
 def made_up(**arms: tuple[float, float]) -> Any:
@@ -98,11 +106,11 @@ def test_verdicts_of_repetition_and_of_order(
 ) -> None:
     same = dict.fromkeys(("ordered", "batch_repetition", "repeat_until_remember"), (ordered, random))
     monkeypatch.setattr(study, "_all", made_up(mini_batch=(0.7, 0.7), **same))
-    assert study.repeating(None).verdict == beats  # type: ignore[arg-type]
-    assert study.order_is_the_factor(None).verdict == factor  # type: ignore[arg-type]
+    assert found_here(study.repeating(None)) == beats  # type: ignore[arg-type]
+    assert found_here(study.order_is_the_factor(None)) == factor  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("ordered", "verdict"), [(0.6, "holds"), (0.7, "cannot tell"), (0.8, "fails")])
 def test_verdicts_of_order_alone(ordered: float, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "_all", made_up(mini_batch=(ordered, 0.7)))
-    assert study.order_alone(None).verdict == verdict  # type: ignore[arg-type]
+    assert found_here(study.order_alone(None)) == verdict  # type: ignore[arg-type]

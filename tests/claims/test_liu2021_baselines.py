@@ -61,9 +61,10 @@ def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, ru
 
 
 def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
-    nets = {arm: study._trained(arm, 0, "cpu") for arm in study.ARMS}
+    arms: tuple[study.Arm, ...] = (*study.ARMS, "plain retraining")
+    nets = {arm: study._trained(arm, 0, "cpu") for arm in arms}
     bounded = {arm: sum(isinstance(m, BoundedReLU) for m in net.modules()) for arm, net in nets.items()}
-    assert bounded == {"none": 0, "FGSM retraining": 0, "distillation": 0, "bounded ReLU": 3}
+    assert bounded == {"none": 0, "FGSM retraining": 0, "distillation": 0, "bounded ReLU": 3, "plain retraining": 0}
     for net in nets.values():
         assert not net.training
         assert not any(p.requires_grad for p in net.parameters())
@@ -71,10 +72,26 @@ def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(own) for b in own[:i])  # type: ignore[arg-type]
 
 
+def test_single_steps_are_compared_with_as_long_a_plain_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = set()
+
+    def under(arm: str, *rest: Any) -> Any:
+        asked.add(arm)
+        return np.full(400, 0.5)
+
+    monkeypatch.setattr(study, "_under", under)
+    monkeypatch.setattr(study, "_trained", lambda *a: None)
+    monkeypatch.setattr(study, "_test", lambda device: (None, None))
+    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    study.single_steps_fail(run)
+    assert asked == {"FGSM retraining", "plain retraining"}
+
+
 def made_up(**right: Any) -> Any:
     def under(arm: str, way: str, radius: float, seed: int, device: str) -> Any:
         wobble = 1e-3 * np.sin(np.arange(400.0) + len(arm))
-        return np.full(400, right[way.replace(" ", "_").replace("-", "_")][arm != "none"]) + wobble
+        defended = arm not in ("none", "plain retraining")
+        return np.full(400, right[way.replace(" ", "_").replace("-", "_")][defended]) + wobble
 
     return under
 

@@ -137,6 +137,18 @@ def test_what_is_paid_is_the_sum_over_layers_and_the_whole_one_net_at_a_time(tin
     assert_close(paid, total)
 
 
+def test_a_form_is_not_stood_in_for_by_the_other_whatever_it_costs() -> None:
+    every = study.arms()
+    assert ("EIC", "printed", study.DECAY) in every  # the price that weight decay has too
+    held = np.zeros((1, len(every), 3))
+    held[0, [i for i, arm in enumerate(every) if arm.form == "printed"]] = 1.0
+    found = study._Trained(held, held, np.zeros(0, bool), np.zeros(0, bool), ())
+    for penalty, form in study.PRICES:
+        assert every[study._chosen(found, penalty, form)][:2] == (penalty, form)
+    for penalty in ("baseline", "weight decay"):
+        assert every[study._chosen(found, penalty, "printed")].penalty == penalty  # type: ignore[arg-type]
+
+
 def test_the_price_is_chosen_on_held_out_images_and_the_last_epoch_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = {key: (1e-5, 1e-3) if key == ("EIC", "printed") else (0.01, 0.05, 0.2) for key in study.PRICES}
     monkeypatch.setattr(study, "PRICES", prices)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from assay import shelf
+from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.jobs.cure import cure
+from assay.methods.train.fit import Diverged
 from assay.probe import configure
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies.mmf import Mmf
@@ -62,6 +65,18 @@ def test_weight_0_is_its_control_and_more_is_not(few: Subject, run: Run) -> None
     assert Mmf().cost() == Cost(1, 1)
 
 
+def test_what_diverges_hands_back_the_network_without_its_heads(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverges(self: Mmf, model: nn.Module, *rest: Any, **more: Any) -> None:
+        raise Diverged("It diverged.", model, 1)
+
+    monkeypatch.setattr(Mmf, "hardened", diverges)
+    with pytest.raises(Diverged) as caught:
+        Mmf(trees=(TREE,)).apply(few, run)
+    assert list(caught.value.model.state_dict()) == list(few.model.state_dict())
+
+
 def test_trees_come_from_files_whose_text_is_kept(few: Subject, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     file.write_text(TREE)
@@ -81,15 +96,23 @@ def test_what_cannot_be_is_refused_in_one_line_before_any_training(few: Subject,
         ({"weights": (0.1, 0.2)}, "got 2 weights for 1 trees"),
         ({"weights": (-0.1,)}, "weights=-0.1 are no shares"),
         ({"weights": (1.0,)}, "leave nothing of the loss"),
+        ({"weights": (float("nan"),)}, "weights=nan are no shares"),
     ):
         with pytest.raises(AssayError, match=says):
             Mmf(**settings)
     with pytest.raises(AssayError, match="lacks '3' of the model's 4 classes"):
         cure(Mmf(trees=('{"a": ["0", "1"], "b": ["2"]}',)), few, out=tmp_path)
-    with pytest.raises(AssayError, match="groups=4; give a number from 2 to 3"):
-        Mmf(groups=4, epochs=1).apply(few, run)
-    with pytest.raises(AssayError, match="no module '9'"):
-        Mmf(trees=(TREE,), stage="9", epochs=1).apply(few, run)
+    for groups in (1, 4):
+        with pytest.raises(AssayError, match=f"groups={groups}; give a number from 2 to 3"):
+            Mmf(groups=groups).why_not(few)
+    assert Mmf(groups=4, trees=(TREE,)).why_not(few) is None  # no tree is to be found
+    assert "no module '9' for stage=; did you mean" in str(Mmf(trees=(TREE,), stage="9").why_not(few))
+    alone = replace(few, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 4)).eval()[1])
+    assert "Linear has no module inside it" in str(Mmf(trees=(TREE,)).why_not(alone))
+    x, y = few.data["train"].take(np.arange(200))
+    lacking = replace(few, data={**few.data, "train": Arrays(x[y != 2], y[y != 2])})
+    assert "none is of class '2'" in str(Mmf().why_not(lacking))
+    assert Mmf(trees=(TREE,)).why_not(lacking) is None
     assert "no split 'train'" in str(Mmf().why_not(replace(few, data={"test": few.data["test"]})))
     two = replace(few, task=type(few.task)(("0", "1")))
     assert "only two classes" in str(Mmf().why_not(two))

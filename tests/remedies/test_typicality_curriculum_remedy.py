@@ -133,6 +133,14 @@ def test_what_cannot_be_is_refused_in_one_line(blobs: Subject, run: Run, monkeyp
     normal = replace(blobs, model=nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval())
     assert "batches of one input are too few" in (replace(remedy, scheduler="ordered").why_not(normal) or "")
     assert remedy.why_not(normal) is None
+    monkeypatch.setattr(remedy_of, "AT_ONCE", 399)
+    growing = replace(remedy, scheduler="repeat-until-remember")
+    told = "all 80 training inputs in one batch, and for 5 values each at most 79 fit; set another scheduler"
+    assert told in (growing.why_not(blobs) or "")
+    assert told in (EqualUpdates(scheduler="repeat-until-remember").why_not(blobs) or "")
+    assert remedy.why_not(blobs) is None
+    monkeypatch.setattr(remedy_of, "AT_ONCE", 400)
+    assert growing.why_not(blobs) is None
     monkeypatch.setattr(remedy_of, "MOST_BYTES", 400)
     with pytest.raises(AssayError, match="80 training inputs of 5 values are too many to compare .* at most 20 can be"):
         remedy.apply(blobs, run)

@@ -196,9 +196,8 @@ def _right(stacked: Stacked, rows: Whole) -> NDArray[np.bool_]:  # -> m n
 
 def _chosen(found: _Trained, penalty: Penalty, form: Form) -> int:
     """The arm of the price that is best on held-out images at the last epoch, mean over the seeds."""
-    some = [
-        i for i, arm in enumerate(arms()) if arm.penalty == penalty and (arm.form == form or arm.price in (0, DECAY))
-    ]
+    has_forms = penalty in ("MIC", "EIC")
+    some = [i for i, arm in enumerate(arms()) if arm.penalty == penalty and (arm.form == form or not has_forms)]
     return max(some, key=lambda i: float(found.held_out[-1, i].mean()))
 
 

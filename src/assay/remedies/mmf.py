@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 
 from assay.data.label_tree import read_tree, tree_texts
 from assay.errors import AssayError
-from assay.methods.right.visual_tree import FOUND, trees_from
+from assay.methods.right.visual_tree import FOUND, how_many, trees_from
+from assay.methods.train.fit import Diverged
 from assay.methods.train.mmf import Mmf as Losses
 from assay.methods.train.mmf import WithHeads, early_stage
 from assay.remedies._retraining import Hardening
@@ -67,6 +70,18 @@ class Mmf(Hardening):
             return "it tells groups of classes apart, and there are only two classes"
         if "features" in self.trees and "head" not in subject.layers:
             return "trees=features compares what enters the last linear layer, and the model has none; name a file"
+        modules = [name for name, _ in subject.model.named_modules() if name]
+        if self.stage and self.stage not in modules:
+            near = get_close_matches(self.stage, modules, 3, 0) or modules[:3]
+            return f"the model has no module {self.stage!r} for stage=; did you mean {' or '.join(near) or 'another'}"
+        if len(modules) < 2:
+            return f"{type(subject.model).__name__} has no module inside it that a head could read"
+        if set(FOUND) & set(self.trees):
+            how_many(len(subject.task.classes), self.groups)
+            there = np.unique(np.asarray(subject.data["train"].labels))
+            lost = [name for i, name in enumerate(subject.task.classes) if i not in there]
+            if lost:
+                return f"a tree is found from training inputs, and none is of class {lost[0]!r}; name a file of a tree"
         for tree in self.trees:
             if tree not in FOUND:
                 read_tree(tree, subject.task.classes)  # says what is wrong with it before anything is trained
@@ -80,7 +95,11 @@ class Mmf(Hardening):
         x = subject.data["train"].take(run.pick(subject.data["train"], 2))[0].to(run.device)
         own = torch.Generator(run.device).manual_seed(run.seed + 1)  # weights 0 draw what the plain training draws
         heads = WithHeads(model, self.stage or early_stage(model, x), losses.sizes, x, rng=own)
-        self.hardened(heads, subject, run, rng, about="training with heads for groups", loss=losses.loss)
+        try:
+            self.hardened(heads, subject, run, rng, about="training with heads for groups", loss=losses.loss)
+        except Diverged as e:
+            e.model = model  # whose last good weights are kept: nobody has a use for those of the heads
+            raise
         heads.close()
         return subject.cured(model, self.name())
 

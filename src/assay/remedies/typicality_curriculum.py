@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BATCH = 32
 MOST_BYTES = 2**31  # of inputs that are compared with each other
+AT_ONCE = 2**23  # values of inputs in one batch: what a small CNN makes of them on its way takes 100 times as much
 SOURCE = "Krysinska, Morzy & Kajdanowicz, ICANN 2021"
 
 
@@ -56,6 +57,13 @@ class _Scheduled(Hardening):
         layers = subject.model.modules()
         if self.scheduler == "ordered" and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in layers):
             return "it has batch normalisation, for which batches of one input are too few; set another scheduler"
+        if self.scheduler == "repeat-until-remember" and "train" in subject.data and len(subject.data["train"]):
+            n, one = len(subject.data["train"]), subject.data["train"].take(np.arange(1))[0]
+            if n * one.numel() > AT_ONCE:
+                return (
+                    f"repeat-until-remember ends each epoch with all {n:,} training inputs in one batch, and for "
+                    f"{one.numel():,} values each at most {AT_ONCE // one.numel():,} fit; set another scheduler"
+                )
         return super().why_not(subject)
 
 

@@ -26,6 +26,7 @@ from assay.methods.train.gaussian_training import GaussianTraining
 from assay.methods.train.mart import Mart, boosted
 from assay.methods.train.pgd_training import PgdTraining
 from assay.methods.train.trades import Trades, divergence
+from assay.methods.train.universal_adversarial_training import UniversalAdversary
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -182,6 +183,18 @@ def test_where_nothing_is_asked_for_it_is_the_plain_training() -> None:
     ):
         net = dense(norm=True)
         assert_close(plainly(net, data, **pieces(net)), plain)
+
+
+def test_a_frozen_normalisation_keeps_its_running_means_under_attack() -> None:
+    for begun in (
+        lambda net: PgdTraining(Adversary(net, 0.1, steps=2)).augment,
+        lambda net: UniversalAdversary(net, 0.1).augment,
+    ):
+        net = dense(norm=True)
+        net[1].requires_grad_(False)  # type: ignore[index,union-attr]
+        before = copy.deepcopy(net[1].state_dict())  # type: ignore[index,union-attr]
+        fit(net, Arrays(*toy()), epochs=1, lr=0.1, batch=8, rng=rng(), augment=begun(net))
+        assert_close(net[1].state_dict(), before, rtol=0, atol=0)  # type: ignore[index,union-attr]
 
 
 def test_the_search_leaves_the_model_as_it_was() -> None:

@@ -230,6 +230,35 @@ def test_training_with_a_price_lowers_trace_surrogate_and_spectral_norms() -> No
         assert told[name][3] > told["plain"][3] - 0.1
 
 
+class Named(nn.Module):
+    """Calls its layers by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(input=self.first(input=x).relu())
+        return out
+
+
+def test_a_net_in_data_parallel_pays_as_it_does_alone() -> None:
+    net, x = small().train(), torch.rand(2, 1, 4, 4)
+    alone = CapacityPenalty(net, x, eic=1.0, mic=1.0).penalty(rng())
+    kept = {name: b.clone() for name, b in net.named_buffers()}
+    both = CapacityPenalty(nn.DataParallel(net), x, eic=1.0, mic=1.0)
+    assert_close(both.penalty(rng()), alone)
+    torch.autograd.backward(both.penalty(rng()))
+    assert net[0].weight.grad is not None
+    assert_close(dict(net.named_buffers()), kept, rtol=0, atol=0)
+
+
+def test_layers_may_be_called_by_keyword() -> None:
+    priced = CapacityPenalty(Named(), torch.rand(2, 3), eic=1.0)
+    assert [shape for _, shape in priced.layers] == [(3,), (5,)]
+    assert float(priced.penalty(rng())) > 0
+
+
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     net, x = small(), torch.rand(2, 1, 4, 4)
     with pytest.raises(AssayError, match="eic=-1 is no price"):

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.methods.train.centralize import Centralizer
-from assay.methods.train.fit import fit, reset
+from assay.methods.train.fit import fit, into_training, reset
 
 
 @dataclass
@@ -204,6 +204,21 @@ def test_frozen_parameters_stay_and_numpy_and_soft_targets_serve():
     fit(net, data, epochs=2, lr=0.1, rng=rng(), augment=soft)
     assert_close(net[0].weight, before["0.weight"], rtol=0, atol=0)
     assert (net[5].weight - before["5.weight"]).abs().max() > 1e-3
+
+
+def test_running_means_of_a_frozen_normalisation_stay_as_its_parameters_do():
+    net = toy_net()
+    net[1].requires_grad_(False)
+    before = weights(net)
+    fit(net, toy(), epochs=2, lr=0.1, rng=rng(), on_epoch=lambda *_: net.eval())
+    for name, kept in net[1].state_dict().items():
+        assert_close(kept, before[f"1.{name}"], rtol=0, atol=0)
+    half = toy_net()
+    half[1].bias.requires_grad_(False)
+    fit(half, toy(), epochs=2, lr=0.1, rng=rng())
+    assert (half[1].running_mean - before["1.running_mean"]).abs().max() > 1e-3
+    still = toy_net().requires_grad_(False)
+    assert all(module.training for module in into_training(still.eval()).modules())  # all of it, so nothing is frozen
 
 
 def test_a_loss_that_is_not_finite_says_where_and_what_to_do():

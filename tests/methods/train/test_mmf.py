@@ -79,6 +79,40 @@ def test_heads_read_maps_by_their_means_at_any_stage() -> None:
         heads.close()
 
 
+class Words(nn.Module):
+    """Seven words of 16 features, which one layer widens to 64: n 7 -> n 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.wide, self.act, self.narrow = (
+            nn.Embedding(20, 16),
+            nn.Linear(16, 64),
+            nn.ReLU(),
+            nn.Linear(64, 16),
+        )
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.narrow(self.act(self.wide(self.embed(x)))).mean(1))
+        return out
+
+
+def test_sequences_are_averaged_over_their_places_and_not_over_features() -> None:
+    net, x = Words(), torch.randint(20, (3, 7), generator=rng())
+    for stage, wide in (("embed", 16), ("act", 64), ("narrow", 16)):
+        heads = WithHeads(net, stage, (2,), x, rng=rng()).train()
+        assert heads.heads[0].weight.shape == (2, wide)
+        assert heads(x).shape == (3, 5)
+        heads.close()
+    heads = WithHeads(net, "embed", (2,), x, rng=rng()).train()
+    said = heads(x)[:, 3:]
+    heads.close()
+    assert_close(said, heads.heads[0](net.embed(x).mean(1)))
+    assert early_stage(net, x) == "wide"  # all of one size: the middle
+    along = nn.Sequential(nn.Conv1d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(30, 3))
+    assert WithHeads(along, "1", (2,), drawn(3, 2, 8), rng=rng()).heads[0].weight.shape == (2, 5)
+
+
 def test_the_early_stage_is_the_end_of_the_second_size() -> None:
     assert early_stage(SmallCNN(), drawn(2, 1, 28, 28)) == "body.2"
     assert early_stage(ResNet18(width=1), drawn(2, 3, 32, 32)) == "stages.1"
@@ -94,7 +128,7 @@ def test_the_early_stage_is_the_end_of_the_second_size() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(AssayError, match="2 trees and 1 weights"):
         Mmf(GROUPS, (0.1,))
-    for bad in ((0.6, 0.6), (-0.1, 0.1)):
+    for bad in ((0.6, 0.6), (-0.1, 0.1), (0.1, float("nan"))):
         with pytest.raises(AssayError, match=f"weights={bad[0]},{bad[1]} are no shares"):
             Mmf(GROUPS, bad)
     with pytest.raises(ShapeError, match=r"shape \(5, 4\) for 4 classes and 5 groups"):

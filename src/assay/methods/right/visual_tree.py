@@ -69,11 +69,19 @@ def visual_tree(
 ) -> LabelTree:  # n *f, n
     """The tree of three levels with so many groups of these classes, by what their inputs' features are."""
     k = len(classes)
-    wanted = max(2, round(SHARE * k)) if groups is None else groups
-    if not 2 <= wanted < k:
-        raise AssayError(f"A tree of {k} classes cannot have groups={wanted}; give a number from 2 to {k - 1}.")
+    wanted = how_many(k, groups)
     alike = affinity(class_spreads(seen, y, classes=k), as_published=as_published)
     return grouped(classes, clustered(alike, wanted).tolist(), "the tree found from features")
+
+
+def how_many(classes: int, groups: int | None) -> int:
+    """The groups of a tree of so many classes, where a number is given and where none is."""
+    wanted = max(2, round(SHARE * classes)) if groups is None else groups
+    if not 2 <= wanted < classes:
+        raise AssayError(
+            f"A tree of {classes} classes cannot have groups={wanted}; give a number from 2 to {classes - 1}."
+        )
+    return wanted
 
 
 def class_spreads(seen: Tensor, y: Tensor, *, classes: int) -> Tensor:  # n *f, n -> k k

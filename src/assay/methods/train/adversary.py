@@ -23,7 +23,7 @@ from assay.methods.attack.attacked import Head, Slope, check
 from assay.methods.attack.ball import Ball, Region
 from assay.methods.attack.fgsm import fgsm
 from assay.methods.attack.loss import Goal, Loss, LossName
-from assay.methods.train.fit import laid_out, swiftly
+from assay.methods.train.fit import into_training, laid_out, swiftly
 
 
 class Adversary:
@@ -113,7 +113,7 @@ class Adversary:
         finally:
             for p in trained:
                 p.requires_grad_(True)
-            self.model.train()
+            into_training(self.model)
 
 
 class Step:

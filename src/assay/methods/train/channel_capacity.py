@@ -20,12 +20,11 @@ Source: Ye and Lin, "Channel Capacity of Neural Networks", ICANN 2021, doi:10.10
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError
@@ -183,8 +182,14 @@ class CapacityPenalty:
 
     @staticmethod
     def _said(module: nn.Module, x: Tensor) -> Tensor:  # v k *d -> v k *o
-        state: dict[str, Tensor] = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        out: Tensor = functional_call(module, state, (x.flatten(0, 1),))
+        held = [(each, dict(each._buffers)) for each in module.modules()]
+        try:
+            for each, own in held:  # copies, which the pass may move: to write back would spoil the graph
+                each._buffers.update({name: b if b is None else b.clone() for name, b in own.items()})
+            out: Tensor = module(x.flatten(0, 1))
+        finally:
+            for each, own in held:
+                each._buffers.update(own)
         return out.reshape(*x.shape[:2], *out.shape[1:])
 
 
@@ -195,13 +200,17 @@ def weighted(model: nn.Module) -> list[nn.Module]:
 
 @torch.no_grad()
 def _shapes(model: nn.Module, x: Tensor) -> list[tuple[nn.Module, tuple[int, ...]]]:
-    """Each layer with the shape of the inputs that it is given, in the order in which they are called."""
+    """Each layer with the shape of the first tensor that it is given, in the order in which they are called."""
     seen: dict[nn.Module, tuple[int, ...]] = {}
 
-    def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen.setdefault(module, tuple(args[0].shape[1:]))
+    def note(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = next((each for each in (*args, *named.values()) if isinstance(each, Tensor)), None)
+        if given is not None:
+            seen.setdefault(module, tuple(given.shape[1:]))
 
-    hooks = [module.register_forward_pre_hook(note) for module in weighted(model) if module is not model]
+    hooks = [
+        module.register_forward_pre_hook(note, with_kwargs=True) for module in weighted(model) if module is not model
+    ]
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from assay.errors import AssayError
 from assay.methods.train.checkpoint import Checkpoint, Done
@@ -90,10 +91,11 @@ def fit(
     Every epoch sees every input once, in ceil(n / batch) batches whose sizes differ by at most one, so that no rest of
     a single input reaches a batch normalisation; `order` gives the batches of an epoch instead, as many each time
     (curriculum.py), and `batch` is then not read. Parameters with `requires_grad=False` stay as they are. While it runs
-    all modules are in training mode and kernels lie channels-last; afterwards both are as before, and no gradients are
-    left behind. The model ends on `device`. The random numbers of layers (dropout) come from `rng` too; the global
-    generator is left as found. On the CPU a seed gives the same weights again; on CUDA some backward kernels add up in
-    no fixed order. `swift`: passes are compiled and run in bf16, inputs lie channels-last, weights stay float32.
+    all modules are in training mode, but for normalisations that are frozen (`into_training`), and kernels lie
+    channels-last; afterwards both are as before, and no gradients are left behind. The model ends on `device`. The
+    random numbers of layers (dropout) come from `rng` too; the global generator is left as found. On the CPU a seed
+    gives the same weights again; on CUDA some backward kernels add up in no fixed order. `swift`: passes are compiled
+    and run in bf16, inputs lie channels-last, weights stay float32.
 
     A loss or a weight that is no number ends the training (`Diverged`); the model then has the weights of the last
     epoch that ended well. `keep`: a folder for the last whole epoch, from which a training that was stopped goes on to
@@ -147,7 +149,7 @@ def fit(
                 means, losses = list(done.epochs), list(done.steps)
                 good = Weights(model)
             for epoch in range(len(means), epochs):
-                model.train()  # again each epoch: on_epoch may have evaluated the model
+                into_training(model)  # again each epoch: on_epoch may have evaluated the model
                 seen, inputs, batches = 0.0, 0, order(shuffle)
                 for number, index in enumerate(batches):
                     for group in optim.param_groups:
@@ -194,6 +196,20 @@ def fit(
         for module, training in modes:
             module.training = training
     return Curve(tuple(means), tuple(losses))
+
+
+def into_training(model: nn.Module) -> nn.Module:
+    """The model in training mode, but for normalisations of none but frozen parameters: their running means stay too.
+
+    Where nothing takes a gradient, nothing counts as frozen.
+    """
+    model.train()
+    still = {p: p for p in model.parameters() if not p.requires_grad}
+    if any(p.requires_grad for p in model.parameters()):
+        for module in model.modules():
+            if isinstance(module, _NormBase) and _all_in(module, still):
+                module.eval()
+    return model
 
 
 def shuffled(n: int, batch: int) -> Order:

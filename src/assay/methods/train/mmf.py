@@ -15,7 +15,7 @@ Where print is open: the early stage is the second size of the maps, as the netw
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -23,9 +23,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.uncertainty.activations import shown
+
+MAPS = (_ConvNd, _NormBase, nn.GroupNorm, _MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
+ROWS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 class Mmf:
@@ -37,7 +43,7 @@ class Mmf:
     def __init__(self, groups: Sequence[Tensor], weights: Sequence[float]) -> None:  # k each
         if not groups or len(groups) != len(weights) or len({len(g) for g in groups}) > 1:
             raise AssayError(f"Mmf got {len(groups)} trees and {len(weights)} weights; give one for each tree.")
-        if min(weights) < 0 or sum(weights) > 1:
+        if not (all(w >= 0 for w in weights) and sum(weights) <= 1):  # nor is nan
             raise AssayError(
                 f"weights={','.join(f'{w:g}' for w in weights)} are no shares of a loss; give numbers of at least 0 "
                 "whose sum is at most 1, such as 0.1."
@@ -71,8 +77,11 @@ class WithHeads(nn.Module):
 
     def __init__(self, net: nn.Module, stage: str, sizes: Sequence[int], x: Tensor, *, rng: torch.Generator) -> None:
         super().__init__()
-        _, seen = shown(copy.deepcopy(net).eval(), x, (stage,))
-        wide = seen[stage].shape[1]
+        trial, known = copy.deepcopy(net).eval(), dict[str, bool]()
+        _watch(trial, lambda name, _, features_last: known.update({name: features_last}))
+        _, seen = shown(trial, x, (stage,))
+        self.features_last = known[stage]
+        wide = _averaged(seen[stage], self.features_last).shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
             heads = [nn.Linear(wide, size) for size in sizes]
@@ -88,7 +97,7 @@ class WithHeads(nn.Module):
         if not self.training:
             return out
         assert self._seen is not None
-        seen = self._seen.flatten(2).mean(2) if self._seen.ndim > 2 else self._seen
+        seen = _averaged(self._seen, self.features_last)
         self._seen = None  # it holds the whole graph
         return torch.cat([out, *(head(seen) for head in self.heads)], 1)
 
@@ -96,17 +105,38 @@ class WithHeads(nn.Module):
         self._hook.remove()
 
 
+def _averaged(out: Tensor, features_last: bool) -> Tensor:  # n f *p, or n p f -> n f
+    if out.ndim < 3:
+        return out
+    return out.mean(1) if features_last else out.flatten(2).mean(2)
+
+
+def _watch(net: nn.Module, told: Callable[[str, Any, bool], None]) -> None:
+    """Have `told(name, output, whether its features stand last)` called as each module inside `net` ends.
+
+    Of a sequence n t f they do, and of what a convolution makes, n f t, not: as the last layer that tells has it.
+    """
+    last = True
+
+    def note(name: str, module: nn.Module, out: Any) -> None:
+        nonlocal last
+        last = (last or isinstance(module, ROWS)) and not isinstance(module, MAPS)
+        told(name, out, last and isinstance(out, Tensor) and out.ndim == 3)
+
+    for name, module in net.named_modules():
+        if name:
+            module.register_forward_hook(lambda module, _, out, name=name: note(name, module, out))
+
+
 def early_stage(net: nn.Module, x: Tensor) -> str:  # n *d
     """The name of the module that ends the second size of maps in a pass over `x`; without maps, a middle one."""
     trial, ended = copy.deepcopy(net).eval(), list[tuple[str, tuple[int, ...]]]()
 
-    def note(name: str, out: Any) -> None:
+    def note(name: str, out: Any, features_last: bool) -> None:
         if isinstance(out, Tensor) and out.ndim > 1 and len(out) == len(x):
-            ended.append((name, tuple(out.shape[2:])))
+            ended.append((name, tuple(out.shape[1:-1] if features_last else out.shape[2:])))
 
-    for name, module in trial.named_modules():
-        if name:
-            module.register_forward_hook(lambda _, __, out, name=name: note(name, out))
+    _watch(trial, note)
     with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         trial(x)
     names = [name for name, _ in ended]

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.methods.train.fit import into_training
 
 CAP = 12.0
 
@@ -90,6 +91,6 @@ class UniversalAdversary:
             height = F.cross_entropy(self.model(seen), y, reduction="none").clamp(max=self.cap)  # n
             (slope,) = torch.autograd.grad(height.sum(), seen)
         finally:
-            self.model.train()  # as fit has it, all modules alike
+            into_training(self.model)  # as fit has it
         total: Tensor = slope.sum(0)
         return total
