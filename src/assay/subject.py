@@ -26,6 +26,7 @@ from assay.given import Data as Data  # a word of the vocabulary: whoever knows 
 from assay.inputs import Bounded, Change, Image, Pair
 from assay.inputs.kind import Told
 from assay.inputs.reach import Reach
+from assay.nn.inner import inner_points
 from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
 from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
@@ -517,7 +518,7 @@ class Recipe:
 def guess_layers(model: nn.Module) -> dict[str, str]:
     """The inner points that some probes need: the last convolution and the last linear layer."""
     found: dict[str, str] = {}
-    for name, module in model.named_modules():
+    for name, module in inner_points(model):
         if isinstance(module, nn.Conv2d):
             found["last_conv"] = name
         if isinstance(module, nn.Linear):

@@ -163,6 +163,48 @@ def test_which_modules_are_blocks() -> None:
     assert blocks(rows, torch.rand(2, 5)) == ["1", "2"]
 
 
+class Gate(nn.Module):
+    """Squeeze and excite: what comes in, scaled, with nothing around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 3, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x * self.inner(x)
+        return out
+
+
+class Shifted(Around):
+    """A shortcut, and a shift that is no parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.inner(x) + 5
+        return out
+
+
+class Told(nn.Module):
+    """Tells its encoder, by keyword, what to look away from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True)
+        self.block = Around(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.block(self.encoder(x, src_key_padding_mask=x[..., 0] < -9)).flatten(1)
+        return out
+
+
+def test_a_gate_is_no_block_nor_what_is_called_with_keywords() -> None:
+    x, tail = torch.rand(2, 3, 6, 6), (nn.Flatten(), nn.Linear(108, 2))
+    assert blocks(nn.Sequential(Gate(), Shifted(6), *tail), x) == ["1"]
+    rows = torch.rand(2, 5, 4)
+    net = Told().eval()
+    assert blocks(net, rows) == ["block"]
+    assert_close(as_continuous(net, rows, DepthNoise())(rows), net(rows))
+
+
 def test_draws_are_one_batch_and_their_mean_settles_as_one_over_n() -> None:
     """The variance of a mean of m softmaxes is that of one divided by m."""
     x = torch.rand(8, 1, 8, 8)
@@ -209,6 +251,8 @@ def test_what_cannot_be_is_refused_in_a_line() -> None:
         Continuous(nn.Identity(), DepthNoise(), grid=1.5)
     with pytest.raises(AssayError, match=r"grid=0\.0"):
         Continuous(nn.Identity(), DepthNoise(), grid=0.0)
+    with pytest.raises(AssayError, match="grid=1e-12 cuts a depth of 1 in more than 1000 steps; take a coarser"):
+        Continuous(nn.Identity(), DepthNoise(), grid=1e-12)
     with pytest.raises(AssayError, match="2 jumps .* take more steps"):
         Continuous(nn.Identity(), DepthNoise("dropout", rate=2.0), grid=1.0)
     with pytest.raises(ShapeError, match=r"inputs of shape \(13,\); it is for images"):

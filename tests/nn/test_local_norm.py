@@ -203,6 +203,22 @@ def test_company_matters_in_the_modes_of_a_batch_and_in_no_other() -> None:
         assert (moved > 1e-3) == (mode in ("batch", "voting"))
 
 
+@pytest.mark.parametrize(("mode", "rotations"), [("single", 3), ("single-vote", 1), ("voting", 0)])
+def test_its_layers_see_few_rows_at_once_and_it_says_the_same(
+    mode: Mode, rotations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, x = net_of(4, mode, rotations), rand(7, 1, 8, 8)
+    whole, sizes = net.members(x), list[int]()
+    net.net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    monkeypatch.setattr("assay.nn.local_norm.AT_ONCE", 21)
+    assert_close(net.members(x), whole)
+    assert max(sizes) <= 21
+    assert sum(sizes) == 7 * len(whole) * (1 + rotations)
+    sizes.clear()
+    assert_close(net(x), net.asked(mode, rotations=rotations)(x))
+    assert all(layer.only is None for layer in net.modules() if isinstance(layer, LocalNorm)) == (mode != "single")
+
+
 def test_a_map_of_one_place_warns_that_nothing_of_the_input_is_left() -> None:
     layer = layer_of(3, 2, alone=1).eval()
     x = rand(4, 3, 1, 1).requires_grad_()

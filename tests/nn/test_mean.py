@@ -66,3 +66,16 @@ def test_gradients_lead_through_it():
     plain = nn.Linear(6, 2)
     (slope,) = torch.autograd.grad(MeanNet(nn.Sequential(Noise(0.3), plain))(x)[:, 0].sum(), x)
     assert_close(slope, plain.weight[0].detach().expand(2, 6))
+
+
+def test_noise_that_is_drawn_by_keyword_has_its_mean_too() -> None:
+    x = torch.rand(4, 3, requires_grad=True)
+    with AtMean():
+        assert_close(nn.init.normal_(torch.empty(2, 3), mean=0.5), torch.full((2, 3), 0.5))
+        assert_close(nn.init.uniform_(torch.empty(2, 3), a=1.0, b=3.0), torch.full((2, 3), 2.0))
+        assert_close(torch.bernoulli(input=x), x)
+        drawn = torch.normal(mean=x, std=torch.ones_like(x))
+        assert torch.native_dropout(x, 0.5, True)[0].shape == x.shape
+    assert_close(drawn, x)
+    (slope,) = torch.autograd.grad(drawn.sum(), x)
+    assert_close(slope, torch.ones_like(x))

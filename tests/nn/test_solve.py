@@ -197,6 +197,18 @@ def test_the_jump_as_it_is_printed_is_no_dropout() -> None:
     assert_close(printed, torch.tensor([[h - 1.5 * f], [h + 2.5 * f]]))
 
 
+@pytest.mark.parametrize("as_published", [False, True])
+@pytest.mark.parametrize("drop", [0.0, 0.2, 0.5, 0.9])
+def test_the_mean_of_all_jumps_is_the_quiet_step(as_published: bool, drop: float) -> None:
+    """Over dN of 0 and 1 and Z of -1 and +1, each with its chance."""
+    noise, f, dt = DepthNoise("dropout", drop=drop, rate=1.6, as_published=as_published), 0.8, 0.5
+    chance = torch.tensor([1 - 1.6 * dt, 1.6 * dt * drop, 1.6 * dt * (1 - drop)], dtype=torch.float64)
+    z = torch.tensor([[0.0], [-1.0], [1.0]], dtype=torch.float64)
+    ends = noise.step(torch.ones_like(z), torch.full_like(z, f), dt, z)
+    still = noise.quiet().step(torch.ones_like(z), torch.full_like(z, f), dt)
+    assert_close((chance @ ends), still[0])
+
+
 def test_given_increments_drive_it_and_a_narrow_one_is_shared_by_all_features() -> None:
     h, noise = torch.randn(5, 3, dtype=torch.float64), DepthNoise("multiplicative", sigma=0.8)
     db = torch.randn(6, 5, 1, dtype=torch.float64)

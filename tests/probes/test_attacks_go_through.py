@@ -11,7 +11,7 @@ from torch import nn
 
 from assay.engine.local import ThisProcess
 from assay.methods.attack import masking
-from assay.methods.attack.through import THROUGH, ways_through
+from assay.methods.attack.through import ways_through
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
 from assay.probe import judge_witnesses, put
@@ -70,7 +70,7 @@ def bare(digits_model):
     model, data = digits_model
     run = Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))
     finding = real(Subject.classifier(model, data, name="digits"), run)
-    assert not {f"held {way}" for way in THROUGH} & set(finding.samples.columns)
+    assert "held straight-through" not in finding.samples.columns  # few steps leave signs, but nothing to bridge
     return finding.measure("accuracy, all attacks").value
 
 

@@ -207,3 +207,9 @@ def test_too_few_inputs_and_bad_settings_get_one_line(unsure: Subject, large: Ru
         HowOftenIsTheSetRight(corruptions=("rain",))
     with pytest.raises(AssayError, match="severity=6"):
         HowOftenIsTheSetRight(severity=6)
+
+
+def test_an_alarm_names_a_few_of_many_rare_classes() -> None:
+    names = [f"class {k}" for k in range(200)]
+    (alarm, *_) = HowOftenIsTheSetRight()._alarms(None, 1000, 1000, names)
+    assert f"inputs of {', '.join(names[:8])} and 192 more: per class" in alarm.says

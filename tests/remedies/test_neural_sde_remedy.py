@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.jobs.cure import cure
+from assay.methods.train.fit import Diverged
 from assay.nn.continuous import Continuous, ContinuousNet, quiet
 from assay.nn.members import Drawn
 from assay.nn.solve import DepthNoise
@@ -115,7 +116,8 @@ def test_the_control_is_the_same_net_without_noise_or_a_plain_training(digits: S
     ode = remedy.control()
     assert isinstance(ode, NeuralOde)
     assert ode.name() == "neural-ode"
-    assert ode == NeuralOde(epochs=3, noise="none", drop=0.2, grid=0.5, start="weights", width=4)
+    assert ode == NeuralOde(epochs=3, noise="none", grid=0.5, start="weights", width=4)
+    assert NeuralSde(sigma=0.1, draws=4).control() == NeuralSde(sigma=0.9, noise="dropout").control()
     assert ode.control() is None
     assert ode.frame(residual).draws == 1
     assert ode.frame(residual).origin == ("neural-ode",)
@@ -125,6 +127,21 @@ def test_the_control_is_the_same_net_without_noise_or_a_plain_training(digits: S
     assert NeuralSde().settled(residual).grid == 1.0
     assert NeuralSde().settled(digits).grid == 0.25
     assert NeuralSde(grid=0.1).settled(digits).grid == 0.1
+
+
+def test_building_the_net_leaves_the_global_generator_alone(digits: Subject, run: Run) -> None:
+    remedy = NeuralSde(epochs=1, width=2, grid=1.0, draws=2)
+    before = torch.get_rng_state()
+    remedy.frame(digits)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_a_training_that_broke_off_leaves_fits_the_frame(residual: Subject, run: Run) -> None:
+    remedy = NeuralSde(epochs=3, lr=1e30, draws=2)
+    with pytest.raises(Diverged) as caught:
+        remedy.apply(residual, run)
+    assert isinstance(caught.value.model, Drawn)
+    remedy.frame(residual).model.load_state_dict(caught.value.model.state_dict())
 
 
 def test_settings_are_read_and_what_cannot_be_is_refused_in_a_line(
@@ -139,6 +156,7 @@ def test_settings_are_read_and_what_cannot_be_is_refused_in_a_line(
         ({"draws": "1"}, "draws=1 of 'neural-sde' must be at least 2"),
         ({"grid": "0"}, r"grid=0\.0 of 'neural-sde' is a share of the depth"),
         ({"grid": "2"}, r"grid=2\.0"),
+        ({"grid": "1e-12"}, "grid=1e-12 of 'neural-sde' makes more than 1000 steps"),
         ({"width": "0"}, "width=0"),
     ):
         with pytest.raises(AssayError, match=words) as told:
@@ -155,6 +173,10 @@ def test_settings_are_read_and_what_cannot_be_is_refused_in_a_line(
             raise RuntimeError("there is only one")
 
     assert "has no residual block" in str(NeuralSde(start="weights").why_not(replace(digits, model=Single(64, 10))))
+    long = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).eval()
+    thin = (torch.rand(20, 1, 1, 64), torch.arange(20) % 2)
+    with pytest.raises(AssayError, match=r"one of shape \(1, 1, 64\) vanishes so"):
+        cure("neural-sde", Subject.classifier(long, {"test": thin, "train": thin}))
     flat = nn.Sequential(nn.Linear(13, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     rows = (torch.rand(20, 13), torch.arange(20) % 2)
     with pytest.raises(AssayError, match=r"is for images; an input here has shape \(13,\)"):

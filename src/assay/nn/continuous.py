@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError
 from assay.nn.members import Drawn
-from assay.nn.solve import DepthNoise, Scheme, solve
+from assay.nn.solve import DepthNoise, Scheme, check, solve
 
 SIDE = 16  # of the maps that the equation is about: the stem halves larger images
 WIDTH = 32
+STEPS = 1000  # at most: more are a mistake, and a pass would seem to hang
 
 
 class Continuous(nn.Module):
@@ -34,7 +35,14 @@ class Continuous(nn.Module):
         self.drift, self.state = drift, nn.Identity()
         self.noise, self.span, self.scheme = noise, span, scheme
         self.steps = math.ceil(span / grid - 1e-9)
-        solve(lambda h, t: h, torch.zeros(1, 1), noise, steps=self.steps, span=span, scheme=scheme)  # refuses at once
+        if self.steps > STEPS:
+            raise AssayError(f"grid={grid} cuts a depth of {span:g} in more than {STEPS} steps; take a coarser grid.")
+        check(noise, steps=self.steps, span=span, scheme=scheme)
+
+    @property
+    def rows_inside(self) -> bool:
+        """Whether the drift is asked once."""
+        return self.steps == 1
 
     @property
     def rows_inside(self) -> bool:
@@ -115,10 +123,9 @@ class ContinuousNet(nn.Module):
         self.register_buffer("scale", half.masked_fill(half == 0, 1.0))
         self.register_buffer("middle", torch.as_tensor(low).float() + half)
         layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1)]
-        halvings = max(0, math.ceil(math.log2(max(shape[1:]) / SIDE)))
-        if min(shape[1:]) < 2**halvings:
+        if vanishes(shape):
             raise ShapeError(f"ContinuousNet halves images until no side is above {SIDE}, and {shape} vanishes so.")
-        for _ in range(halvings):
+        for _ in range(_halvings(shape)):
             layers += [_norm(width), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1)]
         self.stem = nn.Sequential(*layers)
         self.depth = Continuous(TimedConvolutions(width), noise, grid=grid, scheme=scheme)
@@ -131,6 +138,15 @@ class ContinuousNet(nn.Module):
         return logits
 
 
+def vanishes(shape: tuple[int, ...]) -> bool:
+    """Whether an image is so long that its short side is gone before its long one is small."""
+    return min(shape[1:]) < 2 ** _halvings(shape)
+
+
+def _halvings(shape: tuple[int, ...]) -> int:
+    return max(0, math.ceil(math.log2(max(shape[1:]) / SIDE)))
+
+
 def _norm(width: int) -> nn.GroupNorm:
     """32 groups of 64 channels, as in the public code; of fewer channels two a group, or the last mean says nothing."""
     return nn.GroupNorm(math.gcd(32, width, max(1, width // 2)), width)
@@ -140,13 +156,13 @@ def blocks(net: nn.Module, x: Tensor) -> list[str]:  # n *d
     """The modules of `net` that can be a drift, by name, in the order in which they are called.
 
     Such a module has parameters and layers of its own, is called once with one tensor and gives one of the same shape.
-    It has a shortcut: with all its parameters at 0 what it gives still depends on what it gets. Without one it counts
-    where a neighbour of its class in one nn.Sequential keeps its shape too. Of those inside each other, the outermost.
+    It has a shortcut: with all its parameters at 0 it hands on what it gets, up to a ReLU. Without one it counts where
+    a neighbour of its class in one nn.Sequential keeps its shape too. Of those inside each other, the outermost.
     """
     trial, given = copy.deepcopy(net).eval(), dict[str, list[Tensor | None]]()
 
-    def note(name: str, args: tuple[object, ...], out: object) -> None:
-        h = args[0] if len(args) == 1 else None
+    def note(name: str, args: tuple[object, ...], named: dict[str, object], out: object) -> None:
+        h = args[0] if len(args) == 1 and not named else None
         fits = isinstance(h, Tensor) and isinstance(out, Tensor) and h.shape == out.shape and h.is_floating_point()
         given.setdefault(name, []).append(h.clone() if fits else None)  # type: ignore[attr-defined]
 
@@ -155,7 +171,10 @@ def blocks(net: nn.Module, x: Tensor) -> list[str]:  # n *d
         for name, module in trial.named_modules()
         if name and next(module.children(), None) is not None and next(module.parameters(), None) is not None
     }
-    hooks = [m.register_forward_hook(lambda _, args, out, n=n: note(n, args, out)) for n, m in composite.items()]
+    hooks = [
+        m.register_forward_hook(lambda _, args, named, out, n=n: note(n, args, named, out), with_kwargs=True)
+        for n, m in composite.items()
+    ]
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
         trial(x)
         for hook in hooks:
@@ -175,12 +194,13 @@ def blocks(net: nn.Module, x: Tensor) -> list[str]:  # n *d
 
 
 def _has_a_shortcut(block: nn.Module, h: Tensor) -> bool:
-    """Whether it still hands something on without its parameters."""
+    """Whether it hands on what it gets without its parameters: a gate, which scales it, is no shortcut."""
     empty = copy.deepcopy(block)
     for parameter in empty.parameters():
         parameter.zero_()
     here = h.abs() + 1  # whatever a ReLU lets pass
-    return not torch.equal(empty(here), empty(2 * here.flip(-1)))
+    there = 2 * here.flip(-1)
+    return torch.allclose(empty(here) - empty(there), here - there, rtol=1e-3, atol=1e-5 * float(there.max()))
 
 
 def as_continuous(net: nn.Module, x: Tensor, noise: DepthNoise, *, grid: float = 1.0) -> nn.Module:  # n *d

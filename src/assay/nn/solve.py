@@ -51,7 +51,8 @@ Drift = Callable[[Tensor, float], Tensor]  # (n *d, t) -> n *d
 class DepthNoise:
     """What is random on the way through the depth: `sigma` of the Gaussian kinds, `drop` and `rate` of the jumps.
 
-    Where it is not `on`, what is left is the mean step of the noisy one: f dt, or (1/2 + rate (1/2 - drop)) f dt.
+    Where it is not `on`, what is left is the mean step of the noisy one: f dt, or (1/2 + j rate (1 - 2 drop)) f dt with
+    the coefficient j of the jumps, 1/2, or 2 as published.
     """
 
     kind: Kind = "none"
@@ -76,6 +77,10 @@ class DepthNoise:
         strength = self.rate if self.kind in JUMPS else self.sigma
         return self.on and self.kind != "none" and strength > 0
 
+    @property
+    def _jump(self) -> float:
+        return 2.0 if self.as_published else 0.5
+
     def quiet(self) -> DepthNoise:
         return replace(self, on=False)
 
@@ -93,13 +98,14 @@ class DepthNoise:
     def step(self, h: Tensor, f: Tensor, dt: float, drawn: Tensor | None = None, scheme: Scheme = "euler") -> Tensor:
         """The state after a step of size dt, with what was drawn for it or with fresh noise: n *d -> n *d."""
         if not self.is_random:
-            pace = 0.5 + (0.0 if self.on else self.rate * (0.5 - self.drop)) if self.kind in JUMPS else 1.0
+            mean = 0.0 if self.on else self._jump * self.rate * (1 - 2 * self.drop)  # E Z = 1 - 2 drop
+            pace = 0.5 + mean if self.kind in JUMPS else 1.0
             return torch.add(h, f, alpha=pace * dt)
         if self.kind in JUMPS or scheme == "milstein":
             drawn = self.draw(h, dt) if drawn is None else drawn
         if self.kind in JUMPS:
             assert drawn is not None  # it is random
-            return torch.addcmul(h, f, drawn * (2.0 if self.as_published else 0.5) + dt / 2)
+            return torch.addcmul(h, f, drawn * self._jump + dt / 2)
         if self.kind == "gaussian-dropout":
             return torch.addcmul(h, f, self._scaled(h, dt, drawn, self.sigma, dt))
         if self.kind == "additive":
@@ -116,6 +122,25 @@ class DepthNoise:
         if drawn is None:
             return torch.empty_like(h).normal_(mean, scale * math.sqrt(dt))
         return drawn * scale + mean
+
+
+def check(noise: DepthNoise, *, steps: int, span: float = 1.0, scheme: Scheme = "euler") -> None:
+    """Refuse what `solve` cannot walk through."""
+    if steps < 1 or not 0 < span < math.inf:
+        raise AssayError(f"solve got steps={steps}, span={span}; it wants at least 1 step and a finite depth above 0.")
+    dt = span / steps
+    if noise.kind in JUMPS and noise.rate * dt > 1:
+        raise AssayError(
+            f"{noise.rate:g} jumps for each unit of depth are {noise.rate * dt:g} in a step of {dt:g}, and there is "
+            "one at most; take more steps."
+        )
+    if scheme not in get_args(Scheme):
+        raise AssayError(f"There is no scheme {scheme!r}; choose one of {', '.join(get_args(Scheme))}.")
+    if scheme == "milstein" and noise.kind in ("gaussian-dropout", *JUMPS):
+        raise AssayError(
+            f"Milstein's scheme needs noise at a feature that depends on that feature alone, and {noise.kind} depends "
+            "on all of them through f; use 'euler'."
+        )
 
 
 def solve(
@@ -135,21 +160,8 @@ def solve(
     by the same noise, and an increment of shape n 1 is one that all features share. `passing` is handed every state
     from the first to the last, and what it gives goes on.
     """
-    if steps < 1 or not 0 < span < math.inf:
-        raise AssayError(f"solve got steps={steps}, span={span}; it wants at least 1 step and a finite depth above 0.")
+    check(noise, steps=steps, span=span, scheme=scheme)
     dt = span / steps
-    if noise.kind in JUMPS and noise.rate * dt > 1:
-        raise AssayError(
-            f"{noise.rate:g} jumps for each unit of depth are {noise.rate * dt:g} in a step of {dt:g}, and there is "
-            "one at most; take more steps."
-        )
-    if scheme not in get_args(Scheme):
-        raise AssayError(f"There is no scheme {scheme!r}; choose one of {', '.join(get_args(Scheme))}.")
-    if scheme == "milstein" and noise.kind in ("gaussian-dropout", *JUMPS):
-        raise AssayError(
-            f"Milstein's scheme needs noise at a feature that depends on that feature alone, and {noise.kind} depends "
-            "on all of them through f; use 'euler'."
-        )
     if driven_by is not None and len(driven_by) != steps:
         raise AssayError(f"solve got {len(driven_by)} increments for {steps} steps; give one for each.")
     h = h if passing is None else passing(h)

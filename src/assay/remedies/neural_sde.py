@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
-from assay.nn.continuous import WIDTH, Continuous, ContinuousNet, as_continuous, blocks, quiet, with_draws
+from assay.methods.train.fit import Diverged
+from assay.nn.continuous import (
+    STEPS,
+    WIDTH,
+    Continuous,
+    ContinuousNet,
+    as_continuous,
+    blocks,
+    quiet,
+    vanishes,
+    with_draws,
+)
 from assay.nn.members import Drawn
 from assay.nn.solve import DepthNoise, Kind
 from assay.probe import undisturbed
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 REWRITTEN, SMALL = 1.0, 0.25  # the grid where none is given
+OF_NOISE = ("noise", "sigma", "drop", "draws", "against")  # settings that do nothing where there is none
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,10 @@ class NeuralSde(Hardening):
             raise AssayError(f"The setting draws={self.draws} of {self.name()!r} must be at least 2; 10 is usual.")
         if self.grid is not None and not 0 < self.grid <= 1:
             raise AssayError(f"The setting grid={self.grid} of {self.name()!r} is a share of the depth, above 0 to 1.")
+        if self.grid is not None and self.grid * STEPS < 1:
+            raise AssayError(
+                f"The setting grid={self.grid} of {self.name()!r} makes more than {STEPS} steps; {SMALL} is usual."
+            )
         if self.width < 1:
             raise AssayError(f"The setting width={self.width} of {self.name()!r} must be at least 1; {WIDTH} is usual.")
 
@@ -61,17 +77,25 @@ class NeuralSde(Hardening):
     def control(self) -> Remedy | None:
         if self.against == "plain":
             return super().control()
-        return NeuralOde(**{f.name: getattr(self, f.name) for f in fields(self)} | {"noise": "none"})
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_NOISE}
+        return NeuralOde(**kept, noise="none")
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is not None or (subject.inputs.is_image and self.start == "scratch") or self._blocks(subject):
+        if reason is not None or self._blocks(subject):
             return reason
         if not subject.inputs.is_image:
             return (
                 "its model has no residual block that can be made continuous, and the small net that would be trained "
                 f"in its place is for images; an input here has shape {subject.inputs.shape}"
             )
+        if vanishes(subject.inputs.shape):
+            return (
+                "its model has no residual block that can be made continuous, and the small net that would be trained "
+                f"in its place halves images until they are small; one of shape {subject.inputs.shape} vanishes so"
+            )
+        if self.start == "scratch":
+            return None
         return (
             "its model has no residual block that can be made continuous: a small net is trained in its place, which "
             "has no weights to go on from; leave start=weights out"
@@ -84,7 +108,11 @@ class NeuralSde(Hardening):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         net = self.begun(self._net(subject), rng)
-        self.hardened(net, subject, run, rng, about=f"training with {_told(self.noise)} in its depth")
+        try:
+            self.hardened(net, subject, run, rng, about=f"training with {_told(self.noise)} in its depth")
+        except Diverged as e:
+            e.model = self._cured(net, subject).model  # so that what is kept fits the frame
+            raise
         return self._cured(net, subject)
 
     def frame(self, subject: Subject) -> Subject:
@@ -134,15 +162,17 @@ class NeuralSde(Hardening):
         if self._blocks(subject):
             return as_continuous(subject.model, _few(subject), noise, grid=self.grid or REWRITTEN)
         low, span = subject.inputs.edges()
-        return ContinuousNet(
-            subject.inputs.shape,
-            len(subject.task.classes),
-            noise,
-            grid=self.grid or SMALL,
-            width=self.width,
-            low=low,
-            span=span,
-        ).to(_few(subject).device)
+        with torch.random.fork_rng(devices=[]):  # its first weights are drawn on the CPU
+            small = ContinuousNet(
+                subject.inputs.shape,
+                len(subject.task.classes),
+                noise,
+                grid=self.grid or SMALL,
+                width=self.width,
+                low=low,
+                span=span,
+            )
+        return small.to(_few(subject).device)
 
     def _cured(self, net: nn.Module, subject: Subject) -> Subject:
         if not self._noise().is_random:

@@ -162,7 +162,7 @@ def test_scale_does_not_matter(digits: Task, scale: float, loss: str) -> None:
 @pytest.mark.parametrize("mode", ["loss", "mean_prob"])
 def test_eot_on_a_deterministic_model_takes_the_same_path(digits: Task, mode: str) -> None:
     one, five = (
-        apgd(digits.model, digits.x[:80], digits.y[:80], radius=0.05, steps=10, eot=k, eot_mode=mode)  # type: ignore[arg-type]
+        apgd(digits.model, digits.x[:80], digits.y[:80], radius=0.05, steps=10, eot=k, eot_mode=mode, leave=False)  # type: ignore[arg-type]
         for k in (1, 5)
     )
     assert_same_path(one, five)

@@ -213,7 +213,7 @@ class Noisy(nn.Module):
 @pytest.mark.parametrize(("norm", "radius"), NORMS)
 def test_eot_on_a_deterministic_model_takes_the_same_path(digits: Task, norm: Norm, radius: float, mode: str) -> None:
     runs: list[Attacked] = [
-        pgd(digits.model, digits.x, digits.y, norm=norm, radius=radius, steps=6, eot=k, eot_mode=mode)  # type: ignore[arg-type]
+        pgd(digits.model, digits.x, digits.y, norm=norm, radius=radius, steps=6, eot=k, eot_mode=mode, leave=False)  # type: ignore[arg-type]
         for k in (1, 3, 7)
     ]
     for run in runs[1:]:

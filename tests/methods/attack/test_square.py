@@ -301,7 +301,7 @@ def test_same_seed_same_numbers_and_no_global_seed(digits: Task) -> None:
 
 def test_eot_on_a_deterministic_model_changes_nothing(digits: Task) -> None:
     x, y = few(digits)
-    one, three = (square(digits.model, x, y, radius=0.08, queries=20, eot=k) for k in (1, 3))
+    one, three = (square(digits.model, x, y, radius=0.08, queries=20, eot=k, leave=False) for k in (1, 3))
     assert_same_path(one, three)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from assay.methods.attack.masking import ATTACKS, go_through
 from assay.methods.attack.pgd import pgd
@@ -229,3 +230,53 @@ def test_the_way_that_broke_an_input_is_named_and_judged_on_the_model_itself(dig
     for way in ways:  # each alone is no lower than all together
         assert found.columns[f"held {way.name}"].double().mean() >= found.held.double().mean()
     assert isinstance(ways[0].model, StraightThrough)
+
+
+class Scaled(nn.Module):
+    """A temperature in a layer of its own: a value without rows."""
+
+    def __init__(self, rounds: bool) -> None:
+        super().__init__()
+        self.rounds, self.linear, self.scale = rounds, nn.Linear(16, 3), Temperature()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear((x * 8).round() / 8 if self.rounds else x) * self.scale(x)
+        return out
+
+
+class Temperature(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.t = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.t.exp()
+
+
+def test_a_value_without_rows_is_no_gap_and_hides_none() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(32, 16)
+    assert straight_through(Scaled(rounds=False), x, radius=0.05) is None
+    bridged = straight_through(Scaled(rounds=True), x, radius=0.05)
+    assert bridged is not None
+    at = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(bridged(at).sum(), at)
+    assert bool(slope.any())
+    assert_close(bridged(x), bridged.net(x), rtol=0, atol=0)
+
+
+def test_layers_are_looked_at_only_where_the_answers_give_cause() -> None:
+    """A look at every layer takes passes that grow with the square of the depth."""
+    torch.manual_seed(0)
+    deep = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(30)), nn.Linear(16, 3))
+    for layer in deep[:-1]:
+        nn.init.eye_(layer[0].weight)  # so that what goes in still shows in what comes out
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    deep.register_forward_hook(count)
+    assert straight_through(deep, torch.rand(32, 16), radius=0.01) is None
+    assert passes <= 4

@@ -26,7 +26,7 @@ Sources: Bengio, Leonard & Courville 2013, arXiv:1308.3432, sec. 4 (straight thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from assay.inputs.reach import Reach
 
 BROKEN = 0.9  # of E: a gradient of 0 has 1; bundled nets have at most 0.7 at any place, at 8/255
+SUSPECT = 0.75  # of E of the answers: below it no layer is looked at, each of which takes several passes
 LOOKS, FITTED = 8, 128  # inputs to measure on, and to fit stand-ins to
 PROJECTIONS = 3
 SIZES = (1.0, 4.0, 16.0)  # radii that x' is away: the first that moves a value counts
@@ -180,13 +181,16 @@ class _Pass:
     gaps: dict[Point, Gap]
     values: dict[Point, Tensor] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    only: frozenset[Point] | None = None  # the values to keep; None keeps all
 
     def meet(self, point: Point, value: Tensor) -> Tensor:
-        """What the pass goes on with: a copy, for what comes next may change it in place."""
+        """What the pass goes on with: of a value that is kept a copy, for what comes next may change it in place."""
         gap = self.gaps.get(point)
         if gap is not None and gap.source in self.values:
             smooth = gap.stand_in(self.values[gap.source], value)
             value = _Exchanged.apply(smooth, value)  # type: ignore[no-untyped-call]
+        if value.ndim == 0 or (self.only is not None and point not in self.only):  # a scale is no row for each input
+            return value
         self.values[point] = value
         return value.clone()
 
@@ -231,11 +235,12 @@ class StraightThrough(nn.Module):
         self.training = net.training
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
-        return self.watch(x)[0]
+        return self.watch(x, only=())[0]
 
-    def watch(self, x: Tensor) -> tuple[Tensor, _Pass]:
-        """The answer, and the values that the pass met."""
-        seen = _Pass({gap.point: gap for gap in self.gaps}, {START: x})
+    def watch(self, x: Tensor, only: Sequence[Point] | None = None) -> tuple[Tensor, _Pass]:
+        """The answer, and the values that the pass met: all, or these and what the stand-ins read."""
+        kept = None if only is None else frozenset((*only, *(gap.source for gap in self.gaps)))
+        seen = _Pass({gap.point: gap for gap in self.gaps}, {START: x}, only=kept)
         with _watched(self.net, seen):
             out: Tensor = self.net(x)
         if isinstance(out, Tensor) and out.is_floating_point():
@@ -349,12 +354,31 @@ def straight_through(
         far = [settle(at, near) for at in far]
     gaps: tuple[Gap, ...] = ()
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        if not _is_suspect(net, near, far, rng):
+            return None
         for _ in range(MOST):
             gap = _next_gap(StraightThrough(net, gaps), x, far, rng)
             if gap is None:
                 break
             gaps = (*gaps, gap)
     return StraightThrough(net, gaps) if gaps else None
+
+
+def _is_suspect(net: nn.Module, x: Tensor, far: list[Tensor], rng: torch.Generator) -> bool:
+    """Whether the gradient of the answers themselves says so little of them that the layers are worth a look: k *d."""
+    out, others = Point(0, True), []
+    for at in far:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            others.append({START: at, out: net(at)})
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        at = x.clone().requires_grad_()
+        values = {START: at, out: net(at)}
+    if any(not isinstance(seen[out], Tensor) or seen[out].ndim == 0 for seen in (values, *others)):
+        return True
+    found = _error(values, others, START, out, rng)
+    return found is None or not found[0] < SUSPECT
 
 
 def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.Generator) -> Gap | None:
@@ -385,7 +409,7 @@ def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.G
             continue
         torch.manual_seed(0)
         with torch.no_grad():
-            all_values = model.watch(x)[1].values
+            all_values = model.watch(x, only=(source, point))[1].values
         stand_in = fitted(all_values[source], all_values[point])
         if stand_in is None:
             continue

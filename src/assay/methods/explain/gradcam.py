@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.methods.explain.spoken import is_class, number, refuse_beyond
+from assay.nn.inner import inner_points
 
 Score = Literal["logit", "softmax", "centred"]
 BATCH = 256  # inputs in one pass
@@ -128,7 +129,7 @@ def last_maps(model: nn.Module, x: Tensor) -> str:
 
         return module.register_forward_hook(hook)
 
-    handles = [note(name, module) for name, module in model.named_modules() if name]
+    handles = [note(name, module) for name, module in inner_points(model) if name]
     try:
         with torch.no_grad():
             model(x[:1])
@@ -137,7 +138,7 @@ def last_maps(model: nn.Module, x: Tensor) -> str:
             handle.remove()
     convolutions = [i for i, (_, module, _) in enumerate(done) if isinstance(module, nn.Conv2d)]
     if not convolutions:
-        raise AssayError("The model has no convolutional layer (Conv2d), so there are no maps; GradCAM needs a CNN.")
+        raise AssayError("The model has no convolutional layer (Conv2d) that maps each input; GradCAM needs a CNN.")
     last = convolutions[-1]
     found, _, shape = done[last]
     for name, _, other in done[last:]:

@@ -49,6 +49,7 @@ from assay.methods.attack.ball import wide
 from assay.methods.explain import groups as grouping
 from assay.methods.explain.gradcam import gradcam, last_maps
 from assay.methods.explain.spoken import is_class, number, refuse_beyond, targets
+from assay.nn.inner import inner_points
 
 if TYPE_CHECKING:
     from assay.inputs import Bounded
@@ -200,7 +201,7 @@ def explain(
 def methods_for(model: Model, x: Tensor) -> tuple[str, ...]:
     """Those of METHODS that such a model and such inputs admit: GradCAM wants a CNN, edges want images."""
     left_out = set() if x.ndim == 4 else {"gradcam", "edges"}
-    if not (isinstance(model, nn.Module) and any(isinstance(m, nn.Conv2d) for m in model.modules())):
+    if not (isinstance(model, nn.Module) and any(isinstance(m, nn.Conv2d) for _, m in inner_points(model))):
         left_out.add("gradcam")
     return tuple(name for name in METHODS if name not in left_out)
 

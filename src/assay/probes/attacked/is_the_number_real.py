@@ -99,7 +99,10 @@ class IsTheNumberReal(Probe):
             if self.radius > 0
             else ()
         )
-        ways = self._ways(subject, run, few, misled=any(s.name in MISLED for s in signs)) if self.radius > 0 else ()
+        named = {sign.name for sign in signs}
+        undeclared = subject.draws == 1 and "dice" in named  # what one draw finds of it is luck
+        misled = bool(named & MISLED)
+        ways = self._ways(subject, run, few, misled=misled) if self.radius > 0 and not undeclared else ()
         got_through: tuple[Alarm, ...] = ()
         if ways:
             more = run.map(

@@ -31,6 +31,7 @@ from assay.methods.explain.twins import (
     rescale,
     twins,
 )
+from assay.nn.inner import inner_points
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -76,7 +77,7 @@ class DoesTheMapSurvive(Probe):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is None and not any(isinstance(m, nn.Conv2d) for m in subject.model.modules()):
+        if reason is None and not any(isinstance(m, nn.Conv2d) for _, m in inner_points(subject.model)):
             return "its edits are made on convolutions, and this model has no convolutional layer (Conv2d)"
         if reason is None and subject.draws > 1:
             return "the model's answers are random, so that no edit can be told to leave them as they are"

@@ -17,6 +17,7 @@ from assay.errors import AssayError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Exhibit, Finding, Gallery, Measure, Panel, share
 from assay.methods.explain.gradcam import gradcam, last_maps, normalise
 from assay.methods.explain.tampering import Sign, tampering, twin
+from assay.nn.inner import inner_points
 from assay.probe import Need, Probe
 from assay.standard import Standard
 
@@ -139,7 +140,7 @@ def _last_standing(model: nn.Module, x: Tensor) -> str | None:
 
     handles = [
         m.register_forward_hook(partial(note, name=name))
-        for name, m in model.named_modules()
+        for name, m in inner_points(model)
         if name and not isinstance(m, torch.jit.ScriptModule)  # which takes no hook from outside
     ]
     try:
@@ -148,7 +149,7 @@ def _last_standing(model: nn.Module, x: Tensor) -> str | None:
     finally:
         for handle in handles:
             handle.remove()
-    if not any(isinstance(m, nn.Conv2d) and runs[name] for name, m in model.named_modules()):
+    if not any(isinstance(m, nn.Conv2d) and runs[name] for name, m in inner_points(model)):
         return None
     # A container that ends in pooling hands on what the pooling gave.
     alone = (name for name, out in reversed(given) if runs[name] == 1 and not any(out is p for p in pooled))

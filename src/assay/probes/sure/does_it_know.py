@@ -55,6 +55,7 @@ from assay.methods.uncertainty.outliers import (
     Vim,
 )
 from assay.methods.uncertainty.selective import best_area, risk_coverage
+from assay.nn.inner import inner_points
 from assay.nn.members import Members
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
@@ -365,7 +366,7 @@ class _Bench:
     def _cluster(self, one: Tensor, index: NDArray[np.int64]) -> None:
         """Clusters and neighbours at some layers from the first to the last, those left out that are very wide."""
         model = self.subject.model
-        names = [n for n, m in model.named_modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Linear)]
+        names = [n for n, m in inner_points(model) if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Linear)]
         some = (
             [names[i] for i in np.unique(np.linspace(0, len(names) - 1, LAYERS).round().astype(int))] if names else []
         )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 NO_SHIFT = ("train", "test", *FITTING, "outliers")  # of outliers there is no true class that a set could hold
 SCORES: tuple[ScoreName, ...] = ("lac", "aps", "raps")
 RULES = (*(name.upper() for name in SCORES), *(f"{name.upper()} per class" for name in SCORES))
+NAMED = 8  # classes in an alarm
 KINDS = ("gaussian-noise", "gaussian-blur", "fog", "jpeg", "translation")  # one of each family
 FEW = 30  # inputs below which neither a threshold nor a coverage says much
 DRAWS = 1000  # of what even coverage would show of its worst class
@@ -303,8 +304,9 @@ class HowOftenIsTheSetRight(Probe):
     def _alarms(self, own: WithSets | None, fitted: int, asked: int, rare: list[str]) -> tuple[Alarm, ...]:
         alarms = []
         if rare:
+            few = ", ".join(rare[:NAMED]) + (f" and {len(rare) - NAMED} more" if len(rare) > NAMED else "")
             says = (
-                f"Fewer than {inputs_needed(self.alpha)} held-out inputs of {', '.join(rare)}: per class, nothing less "
+                f"Fewer than {inputs_needed(self.alpha)} held-out inputs of {few}: per class, nothing less "
                 f"than being in every set promises {100 * (1 - self.alpha):g} %, and there they are; hold out more."
             )
             alarms.append(Alarm(says))
