@@ -101,41 +101,56 @@ def tree_texts(sources: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """The text of each tree; what is `known` by name stays as it is. A text that was cut at its commas is joined."""
     whole: list[str] = []
     for part in sources:
-        cut = whole and whole[-1].count("{") > whole[-1].count("}")
-        if cut:
+        if whole and _is_cut(whole[-1]):
             whole[-1] += "," + part
         else:
             whole.append(part)
-    return tuple(each if each in known else tree_text(each).strip() for each in whole)
+    return tuple(each if each in known else tree_text(each) for each in whole)
+
+
+def _is_cut(text: str) -> bool:
+    """Whether this opens as a tree and is not yet one; braces inside of names count for nothing."""
+    if not _opens(text):
+        return False
+    if not text.rstrip().endswith("}"):
+        return True
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _opens(source: str) -> bool:
+    return source.lstrip().startswith("{")
 
 
 def tree_text(source: str) -> str:
-    """The text of a tree: that of the file of this name, or the text itself, which opens with a brace."""
-    if source.lstrip().startswith("{"):
-        return source
+    """The tree in the file of this name, or in the text itself, which opens with a brace: as JSON in one line."""
+    if _opens(source):
+        return json.dumps(_parsed(source, "The label tree"))
     try:
-        return read_plain(Path(source), MOST_BYTES).decode()
+        text = read_plain(Path(source), MOST_BYTES).decode("utf-8-sig")
     except OSError as e:
         raise AssayError(
             f"Cannot read a label tree from {source!r}: {e.strerror}; give the path of a JSON file."
         ) from e
     except UnicodeDecodeError as e:
         raise AssayError(f"{source!r} is no text in UTF-8, so no label tree; give a JSON file.") from e
+    except AssayError:
+        raise
+    except ValueError as e:  # a name that no file can have
+        raise AssayError(f"Cannot read a label tree from {source!r}: {e}; give the path of a JSON file.") from e
+    return json.dumps(_parsed(text, repr(source)))
 
 
-def read_tree(source: str, classes: Sequence[str]) -> LabelTree:
-    """The tree in this file or text, with its classes in the order of these; each must be there once, and no other."""
-    text = tree_text(source)
-    name = "The label tree" if text is source else repr(source)
-    try:
-        stored = json.loads(text, object_pairs_hook=lambda pairs: _no_twice(pairs, name))
-    except (ValueError, RecursionError) as e:
-        raise AssayError(f"{name} is not JSON: {e}; {MEND}.") from e
-    found: dict[str, tuple[str, ...]] = {}
-    for path in _leaves(stored, name, ()):
-        if path[-1] in found:
-            raise AssayError(f"{name} has the class {path[-1]!r} twice; a class stands in one place.")
-        found[path[-1]] = path
+def read_tree(text: str, classes: Sequence[str]) -> LabelTree:
+    """The tree in this text, with its classes in the order of these; each must be there once, and no other.
+
+    It opens no file, whatever the text is: `tree_text` reads what somebody typed.
+    """
+    name = "The label tree"
+    found = {path[-1]: path for path in _leaves(_parsed(text, name), name, ())}
     known = set(classes)
     missing, strange = [c for c in classes if c not in found], [c for c in found if c not in known]
     if strange:
@@ -143,6 +158,24 @@ def read_tree(source: str, classes: Sequence[str]) -> LabelTree:
     if missing:
         raise AssayError(f"{name} lacks {some(missing)} of the model's {len(classes)} classes; put each in a group.")
     return LabelTree(tuple(found[c] for c in classes), name)
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    """The groups in one another, each class once."""
+    try:
+        stored = json.loads(text, object_pairs_hook=lambda pairs: _no_twice(pairs, name))
+    except AssayError:
+        raise
+    except (ValueError, RecursionError) as e:
+        raise AssayError(f"{name} is not JSON: {e}; {MEND}.") from e
+    if not isinstance(stored, dict):
+        raise AssayError(f"{name} has {json.dumps(stored)[:40]} at its top; {MEND}.")
+    seen: set[str] = set()
+    for path in _leaves(stored, name, ()):
+        if path[-1] in seen:
+            raise AssayError(f"{name} has the class {path[-1]!r} twice; a class stands in one place.")
+        seen.add(path[-1])
+    return stored
 
 
 def _no_twice(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:

@@ -44,11 +44,6 @@ class Continuous(nn.Module):
         """Whether the drift is asked once."""
         return self.steps == 1
 
-    @property
-    def rows_inside(self) -> bool:
-        """Whether the drift is asked once."""
-        return self.steps == 1
-
     def forward(self, h: Tensor) -> Tensor:  # n *d -> n *d
         return solve(
             self.drift, h, self.noise, steps=self.steps, span=self.span, scheme=self.scheme, passing=self.state

@@ -65,10 +65,18 @@ def tree_measures(trees: Sequence[LabelTree], said: NDArray[np.int64], true: NDA
     return TreeMeasures(*(table[said, true] for table in _averaged(trees)))
 
 
-def random_mistakes(trees: Sequence[LabelTree], true: NDArray[np.int64]) -> TreeMeasures:  # n
-    """What a wrong class costs on average that is drawn evenly from all but the true one, for each input."""
+def random_mistakes(
+    trees: Sequence[LabelTree], true: NDArray[np.int64], said: NDArray[np.int64] | None = None
+) -> TreeMeasures:  # n, m
+    """What a wrong class costs on average that is drawn from all but the true one, for each input.
+
+    It is drawn evenly, or as often as it is `said`: from one's own answers, shuffled. A model that always says one
+    class costs just that, though under uneven groups its mistakes are milder than those drawn evenly.
+    """
     k = len(trees[0].paths)
-    means = [(table.sum(0) - table.diagonal()) / (k - 1) for table in _averaged(trees)]  # of each true class
+    often = np.ones(k) if said is None else np.bincount(said, minlength=k).astype(np.float64)
+    others = np.maximum(often.sum() - often, 1.0)  # 0 for a class that alone is said: it has no mistake
+    means = [(often @ table - often * table.diagonal()) / others for table in _averaged(trees)]  # of each true class
     return TreeMeasures(*(mean[true] for mean in means))
 
 

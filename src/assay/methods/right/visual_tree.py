@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.label_tree import LabelTree, grouped, read_tree
+from assay.data.plain_file import some
 from assay.errors import AssayError, ShapeError
 from assay.methods.uncertainty.activations import features
 
@@ -43,7 +44,7 @@ def trees_from(
     span: Tensor | float = 1.0,
     groups: int | None = None,
 ) -> list[LabelTree]:  # inputs: -> n *d, n
-    """The trees of these files or texts, and those to be found; `inputs` are asked for only if one is.
+    """The trees of these texts, and those to be found; `inputs` are asked for only if one is.
 
     `span` is the range of the inputs, of each feature where they differ: those are compared in shares of it.
     """
@@ -70,6 +71,9 @@ def visual_tree(
     """The tree of three levels with so many groups of these classes, by what their inputs' features are."""
     k = len(classes)
     wanted = how_many(k, groups)
+    lacking = [name for name, size in zip(classes, y.bincount(minlength=k).tolist(), strict=False) if not size]
+    if lacking:
+        raise AssayError(f"A tree cannot be found: there is no input of {some(lacking)}; give trees=FILE.")
     alike = affinity(class_spreads(seen, y, classes=k), as_published=as_published)
     return grouped(classes, clustered(alike, wanted).tolist(), "the tree found from features")
 

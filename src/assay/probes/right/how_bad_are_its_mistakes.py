@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from assay.data.label_tree import LabelTree, tree_texts
+from assay.data.plain_file import some
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Finding, Matrix, Measure, Table, View, bootstrap, share, wilson
 from assay.methods.right.tree_measures import TreeMeasures, random_mistakes, tree_measures
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 INPUTS = 2000  # at most that a tree is found from, drawn by seed and by class
-FEW = 30  # mistakes below which intervals are wide
+FEW = 30  # mistakes below which none are judged
+SLACK = 1e-9  # of 1, which a model has that always says one class, up to rounding
 SHOWN = 20  # groups of a tree that a matrix is drawn of
 SEVERITY, OUTSIDE = "severity of a mistake, of one at random", "mistakes outside the group"
+SHUFFLED = "severity of a mistake, of its own answers shuffled"
 HEIGHT, STEPS, PATHS = "height of the common ancestor", "steps in the tree", "F of the paths"
 ONE_NUMBER = (
     "On a tree of three levels the measures in print are one number: the steps in the tree are twice the height, and F "
@@ -45,7 +48,8 @@ class HowBadAreItsMistakes(Probe):
     layer, under which its mistakes look mild whatever they are. Several trees are averaged.
 
     A mistake is as severe as the lowest common ancestor of the two classes is high. It is compared with a wrong class
-    drawn evenly from all others: below 1 its mistakes are milder than that.
+    drawn evenly from all others: below 1 its mistakes are milder than that. A model that always says a class of a large
+    group would be too, so that its mistakes must also be milder than its own answers shuffled over the inputs.
     """
 
     trees: tuple[str, ...] = ("inputs",)
@@ -71,6 +75,10 @@ class HowBadAreItsMistakes(Probe):
             return "trees=features compares what enters the last linear layer, and the model has none; name a file"
         if "inputs" in self.trees and subject.tokens:
             return "an input here is a row of words by number, which have no mean; give trees=FILE or trees=features"
+        seen = np.unique(subject.data.get("train", subject.data["test"]).labels)
+        lacking = [name for c, name in enumerate(subject.task.classes) if c not in seen]
+        if lacking and set(self.trees) & set(FOUND):
+            return f"a tree is found from inputs of each class, and there is none of {some(lacking)}; give trees=FILE"
         return None
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -89,7 +97,9 @@ class HowBadAreItsMistakes(Probe):
             },
         )  # fmt: skip
         told = f"under {_called(self.trees, trees)}"
-        severity = _severity(cost, chance, wrong, run.seed, told)
+        top = float(np.mean([tree.heights().max() for tree in trees]))
+        severity = _severity(cost, chance, wrong, top, run.seed, told)
+        shuffled = _severity(cost, random_mistakes(trees, label, said), wrong, top, run.seed, told, SHUFFLED)
         severe = wrong & (cost.lca == cost.lca.max())
         views: list[View] = [_heights(trees, cost, chance, wrong)]
         views += [_between(tree, said, label) for tree in trees[:1] if len(tree.groups) <= SHOWN]
@@ -99,6 +109,7 @@ class HowBadAreItsMistakes(Probe):
             measures=(
                 severity,
                 *_outside(cost, chance, wrong, run.seed),
+                *(() if shuffled.value is None else (shuffled,)),
                 Measure.mean(
                     HEIGHT, cost.lca, better="lower", seed=run.seed, column="height",
                     about=f"of the class said and the true one, 0 where it is right, {told}",
@@ -107,7 +118,7 @@ class HowBadAreItsMistakes(Probe):
             ),
             samples=samples,
             views=tuple(views),
-            alarms=(*_few(int(wrong.sum()), len(wrong)), *_own(self.trees)),
+            alarms=(*_few(int(wrong.sum()), len(wrong)), *_own(self.trees), *_always(severity, shuffled)),
         )  # fmt: skip
 
     def _trees(self, subject: Subject, run: Run) -> list[LabelTree]:
@@ -124,17 +135,34 @@ class HowBadAreItsMistakes(Probe):
         )  # fmt: skip
 
 
-def _severity(cost: TreeMeasures, chance: TreeMeasures, wrong: NDArray[np.bool_], seed: int, told: str) -> Measure:
-    """The height of a mistake's common ancestor over that of a mistake at random, with an interval over mistakes."""
-    beside = (Beside("a wrong class at random", 1.0),)
-    about = f"mean height of the common ancestor of a mistake over that of a wrong class at random, {told}"
+def _severity(
+    cost: TreeMeasures,
+    chance: TreeMeasures,
+    wrong: NDArray[np.bool_],
+    top: float,
+    seed: int,
+    told: str,
+    name: str = SEVERITY,
+) -> Measure:
+    """The height of a mistake's common ancestor over that of a mistake at random, with an interval over mistakes.
+
+    Resamples of a few mistakes that are alike have no width. So the interval of a few has room for a share of mistakes
+    of which none was seen, with a chance of one in forty: with an ancestor just above, or with the root alone.
+    """
+    drawn = "a wrong class at random" if name == SEVERITY else "one of its own answers at random"
+    beside = (Beside(drawn, 1.0),)
+    about = f"mean height of the common ancestor of a mistake over that of {drawn}, {told}"
     ours, theirs, n = cost.lca[wrong], chance.lca[wrong], int(wrong.sum())
     if not n:
-        return Measure(name=SEVERITY, value=None, better="lower", n=0, beside=beside, about=about)
+        return Measure(name=name, value=None, better="lower", n=0, beside=beside, about=about)
     low, high = bootstrap(lambda counts: (counts @ ours) / (counts @ theirs), n, seed=seed)
     value = float(ours.sum() / theirs.sum())
+    if n < FEW:
+        unseen = 1 - 0.025 ** (1 / n)
+        mildest, worst = 1 / float(theirs.mean()), top / float(theirs.mean())
+        low, high = (f(e, value + unseen * (to - value)) for f, e, to in ((min, low, mildest), (max, high, worst)))
     return Measure(
-        name=SEVERITY, value=value, low=min(low, value), high=max(high, value), n=n, better="lower", beside=beside,
+        name=name, value=value, low=min(low, value), high=max(high, value), n=n, better="lower", beside=beside,
         about=about,
     )  # fmt: skip
 
@@ -236,7 +264,23 @@ def _called(sources: tuple[str, ...], trees: list[LabelTree]) -> str:
 def _few(wrong: int, n: int) -> tuple[Alarm, ...]:
     if not wrong:
         return (Alarm(f"It made no mistake on {n:,} inputs, so that there is none to measure.", doubts=(SEVERITY,)),)
-    return (Alarm(f"It made only {wrong} mistakes; under {FEW}, intervals are wide."),) if wrong < FEW else ()
+    if wrong >= FEW:
+        return ()
+    made = "1 mistake" if wrong == 1 else f"{wrong} mistakes"
+    return (Alarm(f"It made only {made}, too few to judge them by: {FEW} or more would do.", doubts=(SEVERITY,)),)
+
+
+def _always(severity: Measure, shuffled: Measure) -> tuple[Alarm, ...]:
+    """A pass that some answers given everywhere would have too."""
+    if severity.high is None or severity.high > 1 or shuffled.high is None or shuffled.high < 1 - SLACK:
+        return ()
+    return (
+        Alarm(
+            f"Its own answers, shuffled over the inputs, make mistakes that are about as mild ({shuffled.value:.2f} of "
+            "them): it says classes of large groups more often, rather than classes that are like the true one.",
+            doubts=(SEVERITY,),
+        ),
+    )
 
 
 def _own(sources: tuple[str, ...]) -> tuple[Alarm, ...]:
