@@ -135,7 +135,7 @@ class ContinuousNet(nn.Module):
 
 def vanishes(shape: tuple[int, ...]) -> bool:
     """Whether an image is so long that its short side is gone before its long one is small."""
-    return min(shape[1:]) < 2 ** _halvings(shape)
+    return min(shape[1:]) < 1 << _halvings(shape)
 
 
 def _halvings(shape: tuple[int, ...]) -> int:

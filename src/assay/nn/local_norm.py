@@ -161,7 +161,7 @@ class LocalNormed(Members):
             return torch.cat([self._voted(x, k, min(k + count, self.groups)) for k in range(0, self.groups, count)])
         through = 1 if self.mode == "single" else self.groups
         times = through * (1 + self.rotations)
-        parts = x.split(max(1, most // times)) if times > 1 else (x,)
+        parts = torch.split(x, max(1, most // times)) if times > 1 else (x,)
         return torch.cat([self._alone(part, through) for part in parts], 1)
 
     def _alone(self, x: Tensor, through: int) -> Tensor:  # n *d -> m n *o
