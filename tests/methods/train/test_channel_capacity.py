@@ -242,6 +242,7 @@ class Named(nn.Module):
         return out
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="DataParallel wants its net on the GPU where there is one")
 def test_a_net_in_data_parallel_pays_as_it_does_alone() -> None:
     net, x = small().train(), torch.rand(2, 1, 4, 4)
     alone = CapacityPenalty(net, x, eic=1.0, mic=1.0).penalty(rng())
