@@ -18,7 +18,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from torch.testing import assert_close
 
@@ -297,3 +297,12 @@ def test_a_script_may_return_an_estimator_and_its_words_for_classes(tmp_path):
 def test_neighbours_open_though_a_search_changes_what_they_hold():
     estimator = KNeighborsClassifier(3).fit(X, Y)
     assert_allclose(doors.of(estimator).model(T).exp().numpy(), estimator.predict_proba(X), rtol=0, atol=1e-6)
+
+
+def test_words_that_have_no_column_name_are_told_and_not_a_crash():
+    x = np.array([["a"], ["b"]] * 10, dtype=object)
+    model = doors.of(
+        make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression()).fit(x, [0, 1] * 10)
+    ).model
+    with pytest.raises(SubjectError, match=r"Pipeline does not take rows of numbers \(.*\); where it takes categories"):
+        model(torch.zeros(2, 1))

@@ -56,7 +56,16 @@ class EstimatorModel(nn.Module):
             return x.new_zeros(0, self.width or 1)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "X does not have valid feature names")  # the order is what counts
-            out = self._read(getattr(self.estimator, self.method)(self.rows(x)))
+            rows = self.rows(x)
+            try:
+                said = getattr(self.estimator, self.method)(rows)
+            except TypeError as e:  # as of an encoder of words that is given numbers
+                line = (str(e).splitlines() or ["no message"])[0]
+                raise SubjectError(
+                    f"{type(self.estimator).__name__} does not take rows of numbers ({line}); where it takes "
+                    "categories, fit it on a DataFrame, so that columns reach it by name and as words."
+                ) from e
+            out = self._read(said)
         return torch.from_numpy(np.ascontiguousarray(out)).to(x)
 
     def rows(self, x: Tensor) -> Any:  # n *d -> n f, an array or a DataFrame
