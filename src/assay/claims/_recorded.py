@@ -182,6 +182,7 @@ def _adam(weights: list[Tensor], rate: Tensor, momentum: float, weight_decay: fl
         weights, rate, betas=(momentum, 0.999), weight_decay=weight_decay, capturable=cuda, fused=cuda or None,
         foreach=None if cuda else False,
     )  # fmt: skip
+    optim.param_groups[0]["lr"] = rate  # this very tensor: a recorded step reads it where it lies
     return partial(_adam_step, optim, weights)
 
 

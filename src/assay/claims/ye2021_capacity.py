@@ -328,10 +328,10 @@ def sturdier(run: Run) -> Evidence:
 
 HERE = (
     f"the network of print (784-1024-1024-10) on MNIST less {HELD_OUT:,} held-out images, {EPOCHS} epochs of Adam with "
-    f"one cycle (printed: 200, x 0.97 every second), in TF32, batches of {BATCH}, {SEEDS} seeds with the same start and "
-    "order for all arms; the price of each penalty is the best of three on held-out images; as coded: standard deviations of "
-    "fake inputs from U[0, 1], means over outputs, squared norms, layers with their ReLU; as printed: as the equations "
-    "say"
+    f"one cycle (printed: 200, x 0.97 every second), in TF32, batches of {BATCH}, {SEEDS} seeds with the same start "
+    "and order for all arms; the price of each penalty is the best of three on held-out images; as coded: deviations "
+    "of fake inputs from U[0, 1], means over outputs, squared norms, layers with their ReLU; as printed: as the "
+    "equations say"
 )
 
 
