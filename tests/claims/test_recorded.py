@@ -93,14 +93,15 @@ class Unasked(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
-        assert not (by_mask or name in self.ASKS), f"{name} asks the host"
+        if by_mask or name in self.ASKS:
+            pytest.fail(f"{name} asks the host")
         return func(*args, **(kwargs or {}))
 
 
 def test_the_refusal_refuses() -> None:
     x = torch.ones(3)
     for question in (lambda: float(x.sum()), lambda: x[x > 0], lambda: torch.tensor(1.0)):
-        with pytest.raises(AssertionError, match="asks the host"), Unasked():
+        with pytest.raises(pytest.fail.Exception, match="asks the host"), Unasked():
             question()
 
 
