@@ -20,6 +20,8 @@ from assay.data.column import WHOLE
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
+from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
+from assay.domain import Unlabelled, domains_of, named_apart, refuse_few
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
@@ -159,6 +161,10 @@ class Subject:
     """Whether an input is a row of numbers of words, between which nothing lies."""
     environment: Callable[[], Any] | None = None
     """Makes a fresh environment, with gymnasium's interface and in natural units, that its policy acts in."""
+    unlabelled: Mapping[str, Data] = field(default_factory=dict)
+    """Domains whose labels nobody knows, by name: theirs are zeros that nobody may read."""
+    at: Mapping[str, float] = field(default_factory=dict)
+    """Where domains lie along what changes between them, an angle, a year; else the one number in a name tells."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -167,6 +173,7 @@ class Subject:
             raise AssayError(
                 f"Subject {self.name!r} has draws={self.draws}; 1 for a deterministic model, more if random."
             )
+        object.__setattr__(self, "unlabelled", named_apart(self.data, self.unlabelled))
         if not self.layers:
             object.__setattr__(self, "layers", guess_layers(self.model))
 
@@ -377,6 +384,20 @@ class Subject:
         """The splits of a model of pairs, each as what it is."""
         return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
 
+    def domains(self) -> dict[str, Domain]:
+        """Where else its inputs come from, by name: every split but those with a part of their own (`NO_DOMAIN`), and
+        the domains without labels."""
+        return domains_of(self.data, self.unlabelled, self.at)
+
+    def everywhere(self) -> Subject:
+        """The same subject whose `data` also hold the domains without labels, for questions about inputs alone."""
+        return replace(self, data={**self.data, **self.unlabelled}) if self.unlabelled else self
+
+    @property
+    def home(self) -> str:
+        """The split that domains are compared with: 'train' where there is one, else 'test'."""
+        return "train" if "train" in self.data else "test"
+
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
         read = self.task.choice(self.model, self.data)
@@ -389,11 +410,14 @@ class Subject:
             return self
         low, span = space.edges()
         whole = self.kind is not None and bool((self.kind.reach.step > 0).any())
+        unlabelled = {name: Unlabelled(Shares(data, low, span)) for name, data in self.unlabelled.items()}
         return replace(
             self,
             model=Rescaled(self.model, low, span, self.kind if whole else None),
             inputs=InputSpace(space.shape, natural=space),
-            data={split: Shares(data, low, span) for split, data in self.data.items()},
+            data={split: Shares(data, low, span) for split, data in self.data.items()}
+            | {name: data for name, data in unlabelled.items() if name in self.data},
+            unlabelled=unlabelled,
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
@@ -479,6 +503,8 @@ class Subject:
             digest.update(repr(self.kind).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
+        for name, domain in self.domains().items() if self.unlabelled or self.at else ():
+            digest.update(f"{name} {'' if domain.labelled else domain.data.fingerprint()} {domain.at}".encode())
         return digest.hexdigest()
 
     def behaviour(self) -> str:
@@ -648,9 +674,14 @@ def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | 
 
 
 def check(subject: Subject) -> None:
-    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels."""
+    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels.
+
+    Of a domain without labels, whose zeros are none, the inputs alone.
+    """
     task = subject.task
     for split, data in subject.data.items():
+        if split in subject.unlabelled:
+            continue
         if len(data) == 0:
             raise SubjectError(f"The split {split!r} is empty; give it at least one labelled input or leave it out.")
         targets = np.asarray(data.labels)
@@ -661,6 +692,11 @@ def check(subject: Subject) -> None:
         wrong = task.wrong_targets(targets)
         if wrong is not None:
             raise SubjectError(f"In {split!r} {wrong}; mend the targets, or name another task than {task.name()}.")
+    for domain in subject.domains().values():
+        if not domain.labelled:
+            refuse_few(domain.name, len(domain.data))
+        x, _ = domain.data.take(np.arange(min(SURE, len(domain.data))))
+        check_bounds(x, np.arange(len(x)), domain.name, subject.inputs)
     x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
     task.checked(answer_once(subject.model, x), len(x))
