@@ -73,7 +73,7 @@ def fit_recorded(
     with (
         torch.random.fork_rng(devices=[device] if cuda else []),
         torch.cuda.stream(aside),
-        _convolutions_tried_out(),
+        _fast_kernels(),
     ):
         torch.manual_seed(seed)
         for epoch in range(epochs):
@@ -97,14 +97,16 @@ def fit_recorded(
 
 
 @contextmanager
-def _convolutions_tried_out() -> Iterator[None]:
-    """The fastest way of each convolution is found out when it is first met: batches of a training are all alike."""
-    before = torch.backends.cudnn.benchmark
+def _fast_kernels() -> Iterator[None]:
+    """The fastest way of each convolution is found out when it is first met, and float32 products run in TF32."""
+    benchmark, precision = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
     torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = benchmark
+        torch.set_float32_matmul_precision(precision)
 
 
 def fit_net(
@@ -180,6 +182,7 @@ def _adam(weights: list[Tensor], rate: Tensor, momentum: float, weight_decay: fl
         weights, rate, betas=(momentum, 0.999), weight_decay=weight_decay, capturable=cuda, fused=cuda or None,
         foreach=None if cuda else False,
     )  # fmt: skip
+    optim.param_groups[0]["lr"] = rate  # this very tensor: a recorded step reads it where it lies
     return partial(_adam_step, optim, weights)
 
 

@@ -274,8 +274,9 @@ TABLE_2_5 = {
     "additive with TTN": 0.8873, "multiplicative with TTN": 0.8977, "dropout with TTN": 0.8844,
 }  # fmt: skip
 NETS = (
-    f"one equation in {round(1 / GRID)} steps (print: 10 or so) of {WIDTH} channels (print: 64 or more) on 16 x 16 maps of CIFAR-10, "
-    f"images moved and mirrored, {EPOCHS} epochs of {BATCH} (print: 160 of 128), one cycle, {SEEDS} seeds; the same "
+    f"one equation in {round(1 / GRID)} steps (print: 10 or so) of {WIDTH} channels (print: 64 or more) on 16 x 16 "
+    f"maps of CIFAR-10, images moved and mirrored, {EPOCHS} epochs of {BATCH} (print: 160 of 128), one cycle, {SEEDS} "
+    "seeds; the same "
     "net, order of batches and schedule for every noise; sigma "
     f"{', '.join(f'{SIGMA[arm]:g} ({_name(arm)})' for arm in NOISY)}, where print searched; dropout is the Gaussian one"
 )
