@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.held_out import FITTING
+from assay.data.open import has_labels, open_data
 from assay.errors import AssayError
-from assay.given import Data
+from assay.given import Bound, Data, as_data, as_targets
 
 OUTLIERS = "outliers"
 """A split whose inputs belong to no class: confidence in them can be measured, and accuracy cannot."""
@@ -60,6 +63,14 @@ def number_in(name: str) -> float | None:
     return float(found[0]) if len(found) == 1 else None
 
 
+def refuse_domain(name: str, splits: Collection[str] = ()) -> None:
+    """Refuse a name that stands for something else."""
+    if name in NO_DOMAIN:
+        raise AssayError(f"A domain cannot be named {name!r}, which is a split with a part of its own; rename it.")
+    if name in splits:
+        raise AssayError(f"The domain {name!r} is given twice, as a split too; give each a name of its own.")
+
+
 def refuse_few(name: str, n: int) -> None:
     """Refuse a domain that is too small to say anything about."""
     if n < LEAST:
@@ -71,11 +82,44 @@ def refuse_few(name: str, n: int) -> None:
 def named_apart(data: Mapping[str, Data], unlabelled: Mapping[str, Data]) -> dict[str, Unlabelled]:
     """Domains without labels, none of which has the name of a split; what else was given is hidden."""
     for name, domain in unlabelled.items():
-        if name in NO_DOMAIN:
-            raise AssayError(f"A domain cannot be named {name!r}, which is a split with a part of its own; rename it.")
+        refuse_domain(name)
         if name in data and not (isinstance(domain, Unlabelled) and data[name] is domain):
             raise AssayError(f"The domain {name!r} is given twice, with labels and without; give each a name.")
     return {name: d if isinstance(d, Unlabelled) else Unlabelled(d) for name, d in unlabelled.items()}
+
+
+def apart(given: Any) -> tuple[Any, bool]:
+    """What was given as a domain, as a split is given, and whether it has labels; zeros stand for those it has not.
+
+    An array or a tensor alone, a pair (x, None), `Unlabelled`, and a path at which there are inputs alone have none.
+    """
+    if isinstance(given, Unlabelled):
+        return given, False
+    if isinstance(given, str | Path) and not has_labels(given):
+        return open_data(given, labelled=False), False
+    alone = isinstance(given, tuple | list) and len(given) == 2 and given[1] is None
+    if alone or isinstance(given, np.ndarray | Tensor):
+        x = given[0] if alone else given
+        return (x, np.zeros(len(x), dtype=np.int64)), False
+    return given, True
+
+
+def taken(
+    domains: Mapping[str, Any], splits: Mapping[str, Any], bounds: tuple[Bound, Bound] | None, *, classes: bool = True
+) -> tuple[dict[str, Data], dict[str, Unlabelled]]:
+    """What was given as domains beside these splits: those with labels, and those without; `classes` as in Loaded."""
+    labelled: dict[str, Data] = {}
+    unlabelled: dict[str, Unlabelled] = {}
+    for name, given in domains.items():
+        refuse_domain(name, splits)
+        each, known = apart(given)
+        data = as_data(each, name, bounds) if classes or not known else as_targets(each, name, bounds)
+        refuse_few(name, len(data))
+        if known:
+            labelled[name] = data
+        else:
+            unlabelled[name] = data if isinstance(data, Unlabelled) else Unlabelled(data)
+    return labelled, unlabelled
 
 
 def domains_of(data: Mapping[str, Data], unlabelled: Mapping[str, Data], at: Mapping[str, float]) -> dict[str, Domain]:

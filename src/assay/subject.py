@@ -21,7 +21,7 @@ from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
 from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
-from assay.domain import Unlabelled, domains_of, named_apart, refuse_few
+from assay.domain import Unlabelled, domains_of, named_apart, refuse_few, taken
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
@@ -194,6 +194,7 @@ class Subject:
         about: str = "",
         kind: Bounded | None = None,
         environment: Callable[[], Any] | None = None,
+        domains: Mapping[str, Any] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -202,7 +203,8 @@ class Subject:
         on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
         where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
         zeros and ones (several labels at once), other numbers (a regression). `environment` makes a fresh one, with
-        gymnasium's interface, where the model is a policy: questions about whole episodes need it.
+        gymnasium's interface, where the model is a policy: questions about whole episodes need it. `domains` are data
+        from elsewhere by name, each as a split is given; inputs alone, or (x, None), are a domain without labels.
         """
         if environment is not None and not callable(environment):
             raise AssayError(
@@ -216,7 +218,7 @@ class Subject:
                     "them out."
                 )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
-            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
             return replace(named, kind=kind or named.kind, environment=environment)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
@@ -225,19 +227,21 @@ class Subject:
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, **told,
+                differentiable=differentiable, about=about, domains=domains, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds, classes=False)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = _space({**splits, **unlabelled}, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
             model=model,
@@ -252,6 +256,7 @@ class Subject:
             kind=kind,
             environment=environment,
             tokens=isinstance(splits["test"], Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
@@ -271,17 +276,21 @@ class Subject:
         draws: int = 1,
         differentiable: bool = True,
         about: str = "",
+        domains: Mapping[str, Any] | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
-        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds.
+        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`
+        are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
         given = data if isinstance(data, Mapping) else {"test": data}
         splits = {split: as_data(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         test = splits["test"]
@@ -291,7 +300,7 @@ class Subject:
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = _space({**splits, **unlabelled}, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
         subject = cls(
@@ -306,6 +315,7 @@ class Subject:
             about=about,
             notes=(*notes, *read),
             tokens=isinstance(test, Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
