@@ -17,10 +17,14 @@ from torch import Tensor, nn
 
 from assay import fingerprint
 from assay.data.column import WHOLE
+from assay.data.nearest import Metric
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
+from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
+from assay.domain import Unlabelled, domains_of, named_apart, refuse_few, taken
 from assay.errors import AssayError, SubjectError
+from assay.gallery import matched
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
@@ -29,7 +33,8 @@ from assay.inputs.reach import Reach
 from assay.nn.inner import inner_points
 from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
-from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
+from assay.nn.unit import Unit
+from assay.tasks import Classification, Comparison, Ranking, Search, Similarity, Task
 
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
@@ -159,6 +164,10 @@ class Subject:
     """Whether an input is a row of numbers of words, between which nothing lies."""
     environment: Callable[[], Any] | None = None
     """Makes a fresh environment, with gymnasium's interface and in natural units, that its policy acts in."""
+    unlabelled: Mapping[str, Data] = field(default_factory=dict)
+    """Domains whose labels nobody knows, by name: theirs are zeros that nobody may read."""
+    at: Mapping[str, float] = field(default_factory=dict)
+    """Where domains lie along what changes between them, an angle, a year; else the one number in a name tells."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -167,6 +176,7 @@ class Subject:
             raise AssayError(
                 f"Subject {self.name!r} has draws={self.draws}; 1 for a deterministic model, more if random."
             )
+        object.__setattr__(self, "unlabelled", named_apart(self.data, self.unlabelled))
         if not self.layers:
             object.__setattr__(self, "layers", guess_layers(self.model))
 
@@ -187,6 +197,7 @@ class Subject:
         about: str = "",
         kind: Bounded | None = None,
         environment: Callable[[], Any] | None = None,
+        domains: Mapping[str, Any] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -195,7 +206,8 @@ class Subject:
         on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
         where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
         zeros and ones (several labels at once), other numbers (a regression). `environment` makes a fresh one, with
-        gymnasium's interface, where the model is a policy: questions about whole episodes need it.
+        gymnasium's interface, where the model is a policy: questions about whole episodes need it. `domains` are data
+        from elsewhere by name, each as a split is given; inputs alone, or (x, None), are a domain without labels.
         """
         if environment is not None and not callable(environment):
             raise AssayError(
@@ -209,7 +221,7 @@ class Subject:
                     "them out."
                 )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
-            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
             return replace(named, kind=kind or named.kind, environment=environment)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
@@ -218,19 +230,21 @@ class Subject:
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, **told,
+                differentiable=differentiable, about=about, domains=domains, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds, classes=False)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = _space({**splits, **unlabelled}, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
             model=model,
@@ -245,6 +259,7 @@ class Subject:
             kind=kind,
             environment=environment,
             tokens=isinstance(splits["test"], Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
@@ -264,17 +279,21 @@ class Subject:
         draws: int = 1,
         differentiable: bool = True,
         about: str = "",
+        domains: Mapping[str, Any] | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
-        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds.
+        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`
+        are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
         given = data if isinstance(data, Mapping) else {"test": data}
         splits = {split: as_data(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         test = splits["test"]
@@ -284,7 +303,7 @@ class Subject:
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = _space({**splits, **unlabelled}, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
         subject = cls(
@@ -299,6 +318,7 @@ class Subject:
             about=about,
             notes=(*notes, *read),
             tokens=isinstance(test, Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
@@ -349,6 +369,50 @@ class Subject:
         return cls._of_pairs(model, splits, Similarity(threshold), name, bounds, about)
 
     @classmethod
+    def retrieval(
+        cls,
+        model: nn.Module,
+        gallery: Any,
+        queries: Any,
+        *,
+        metres: float | None = None,
+        pairs: Any = None,
+        metric: Metric = "cosine",
+        first: int = 5,
+        name: str | None = None,
+        bounds: tuple[Bound, Bound] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        layers: Mapping[str, str] | None = None,
+        draws: int = 1,
+        differentiable: bool = True,
+        about: str = "",
+        kind: Bounded | None = None,
+    ) -> Subject:
+        """Any module that returns a vector for each input (of places, faces, speakers), what it searches, and what for.
+
+        An item of the gallery answers a query where both have the same label. With `metres`, (x, y) holds latitude and
+        longitude in the place of labels, and what lies so near answers; with `pairs` (p, 2), what is named with the
+        query by their rows. `queries` may be a mapping from splits ('test', 'train', ...). The gallery is described
+        once, here. A copy of a query in the gallery counts as any item; queries that are the gallery are refused.
+        """
+        if not isinstance(model, nn.Module):
+            raise AssayError(f"Subject.retrieval wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
+        sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
+        unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
+        seen = Unit(scaled) if unit else scaled
+        part = None if draws == 1 else lambda x: passes(seen, x, draws).mean(0)
+        described = sought.described(lambda x: answer_once(seen, x, part), metric)
+        subject = cls.of(
+            seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
+            bounds=bounds, layers={k: f"model.{v}" if unit else v for k, v in (layers or {}).items()}, draws=draws,
+            differentiable=differentiable, about=about, kind=kind,
+        )  # fmt: skip
+        few = np.arange(min(LOOKS, len(sought.gallery)))
+        check_bounds(sought.gallery.take(few)[0], few, "gallery", subject.inputs)
+        return subject
+
+    @classmethod
     def _of_pairs(
         cls,
         model: nn.Module,
@@ -377,6 +441,20 @@ class Subject:
         """The splits of a model of pairs, each as what it is."""
         return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
 
+    def domains(self) -> dict[str, Domain]:
+        """Where else its inputs come from, by name: every split but those with a part of their own (`NO_DOMAIN`), and
+        the domains without labels."""
+        return domains_of(self.data, self.unlabelled, self.at)
+
+    def everywhere(self) -> Subject:
+        """The same subject whose `data` also hold the domains without labels, for questions about inputs alone."""
+        return replace(self, data={**self.data, **self.unlabelled}) if self.unlabelled else self
+
+    @property
+    def home(self) -> str:
+        """The split that domains are compared with: 'train' where there is one, else 'test'."""
+        return "train" if "train" in self.data else "test"
+
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
         read = self.task.choice(self.model, self.data)
@@ -389,11 +467,14 @@ class Subject:
             return self
         low, span = space.edges()
         whole = self.kind is not None and bool((self.kind.reach.step > 0).any())
+        unlabelled = {name: Unlabelled(Shares(data, low, span)) for name, data in self.unlabelled.items()}
         return replace(
             self,
             model=Rescaled(self.model, low, span, self.kind if whole else None),
             inputs=InputSpace(space.shape, natural=space),
-            data={split: Shares(data, low, span) for split, data in self.data.items()},
+            data={split: Shares(data, low, span) for split, data in self.data.items()}
+            | {name: data for name, data in unlabelled.items() if name in self.data},
+            unlabelled=unlabelled,
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
@@ -479,6 +560,8 @@ class Subject:
             digest.update(repr(self.kind).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
+        for name, domain in self.domains().items() if self.unlabelled or self.at else ():
+            digest.update(f"{name} {'' if domain.labelled else domain.data.fingerprint()} {domain.at}".encode())
         return digest.hexdigest()
 
     def behaviour(self) -> str:
@@ -648,9 +731,14 @@ def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | 
 
 
 def check(subject: Subject) -> None:
-    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels."""
+    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels.
+
+    Of a domain without labels, whose zeros are none, the inputs alone.
+    """
     task = subject.task
     for split, data in subject.data.items():
+        if split in subject.unlabelled:
+            continue
         if len(data) == 0:
             raise SubjectError(f"The split {split!r} is empty; give it at least one labelled input or leave it out.")
         targets = np.asarray(data.labels)
@@ -661,6 +749,11 @@ def check(subject: Subject) -> None:
         wrong = task.wrong_targets(targets)
         if wrong is not None:
             raise SubjectError(f"In {split!r} {wrong}; mend the targets, or name another task than {task.name()}.")
+    for domain in subject.domains().values():
+        if not domain.labelled:
+            refuse_few(domain.name, len(domain.data))
+        x, _ = domain.data.take(np.arange(min(SURE, len(domain.data))))
+        check_bounds(x, np.arange(len(x)), domain.name, subject.inputs)
     x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
     task.checked(answer_once(subject.model, x), len(x))

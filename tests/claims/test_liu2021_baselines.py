@@ -30,7 +30,7 @@ def tiny() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for name, value in {
         "SEEDS": 1, "EPOCHS": 1, "AGAIN": 1, "BATCH": 30, "WIDTH": 1, "IMAGES": 12, "STEPS": 2, "PRINTED_STEPS": 2,
-        "PGD_STEPS": 2,
+        "PGD_STEPS": 2, "CLEAN": 30,
     }.items():  # fmt: skip
         patch.setattr(study, name, value)
     patch.setattr(vgg, "STAGES", (1, 1, 1))
@@ -72,6 +72,24 @@ def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(own) for b in own[:i])  # type: ignore[arg-type]
 
 
+def test_a_step_is_kept_by_a_coin_and_is_that_of_fgsm(tiny: None) -> None:
+    from assay.methods.attack.fgsm import fgsm
+
+    net, data = study._trained("none", 0, "cpu"), liu2021_random._data("cpu")["train"]
+    x, y = data.x[:20], data.y[:20]
+    rng, kept = torch.Generator().manual_seed(0), []
+    for _ in range(20):
+        before = rng.get_state()
+        moved, _ = study._stepped(net, x, y, rng)
+        net.eval()
+        coin, size = torch.rand(2, generator=torch.Generator().set_state(before)).tolist()
+        radius = study.LEAST + size * (study.LARGEST - study.LEAST)
+        step = fgsm(net, x, y, radius=radius, as_published=True).x
+        kept.append(coin < 0.5)
+        torch.testing.assert_close(moved, x if kept[-1] else step)
+    assert 0 < sum(kept) < 20
+
+
 def test_single_steps_are_compared_with_as_long_a_plain_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = set()
 
@@ -81,10 +99,17 @@ def test_single_steps_are_compared_with_as_long_a_plain_training(run: Run, monke
 
     monkeypatch.setattr(study, "_under", under)
     monkeypatch.setattr(study, "_trained", lambda *a: None)
-    monkeypatch.setattr(study, "_test", lambda device: (None, None))
-    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    usual(monkeypatch, 1.0)
     study.single_steps_fail(run)
     assert asked == {"FGSM retraining", "plain retraining"}
+
+
+def usual(monkeypatch: pytest.MonkeyPatch, clean: float) -> None:
+    """The undefended net has this accuracy on clean images."""
+    gate = liu2021_random._Gate(
+        "The clean accuracy of the undefended net", [np.full(400, clean)] * 3, None, study.USUAL
+    )
+    monkeypatch.setattr(study, "_usual", lambda run: gate)
 
 
 def made_up(**right: Any) -> Any:
@@ -109,11 +134,10 @@ def test_verdicts_of_what_a_stronger_attack_leaves(
 ) -> None:
     monkeypatch.setattr(study, "_under", made_up(one_step=weak, cross_entropy=weak, margin=strong))
     monkeypatch.setattr(study, "_trained", lambda *a: None)
-    monkeypatch.setattr(study, "_test", lambda device: (None, None))
-    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    usual(monkeypatch, 1.0)
     assert study.single_steps_fail(run).verdict == verdict
     assert study.distillation_fails(run).verdict == verdict
-    monkeypatch.setattr(study, "_right", lambda *a: np.full(400, 0.5))
+    usual(monkeypatch, 0.5)
     assert study.single_steps_fail(run).verdict == "cannot tell"
 
 
@@ -126,4 +150,5 @@ def test_verdicts_against_c(left: float, verdict: str, monkeypatch: pytest.Monke
         return {arm: [one] * 3 for arm in arms}
 
     monkeypatch.setattr(study, "_all", found)
+    usual(monkeypatch, 0.9)
     assert study.against_c(None).verdict == verdict  # type: ignore[arg-type]

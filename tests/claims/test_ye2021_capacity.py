@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from assay.claim import Claim
 from assay.claims import ye2021_capacity as study
+from assay.claims._recorded import fit_recorded
 from assay.data import beyond, fashion
 from assay.errors import AssayError
 from assay.methods.train.channel_capacity import mic_surrogate, output_trace
@@ -78,30 +79,20 @@ def test_the_study_runs_on_a_few_images(tiny: None, run: Run, name: str) -> None
 
 
 def test_nets_of_one_seed_start_alike_and_the_baseline_pays_nothing(tiny: None) -> None:
-    """An arm trained beside the others is the arm trained alone, by plain steps of Adam."""
-    found, data = study._trained(0, "cpu"), study._data("cpu")
+    """An arm trained beside the others is the arm trained alone."""
+    found, data = study._trained(0, "cpu"), study._data("cpu")["train"]
     torch.manual_seed(1)  # the baseline's second seed
     net = study._net(16)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
-    from assay.methods.train.fit import fit
 
-    class Rows:
-        def __len__(self) -> int:
-            return 40
+    def loss(rows: torch.Tensor) -> torch.Tensor:
+        x, y = data.rows(order[rows])
+        return F.cross_entropy(net(x), y)
 
-        def take(self, index: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-            return data["train"].take(order[index].numpy())
-
-    fit(
-        net,
-        Rows(),
-        epochs=2,
-        lr=study.LR,
-        batch=20,
-        optimiser="adam",
-        momentum=0.5,
-        rng=torch.Generator().manual_seed(0),
-    )
+    fit_recorded(
+        net, list(net.parameters()), loss, 40, epochs=2, lr=study.LR, batch=20, optimiser="adam", momentum=0.5, seed=0,
+        device="cpu",
+    )  # fmt: skip
     for p, q in zip(net.parameters(), found.nets[0][1].parameters(), strict=True):
         assert_close(p, q, rtol=1e-4, atol=1e-5)
 
@@ -110,7 +101,7 @@ def test_what_is_paid_is_the_sum_over_layers_and_the_whole_one_net_at_a_time(tin
     torch.manual_seed(0)
     every = study.arms()
     nets = [study._net(16) for _ in range(len(every) * 2)]
-    paid = study._prices(Stacked(copy.deepcopy(nets)), every, torch.Generator().manual_seed(3))
+    paid = study._prices(Stacked(copy.deepcopy(nets)), every, "cpu")(torch.Generator().manual_seed(3))
     rng, total = torch.Generator().manual_seed(3), torch.zeros(())
     drawn: dict[tuple[str, str], list[torch.Tensor]] = {}
     for i, arm in enumerate(every):

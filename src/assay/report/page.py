@@ -236,13 +236,17 @@ def facts(subject: Described) -> list[Fact]:
         Fact("Task", words.task(subject.task, len(classes)), "" if nameless else ", ".join(classes)),
         Fact("Input", f"{sides}{' values' if len(subject.shape) == 1 else ''}, {between}"),
         Fact("Parameters", f"{subject.parameters:,}" if subject.parameters else "none that torch holds"),
-        Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),
+        Fact("Data", ", ".join(_split(name, subject) for name in subject.splits)),
         Fact("Origin", " → ".join(("as given", *subject.origin))),
         Fact("Gradients", "yes" if subject.differentiable else "no, answers only"),
     ]
     if subject.draws > 1:
         told.append(Fact("Random", f"answers are averages of {subject.draws} draws"))
     return told
+
+
+def _split(name: str, subject: Described) -> str:
+    return f"{name} {subject.splits[name]:,}{' without labels' if name in subject.unlabelled else ''}"
 
 
 def colophon(audit: Audit) -> Iterator[tuple[str, str]]:

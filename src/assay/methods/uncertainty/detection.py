@@ -25,7 +25,6 @@ from statistics import NormalDist
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
@@ -42,6 +41,9 @@ def auroc(inside: Scores, outside: Scores) -> float:  # m, n -> in [0, 1]
 
 def auroc_interval(inside: Scores, outside: Scores, *, level: float = 0.95) -> tuple[float, float]:
     """Low and high of the AUROC at `level`, for scores that are independent between inputs."""
+
+    from scipy.optimize import brentq
+
     if not 0 < level < 1:
         raise AssayError(f"auroc_interval got level={level}; it wants one between 0 and 1, such as 0.95.")
     value = auroc(inside, outside)

@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from assay.data.corruptions import CORRUPTIONS, corrupt
-from assay.data.held_out import FITTING
+from assay.domain import NO_DOMAIN, OUTLIERS
 from assay.errors import AssayError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Boxes, Finding, Matrix, Measure, Table, View
 from assay.methods.uncertainty import CalibrationError
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SHARE = 0.35  # of the budget's inputs, because each of them is asked about 81 times
-OUTLIERS = "outliers"
-"""A split whose inputs belong to no class: confidence in them can be measured, and accuracy cannot."""
-NO_SHIFT = ("train", "test", *FITTING, OUTLIERS)
 Floats = NDArray[np.float64]
 
 
@@ -71,7 +68,7 @@ class ConfidenceUnderShift(Probe):
             return None
         return (
             f"it corrupts images, and an input here has shape {subject.inputs.shape}; a split of shifted inputs under "
-            f"any name but {', '.join(NO_SHIFT)} would do"
+            f"any name but {', '.join(NO_DOMAIN)} would do"
         )
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -291,7 +288,7 @@ class ConfidenceUnderShift(Probe):
 
 
 def _shifts(subject: Subject) -> list[str]:
-    return [split for split in subject.data if split not in NO_SHIFT]
+    return [name for name, domain in subject.domains().items() if domain.labelled]
 
 
 def _weights(kinds: int) -> Floats:  # -> sums, 1 + kinds * severities
