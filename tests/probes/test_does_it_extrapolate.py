@@ -13,9 +13,8 @@ from assay.data.arrays import Arrays
 from assay.domain import Domain
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
-from assay.finding import wilson
 from assay.probe import configure, put
-from assay.probes.steady.does_it_extrapolate import LOST, DoesItExtrapolate, _sum
+from assay.probes.steady.does_it_extrapolate import LOST, DoesItExtrapolate
 from assay.run import Run
 from assay.subject import Subject
 
@@ -77,29 +76,6 @@ def test_what_was_seen_decides_where_somebody_says_it() -> None:
     assert value["right between"] == pytest.approx((0.9 + 0.5 + 0.8) / 3)
     assert not found.alarms
     assert [mark.value for mark in found.views[0].marks] == [0.0, 50.0]
-
-
-def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(0)
-    truth, n, held = {"a": 0.95, "b": 0.9, "c": 0.7}, 60, 0
-    weights = {"a": 0.5, "b": 0.5, "c": -1.0}
-    wanted = sum(w * truth[k] for k, w in weights.items())
-
-    for _ in range(1000):
-        hits = {k: int(rng.binomial(n, p)) for k, p in truth.items()}
-        m = _sum(
-            "x",
-            weights,
-            {k: h / n for k, h in hits.items()},
-            {k: wilson(h, n) for k, h in hits.items()},
-            n,
-            "lower",
-            "",
-        )
-        assert m.low is not None
-        assert m.high is not None
-        held += m.low <= wanted <= m.high
-    assert 0.93 <= held / 1000 <= 0.985
 
 
 def test_a_perfect_model_loses_nothing_and_the_interval_is_not_a_point() -> None:
