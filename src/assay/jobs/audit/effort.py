@@ -55,6 +55,7 @@ EFFORTS: Mapping[str, Effort] = {
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
     "does-it-transfer": Effort("samples", 0.3, 90, longer=0.7, own=0.5, own_each=0.06),
+    "does-it-use-a-shortcut": Effort("samples", 2, 1, own=0.3),
     "does-the-map-need-the-model": Effort("steps", 0.4, 980, longer=1),
     "does-the-map-survive": Effort("steps", 1, 400, longer=1),
     "does-the-metric-hold": Effort("steps", 10, 1, once=1300, own_each=0.01),
