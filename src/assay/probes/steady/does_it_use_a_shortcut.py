@@ -109,8 +109,8 @@ class DoesItUseAShortcut(Probe):
             low=tuple(m.low or 0.0 for m in ties),
             high=tuple(m.high or 0.0 for m in ties),
             unit_y=True,
-            says="0: the cue says nothing of the label; 1: it tells it. Where it is lower than at home, what was learnt "
-            "from it will not hold.",
+            says="0: the cue says nothing of the label; 1: it tells it. Where it is lower than at home, what was "
+            "learnt from it will not hold.",
         )
         if not len(hits) or not len(misses):
             return Finding(
