@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from assay import fingerprint
 from assay.data.column import WHOLE
+from assay.data.nearest import Metric
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
 from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
 from assay.domain import Unlabelled, domains_of, named_apart, refuse_few, taken
 from assay.errors import AssayError, SubjectError
+from assay.gallery import matched
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
@@ -31,7 +33,8 @@ from assay.inputs.reach import Reach
 from assay.nn.inner import inner_points
 from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
-from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
+from assay.nn.unit import Unit
+from assay.tasks import Classification, Comparison, Ranking, Search, Similarity, Task
 
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
@@ -364,6 +367,50 @@ class Subject:
         """A model that gives the distance of two inputs, the pairs to ask about (`Pairs.alike`), and the threshold."""
         splits = dict(data) if isinstance(data, Mapping) else {"test": data}
         return cls._of_pairs(model, splits, Similarity(threshold), name, bounds, about)
+
+    @classmethod
+    def retrieval(
+        cls,
+        model: nn.Module,
+        gallery: Any,
+        queries: Any,
+        *,
+        metres: float | None = None,
+        pairs: Any = None,
+        metric: Metric = "cosine",
+        first: int = 5,
+        name: str | None = None,
+        bounds: tuple[Bound, Bound] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        layers: Mapping[str, str] | None = None,
+        draws: int = 1,
+        differentiable: bool = True,
+        about: str = "",
+        kind: Bounded | None = None,
+    ) -> Subject:
+        """Any module that returns a vector for each input (of places, faces, speakers), what it searches, and what for.
+
+        An item of the gallery answers a query where both have the same label. With `metres`, (x, y) holds latitude and
+        longitude in the place of labels, and what lies so near answers; with `pairs` (p, 2), what is named with the
+        query by their rows. `queries` may be a mapping from splits ('test', 'train', ...). The gallery is described
+        once, here. A copy of a query in the gallery counts as any item; queries that are the gallery are refused.
+        """
+        if not isinstance(model, nn.Module):
+            raise AssayError(f"Subject.retrieval wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
+        sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
+        unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
+        seen = Unit(scaled) if unit else scaled
+        part = None if draws == 1 else lambda x: passes(seen, x, draws).mean(0)
+        described = sought.described(lambda x: answer_once(seen, x, part), metric)
+        subject = cls.of(
+            seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
+            bounds=bounds, layers={k: f"model.{v}" if unit else v for k, v in (layers or {}).items()}, draws=draws,
+            differentiable=differentiable, about=about, kind=kind,
+        )  # fmt: skip
+        few = np.arange(min(LOOKS, len(sought.gallery)))
+        check_bounds(sought.gallery.take(few)[0], few, "gallery", subject.inputs)
+        return subject
 
     @classmethod
     def _of_pairs(

@@ -20,7 +20,7 @@ from assay.finding import Alarm, Gallery, Measure, Panel, share
 from assay.probe import OTHER, THEMES, Answer
 from assay.report import words
 from assay.report.figures import draw
-from assay.report.four_attacks import four_attacks
+from assay.report.sensitivity import sensitivity
 from assay.report.what_next import what_next
 from assay.standard import Judgement
 from assay.store import slug
@@ -64,7 +64,7 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
             folded=not_asked(audit),
             nexts=what_next(audit),
             footer=list(colophon(audit)),
-            attacks=four_attacks(audit.rows),
+            sensitivity=sensitivity(audit.rows),
             most_measures=MOST_MEASURES,
             script=Markup(script),
             script_hash=base64.b64encode(sha256(script.encode()).digest()).decode("ascii"),

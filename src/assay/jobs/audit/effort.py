@@ -48,6 +48,8 @@ EFFORTS: Mapping[str, Effort] = {
     "does-it-agree-with-itself": Effort("steps", 5, 60, longer=1, own_each=0.03),
     "does-it-depend-on-where-it-stands": Effort("dear", 1, 25, once=830, own=0.5),
     "does-it-depend-on-its-company": Effort("dear", 1, 7, own=0.3, own_each=0.005),
+    "does-it-find-them": Effort("samples", 1, 1, own=0.3, own_each=0.001),
+    "does-it-find-them-in-part": Effort("samples", 1, 7, own=0.3, own_each=0.001),
     "does-it-know": Effort("samples", 1, 15, once=4300, longer=0.5, own=3.0, own_each=0.005),
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
