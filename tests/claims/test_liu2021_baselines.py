@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from assay.claim import Claim
 from assay.claims import liu2021_baselines as study
 from assay.claims import liu2021_random
-from assay.data import beyond, fashion
-from assay.nn import vgg
 from assay.nn.bounded_relu import BoundedReLU
 from assay.run import Run
-
-CACHED = (liu2021_random._data, study._trained, study._swept, study._under)
-
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 1, "EPOCHS": 1, "AGAIN": 1, "BATCH": 30, "WIDTH": 1, "IMAGES": 12, "STEPS": 2, "PRINTED_STEPS": 2,
-        "PGD_STEPS": 2, "CLEAN": 30,
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    patch.setattr(vgg, "STAGES", (1, 1, 1))
-    patch.setattr(vgg, "WIDER", (2, 2, 2))
-    small = {
-        name: type(data)(np.repeat(data.x[:60, :, ::4, ::4], 3, axis=1), data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "cifar10", lambda: small)
-    for each in CACHED:
-        each.cache_clear()
-    yield
-    patch.undo()
-    for each in CACHED:
-        each.cache_clear()
-
-
-@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
-def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    assert evidence.verdict == "cannot tell"
-    assert "The networks are not those in print" in evidence.says
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-        assert measure.name == f"{printed.what}, printed"
-        assert measure.unit == printed.unit
 
 
 def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,72 +9,22 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from assay.claim import Claim
 from assay.claims import ye2021_capacity as study
 from assay.claims._recorded import fit_recorded
-from assay.data import beyond, fashion
-from assay.errors import AssayError
 from assay.methods.train.channel_capacity import mic_surrogate, output_trace
 from assay.methods.train.ensemble import Stacked
 from assay.run import Run
 
-CACHED = (study._data, study._trained)
 
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-def forget() -> None:
-    for each in CACHED:
-        each.cache_clear()
-
-
-def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    forget()
-    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
-        claim("mnist").test(run)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """MNIST is a few small images of the bundled sample, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
-        "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in study.PRICES.items()},
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    small = {
-        name: type(data)(data.x[:60, :, ::7, ::7], data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "mnist", lambda: small)
-    forget()
-    yield
-    patch.undo()
-    forget()
-
-
-@pytest.mark.parametrize("name", ["mnist", "sturdier"])
-def test_the_study_runs_on_a_few_images(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    assert all(np.isfinite(m.value if m.value is not None else np.nan) for m in evidence.measures)
-    if name == "mnist":
-        assert evidence.verdict == "cannot tell"
-        assert "The networks are not those in print" in evidence.says
-        for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-            assert (measure.name, measure.unit) == (printed.what, printed.unit)
-        for form in study.FORMS:
-            for epoch in ("last", "best"):
-                assert any(f"as {form} less" in n and epoch in n for n in names)
-        found = study._trained(run.seed, "cpu")
-        assert (found.best.mean(-1) >= found.right.mean(-1)).all()
-        assert_close(torch.from_numpy(found.test[-1]), torch.from_numpy(found.right.mean(-1)))
-        assert_close(torch.from_numpy(found.test.max(0)), torch.from_numpy(found.best.mean(-1)))
+def test_both_forms_and_both_epochs_are_told_and_the_best_epoch_is_the_best(tiny: None, run: Run) -> None:
+    names = [m.name for m in study.generalisation(run).measures]
+    for form in study.FORMS:
+        for epoch in ("last", "best"):
+            assert any(f"as {form} less" in n and epoch in n for n in names)
+    found = study._trained(run.seed, "cpu")
+    assert (found.best.mean(-1) >= found.right.mean(-1)).all()
+    assert_close(torch.from_numpy(found.test[-1]), torch.from_numpy(found.right.mean(-1)))
+    assert_close(torch.from_numpy(found.test.max(0)), torch.from_numpy(found.best.mean(-1)))
 
 
 def test_nets_of_one_seed_start_alike_and_the_baseline_pays_nothing(tiny: None) -> None:

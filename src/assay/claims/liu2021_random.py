@@ -34,14 +34,14 @@ Attack = Literal["C&W", "PGD"]
 Protocol = Literal["printed", "adaptive"]
 PROTOCOLS: tuple[Protocol, ...] = ("printed", "adaptive")
 SEEDS, WIDTH, BATCH, WEIGHT_DECAY = 3, 32, 512, 5e-4
-EPOCHS: dict[Arm, int] = {"none": 12, "RSE": 14, "BNN": 12, "adversarial training": 8, "Adv-BNN": 8}
+EPOCHS: dict[Arm, int] = {"none": 11, "RSE": 12, "BNN": 10, "adversarial training": 7, "Adv-BNN": 7}
 LR, ADAM_LR = 0.2, 4e-3
 FIRST, INNER = 0.2, 0.1  # noise of RSE
 SIGMA, PRIOR, ALPHA = 0.02, 0.05, 0.02  # of Gaussian weights
-RADIUS, INNER_STEPS, INNER_STEP = 8 / 256, 4, 0.01  # of the training's attacker
+RADIUS, INNER_STEPS, INNER_STEP = 8 / 256, 3, 0.0125  # of the training's attacker
 DRAWS: dict[Arm, int] = {"none": 1, "RSE": 50, "BNN": 20, "adversarial training": 1, "Adv-BNN": 20}
 IMAGES, CLEAN = 256, 2000  # test images that are attacked, and that are not
-CS = (0.01, 0.03, 0.06, 0.1, 0.2)
+CS = (0.01, 0.03, 0.1, 0.2)
 WEAK, STRONG = 0.2, 10.0  # of c
 RADII = (0.015, 0.035, 0.055, 0.07)
 MID = 0.035
@@ -338,7 +338,7 @@ def against_c(run: Run) -> Evidence:
     )
 
 
-LEAST: dict[Arm, float] = {"none": 0.85, "RSE": 0.72, "BNN": 0.80, "adversarial training": 0.60, "Adv-BNN": 0.55}
+LEAST: dict[Arm, float] = {"none": 0.85, "RSE": 0.70, "BNN": 0.80, "adversarial training": 0.55, "Adv-BNN": 0.50}
 AT_MID, AT_WEAK = 0.24, 0.15  # of the attacked: adversarial training at least, the undefended net at most
 
 
@@ -540,8 +540,8 @@ CLEAN_GATES = (
     f"drawn) and the undefended net of at least {100 * LEAST['none']:g} %"
 )
 TABLE_2_2: dict[Arm, tuple[float, ...]] = {
-    "RSE": (0.9000, 0.8606, 0.7944, 0.6719, 0.3475),
-    "none": (0.3038, 0.0893, 0.0506, 0.0356, 0.0219),
+    "RSE": (0.9000, 0.8606, 0.6719, 0.3475),
+    "none": (0.3038, 0.0893, 0.0356, 0.0219),
 }
 TABLE_2_4: dict[Arm, tuple[float, ...]] = {
     "adversarial training": (0.803, 0.583, 0.311, 0.155, 0.103),
@@ -571,7 +571,9 @@ SHELVED = (
         source=SOURCE,
         says="The mean of 50 noisy passes is more accurate than one pass under a weak Carlini-Wagner attack (c < 0.4) "
         "and less accurate under a strong one (c > 1).",
-        published=(Published("accuracy of 50 passes less that of one, c < 0.4", 0.08, "sec. 2.1.6, text", "%"),),
+        published=(
+            Published("accuracy of 50 passes less that of one, c = 0.2", 0.08, "sec. 2.1.6, text: c < 0.4", "%"),
+        ),
         here=f"{NETS}; {NOISE}; {CARLINI_WAGNER}; at c = {WEAK:g} and {STRONG:g}, by the printed attack, with the "
         "adaptive one beside it; one pass: the mean over as many passes of whether each is right; `cannot tell` unless "
         f"in every seed {CLEAN_GATES}",

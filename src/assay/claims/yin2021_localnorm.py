@@ -30,7 +30,7 @@ Way = Literal[
     "BN", "dynamic BN", "LN-Single", "LN-Single-Vote", "LN-Single-Vote ROT90", "LN-Batch", "LN-Voting", "BN nets",
     "dynamic BN nets",
 ]  # fmt: skip
-SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 32, 11, 128, 0.1, 5e-4
+SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 32, 10, 128, 0.1, 5e-4
 GROUPS = 8
 IMAGES = 2000
 FORMS: tuple[Form, ...] = ("coded", "printed")  # the figures in print are the code's
