@@ -1,4 +1,4 @@
-"""Rows of unlike columns as points: units do not count, codes are equally far apart, missing cells are seen."""
+"""Rows of unlike columns as points: units do not count, codes are equally far apart."""
 
 from __future__ import annotations
 
@@ -30,15 +30,6 @@ def test_categories_are_equally_far_apart_whatever_their_codes() -> None:
     apart = torch.cdist(torch.cat([a, b]), torch.cat([a, b]))
     assert_close(apart[[0, 0, 1], [1, 2, 2]], torch.full((3,), 2.0).sqrt())
     assert float(apart[2, 3]) == 0
-
-
-def test_a_missing_cell_is_the_mean_and_told() -> None:
-    a, b = torch.tensor([[1.0, 5.0], [3.0, torch.nan]]), torch.tensor([[2.0, 7.0]])
-    left, right = on_one_scale(a, b)
-    assert left.shape == (2, 3)
-    assert left[1, 1] == 0
-    assert left[:, 2].tolist() == [0, 1]
-    assert right[:, 2].tolist() == [0]
 
 
 def test_a_column_that_never_changes_counts_nothing() -> None:
