@@ -88,7 +88,7 @@ class CouldAnInvarianceBridgeIt(Probe):
             _support_measure(SUPPORT, support.overlap if support else None, seen, "the least of all domains"),
         ]
         for row in rows.values():
-            measures += row.measures(run.seed)
+            measures += row.measures(run.seed) if row.away else []
         mixtures = {name: seen.mixture(name) for name in seen.unlabelled} if len(seen.sources) > 1 else {}
         for name, (alpha, low, high) in mixtures.items():
             measures += [
@@ -190,7 +190,8 @@ class _Seen:
         again = np.random.default_rng(self.run.seed).multinomial(len(told), np.full(len(told), 1 / len(told)), size=200)
         alpha = mixture_weights(told, priors).numpy()
         low, high = np.quantile(mixture_weights(told, priors, torch.as_tensor(again)).numpy(), (0.025, 0.975), axis=0)
-        return alpha, np.minimum(low, alpha), np.maximum(high, alpha)
+        alpha, low, high = (np.round(part, 6) for part in (alpha, np.minimum(low, alpha), np.maximum(high, alpha)))
+        return alpha, low, high
 
 
 @dataclass
@@ -521,7 +522,7 @@ def _table(rows: Mapping[str, _Row]) -> Matrix:
         columns=COLUMNS,
         values=tuple(cells(row) for row in rows.values()),
         says="Gaps are 0 where an invariance holds; the first two are MMD^2, the others shares. Support and accuracy "
-        "are better high. What is empty was not measured, and the alarms say why.",
+        "are better high. Empty: not measured, as labels lack or the alarms say.",
     )
 
 
@@ -565,15 +566,19 @@ def _says(
         )
     left = [row for row in away if row.gap is not None and row not in bad]
     if left:
-        mean = max(0.0, float(_excess([row.gap for row in left if row.gap]).mean()))
+        gap = _gap_measure(GAP, _excess([row.gap for row in left if row.gap]), seen.run.seed, "")
+        mean, low, high = (number or 0.0 for number in (gap.value, gap.low, gap.high))
         apart = [row for row in left if row.agnostic.p_value <= 0.05]
         told.append(
             f"Where domains share features, {100 * mean:.1f} % of inputs of {_named(left)} are put into another class "
             f"by the domain's own posterior than by that of the others"
             + (
                 "; training for hypothesis invariance is aimed at that."
-                if mean > MOST
+                if low > MOST
                 else f": one hypothesis serves them{_though(apart)}."
+                if high <= MOST
+                else f", {100 * low:.0f} to {100 * high:.0f} with 95 % confidence: too few to tell whether one "
+                "hypothesis serves them."
             )
         )
     shifted = [row for row in away if row.prior and row.prior.p_value <= certain]
