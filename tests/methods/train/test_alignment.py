@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from assay.data.arrays import Arrays
 from assay.errors import AssayError, ShapeError
 from assay.methods.shift.mk_mmd import mk_mmd
-from assay.methods.train.alignment import Alignment, Unlabelled, WithFeatures
+from assay.methods.train.alignment import Alignment, Beside, WithFeatures
 from assay.methods.train.coral import coral
 from assay.methods.train.fit import fit
 from assay.methods.train.gradient_reversal import GradientReversal, WithCritic, reversed_gradient
@@ -66,7 +66,7 @@ def test_the_loss_is_right_answers_and_the_mean_over_pairs_of_domains(distance: 
 def test_unlabelled_inputs_come_behind_the_batch_and_bring_no_label(rng: torch.Generator) -> None:
     x, y = torch.zeros(4, 2), torch.arange(4)
     there = [Arrays(torch.full((5, 2), v), torch.zeros(5, dtype=torch.long)) for v in (1.0, 2.0)]
-    more, labels = Unlabelled(there, 3).augment(x, y, rng)
+    more, labels = Beside(there, 3).augment(x, y, rng)
     assert more[:, 0].tolist() == [0.0] * 4 + [1.0] * 3 + [2.0] * 3
     assert labels is y
 
@@ -117,7 +117,7 @@ def test_a_linear_map_learns_to_bring_means_together_and_to_mix_classes_where_th
         torch.manual_seed(0)
         own = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2))
         both = WithFeatures(own, "1")
-        more = Unlabelled([Arrays(moved, torch.zeros(200, dtype=torch.long))], 100)
+        more = Beside([Arrays(moved, torch.zeros(200, dtype=torch.long))], 100)
         loss = Alignment(mk_mmd, 20.0, classes=2, each=100).loss
         fit(
             both,

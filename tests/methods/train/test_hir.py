@@ -176,9 +176,9 @@ def test_too_much_of_it_and_every_answer_is_the_same() -> None:
         nn.init.zeros_(net.bias)
         optimiser = torch.optim.LBFGS(net.parameters(), max_iter=40, line_search_fn="strong_wolfe")
 
-        def step(net: nn.Module = net, loss: Loss = Hir(alpha).loss, optimiser: Any = optimiser) -> Tensor:
+        def step(alpha: float = alpha, net: nn.Module = net, optimiser: Any = optimiser) -> Tensor:
             optimiser.zero_grad()
-            value = loss(net(x), y)
+            value = Hir(alpha).loss(net(x), y)
             value.backward()
             return value
 

@@ -77,17 +77,25 @@ def mk_mmd(
     check_samples(a, b, least=1 if biased else 2)
     m = len(a)
     pool = torch.cat([a, b]).flatten(1)
-    if scale is None:
-        scale = median_distance(pool)
-    pool = pool - pool.detach().mean(0)  # distances stay, and their rounding shrinks
-    square = (pool * pool).sum(1)
-    apart = (square[:, None] + square - 2 * pool @ pool.T).clamp_min(0)
-    kernel = _kernels(-apart / (2 * WIDEST * scale))
-    within_a, within_b = kernel[:m, :m], kernel[m:, m:]
-    across = kernel[:m, m:].mean()
+    alike = kernel(pool, pool, median_distance(pool) if scale is None else scale)
+    within_a, within_b = alike[:m, :m], alike[m:, m:]
+    across = alike[:m, m:].mean()
     if biased:
         return within_a.mean() + within_b.mean() - 2 * across
     return _off_diagonal(within_a) + _off_diagonal(within_b) - 2 * across
+
+
+def kernel(x: Tensor, y: Tensor, scale: float | Tensor) -> Tensor:  # m d, n d -> m n
+    """The mean of the five kernels between rows, with its gradient; `scale` is the bandwidth in the middle, squared."""
+    centre = y.detach().mean(0)  # distances stay, and their rounding shrinks
+    x, y = x - centre, y - centre
+    apart = ((x * x).sum(1)[:, None] + (y * y).sum(1) - 2 * x @ y.T).clamp_min(0)
+    widest = (-apart / (2 * WIDEST * scale)).exp()
+    total = widest
+    for _ in range(KERNELS - 1):
+        widest = widest * widest
+        total = total + widest
+    return total / KERNELS
 
 
 def mmd_test(
@@ -102,7 +110,7 @@ def mmd_test(
     if scale is None:
         scale = float(median_distance(pool))
     exact = m + n <= BLOCK  # costs nothing, and ties stay ties
-    centre = pool[_some(m + n).to(pool.device)].median(0).values  # one far row does not move it
+    centre = pool[some(m + n, MOST).to(pool.device)].median(0).values  # one far row does not move it
     pool = (pool - centre).to(torch.float64 if exact else torch.float32) / math.sqrt(2 * WIDEST * scale)
 
     unit = UNIT if min(m, n) >= UNIT * ENOUGH else 1
@@ -143,8 +151,8 @@ def median_distance(pool: Tensor) -> Tensor:  # n d -> ()
     The mean where half of all pairs are equal, and 1 where all are: then every kernel is 1.
     """
     with torch.no_grad():
-        some = pool.detach().flatten(1)[_some(len(pool))]
-        apart = torch.nn.functional.pdist(some.double()) ** 2
+        few = pool.detach().flatten(1)[some(len(pool), MOST).to(pool.device)]
+        apart = torch.nn.functional.pdist(few.double()) ** 2
         middle = apart.median()
         if not middle > 0:
             middle = apart.mean()
@@ -165,19 +173,9 @@ def check_samples(a: Tensor, b: Tensor, *, least: int) -> None:
             raise AssayError(f"Row {int(broken[0])} of the {name} sample holds NaN or inf; leave that row out.")
 
 
-def _some(n: int) -> Tensor:
-    """At most MOST of n rows: drawn, so that they hang on no label, and always the same."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:MOST]
-
-
-def _kernels(minus_apart: Tensor) -> Tensor:
-    """The mean of the five kernels, from minus the squared distance over twice the widest bandwidth."""
-    widest = minus_apart.exp()
-    total = widest
-    for _ in range(KERNELS - 1):
-        widest = widest * widest
-        total = total + widest
-    return total / KERNELS
+def some(n: int, most: int) -> Tensor:
+    """At most so many of n rows: drawn, so that they hang on no label, and always the same."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most]
 
 
 def _off_diagonal(kernel: Tensor) -> Tensor:  # n n -> ()
@@ -215,15 +213,15 @@ def _sums(
         for j in range(i, len(points), BLOCK):
             columns = slice(j, j + BLOCK)
             widest = (left[rows] @ right[:, columns]).clamp_(max=0).exp_()
-            kernel = widest.clone()
+            alike = widest.clone()
             for _ in range(KERNELS - 1):
-                kernel.add_(widest.mul_(widest))
+                alike.add_(widest.mul_(widest))
             if i == j:
-                kernel.fill_diagonal_(0)
-            in_units = kernel.view(-1, unit, kernel.shape[1]).sum(1)
+                alike.fill_diagonal_(0)
+            in_units = alike.view(-1, unit, alike.shape[1]).sum(1)
             chosen = dealt[j // unit : (j + BLOCK) // unit].repeat_interleave(unit, 0)
             inside += (1 if i == j else 2) * (dealt[units] * (in_units @ chosen)).sum(0, dtype=torch.float64)
-            total[rows] += kernel @ sides[columns]
+            total[rows] += alike @ sides[columns]
             if i != j:
-                total[columns] += kernel.T @ sides[rows]
+                total[columns] += alike.T @ sides[rows]
     return inside / KERNELS, total[:, 0] / KERNELS, total[:, 1] / KERNELS

@@ -59,7 +59,7 @@ class WithFeatures(nn.Module):
         self._hook.remove()
 
 
-class Unlabelled:
+class Beside:
     """`augment` for `fit`: puts `count` inputs of each unlabelled domain behind the batch, which has labels."""
 
     def __init__(self, domains: Sequence[Rows], count: int) -> None:
@@ -90,6 +90,8 @@ class Alignment:
             return right
         if len(out) % self.each or len(out) < 2 * self.each:
             raise ShapeError(f"A batch of {len(out)} inputs does not hold two domains or more, {self.each} of each.")
-        domains = out[:, self.classes :].split(self.each)
+        if not bool(out.detach().isfinite().all()):
+            return right + out.sum()  # no number either: fit tells what became of the training
+        domains = torch.split(out[:, self.classes :], self.each)
         apart = torch.stack([self.distance(a, b) for a, b in combinations(domains, 2)])
         return right + self.weight * apart.mean()

@@ -14,6 +14,7 @@ Source: Wang, Loog and van Gemert, ICPR 2020, arXiv:2010.07591, sec. IV (5 domai
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ def balanced(domain: Tensor, y: Tensor, *, each: int, paired: bool = False) -> O
     """For `fit(order=...)`: batches of domains x classes x `each` inputs, from numbers of domains and of classes."""
     if each < 1:
         raise AssayError(f"each={each} puts no input into a batch; give a whole number of at least 1.")
-    domains, classes = domain.unique().tolist(), y.unique().tolist()
+    domains, classes = np.unique(domain.cpu().numpy()).tolist(), np.unique(y.cpu().numpy()).tolist()
     cells = [[torch.nonzero((domain == d) & (y == c))[:, 0].cpu() for c in classes] for d in domains]
     for d, row in zip(domains, cells, strict=True):
         for c, cell in zip(classes, row, strict=True):

@@ -38,7 +38,7 @@ class _Reversed(torch.autograd.Function):
 
 def reversed_gradient(x: Tensor, weight: float = 1.0) -> Tensor:  # *d -> *d
     """x itself, whose gradient comes back times -weight."""
-    out: Tensor = _Reversed.apply(x, weight)
+    out: Tensor = _Reversed.apply(x, weight)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -22,6 +22,7 @@ from assay.methods.uncertainty import CalibrationError
 from assay.methods.uncertainty.above_floor import AboveFloor, above_floor
 from assay.methods.uncertainty.under_shift import drift, drift_above_floor
 from assay.probe import Need, Probe
+from assay.probes._leaks import leaked_domains
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ class ConfidenceUnderShift(Probe):
             measures=tuple(measures),
             samples=Table("test", columns),
             views=tuple(views),
-            alarms=(Alarm(says, doubts=tuple(few)),) if few else (),
+            alarms=(
+                *((Alarm(says, doubts=tuple(few)),) if few else ()),
+                *(leaked_domains(subject, run, measures) if shifts else ()),
+            ),
         )
 
     def _error(self, name: str, error: AboveFloor, n: int, about: str, *beside: Beside) -> Measure:
