@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from assay.data.arrays import Targets
 from assay.data.nearest import Metric
@@ -105,7 +106,7 @@ def _checked(out: Tensor, rows: Ints, metric: Metric) -> Tensor:  # k d
             f"The descriptor of item {rows[int(still.nonzero()[0])]} of the gallery is 0, which has no direction; "
             "mend the model, or compare with metric='euclidean'."
         )
-    return out
+    return normalize(out, dim=1) if metric == "cosine" else out  # the mean of several passes is shorter than 1
 
 
 def matched(
