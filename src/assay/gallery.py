@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from assay.data.arrays import Targets
+from assay.data.arrays import UNIT, Targets
 from assay.data.nearest import Metric
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.given import Bound, Data, as_data, as_targets, pixel_bounds
@@ -62,6 +62,7 @@ class Matched:
     shape: tuple[int, ...]
     groups: Sequence[str] | None = None
     names: Sequence[str] | None = None
+    bounds: tuple[float, float] = UNIT
 
     def described(self, answer: Callable[[Tensor], Tensor], metric: Metric) -> Described:
         """The gallery as the model sees it, a few items at a time; descriptors that cannot be compared are refused."""
@@ -83,8 +84,9 @@ class Matched:
                 "scaling of the inputs."
             )
         return Described(
-            self.gallery, descriptors, metric, self.starts, self.rows, groups=self.groups, names=self.names
-        )
+            self.gallery, descriptors, metric, self.starts, self.rows, groups=self.groups, names=self.names,
+            bounds=self.bounds,
+        )  # fmt: skip
 
 
 def _checked(out: Tensor, rows: Ints, metric: Metric) -> Tensor:  # k d
@@ -157,6 +159,7 @@ def matched(
         shape=tuple(asked["test"].data.take(np.arange(1))[0].shape[1:]),
         groups=groups,
         names=names,
+        bounds=pixel_bounds(bounds),
     )
 
 
