@@ -7,13 +7,12 @@ import json
 
 import numpy as np
 import pytest
-
-sio = pytest.importorskip("skops.io")
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor  # noqa: E402
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
+    sio = pytest.importorskip("skops.io")
     folder = tmp_path_factory.mktemp("credit")
     rng = np.random.default_rng(0)
     rows = []

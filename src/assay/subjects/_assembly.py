@@ -22,11 +22,14 @@ from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.data.texts import Texts
+from assay.domain import Unlabelled, apart, refuse_domain
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
-from assay.subject import SURE, InputSpace, Subject, answer_once, check, extremes, first_inputs
+from assay.space import extremes
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
+from assay.subjects._domains import by_column, typed, with_domains
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
@@ -46,7 +49,18 @@ def assembled(opened: Opened, source: Source) -> Subject:
     if given is None or source.data is not None:
         given = data_of(source, opened.channels, opened)
         opened = _with_categories(opened, given)
-    return joined(opened, given, source)
+    parts, said = by_column(given if isinstance(given, Mapping) else {"test": given}, source)
+    if said:
+        opened = dataclasses.replace(opened, notes=(*opened.notes, said))
+    if not source.places():
+        return joined(opened, given, source, domains=parts)
+    chosen = _chooses(source, opened)
+    given = in_splits(given, source.bounds, classes=chosen)
+    shape = tuple(first_inputs(_test(given)).shape[1:])
+    named = typed(source, _test(given), shape, opened.classes or (), chosen)
+    if twice := sorted(set(parts) & set(named)):
+        raise AssayError(f"The domain {twice[0]!r} is a value of --domain-column too; rename it.")
+    return joined(opened, given, source, domains={**parts, **named})
 
 
 def _policy(opened: Opened, source: Source, word: str) -> Subject:
@@ -93,7 +107,7 @@ def _policy(opened: Opened, source: Source, word: str) -> Subject:
         notes=(*subject.notes, *told),
     )
     check(subject)
-    return subject
+    return with_domains(subject, source)
 
 
 def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[Any, Any]:
@@ -106,10 +120,21 @@ def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[
     return tuple(low.tolist()), tuple(high.tolist())
 
 
-def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
-    """A model that came through its door, and data in any form that `Subject.of` takes."""
+def joined(
+    opened: Opened,
+    given: Any,
+    source: Source,
+    task: Task | None = None,
+    domains: Mapping[str, Any] | None = None,
+) -> Subject:
+    """A model that came through its door, and data and domains in any form that `Subject.of` takes."""
     chosen = _chooses(source, opened) if task is None else "classes" in task.gives
-    given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
+    elsewhere = {name: apart(each) for name, each in (domains or {}).items()}
+    splits = given if isinstance(given, Mapping) else {"test": given}
+    for name in elsewhere:
+        refuse_domain(name, splits)
+    splits = {**splits, **{name: each for name, (each, _) in elsewhere.items()}}
+    given = in_splits(_encoded(splits, opened), source.bounds, classes=chosen)
     if task is None and (named := _named(source, given)) is not None:
         given = {split: as_targets(each, split, source.bounds) for split, each in given.items()}
         task = _as_named(named, opened, given, source)
@@ -122,10 +147,15 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     if tokens and opened.tokens is None:
         opened = dataclasses.replace(opened, notes=(*opened.notes, NAMES))
     told: dict[str, Any] = {} if task is not None else {"classes": opened.classes}
+    read = {
+        name: given[name] if known else Unlabelled(as_targets(given[name], name, source.bounds))
+        for name, (_, known) in elsewhere.items()
+    }
     subject = Subject.of(
         _one_output(opened, source, given, task),
-        given,
+        {split: each for split, each in given.items() if split not in elsewhere},
         task,
+        domains=read,
         name=opened.name,
         bounds=_numbers_of_tokens(opened.tokens, given, source.bounds) if tokens else source.bounds,
         mean=source.mean,
@@ -247,8 +277,13 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             "not apply; leave it out."
         )
     if source.data is not None:
-        subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
+        given = _other_data(subject, source, source.data)
+        given = given if isinstance(given, Mapping) else {"test": given}
+        parts, said = by_column(given, source)
+        notes = (*subject.notes, said) if said else subject.notes
+        subject = dataclasses.replace(subject, data={**given, **parts}, unlabelled={}, at={}, notes=notes)
         check(subject)
+    subject = with_domains(subject, source)
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
 
 
@@ -313,7 +348,10 @@ def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
     classes = None if opened is None or opened.answers == "numbers" else opened.classes
     columns = None if opened is None else opened.columns
     asked = cast(Asked | None, "regression" if opened and opened.answers == "numbers" else source.task)
-    first = Table(source.train or source.data, source.target, classes=classes, columns=columns, task=asked)
+    first = Table(
+        source.train or source.data, source.target, classes=classes, columns=columns, task=asked,
+        apart=source.domain_column,
+    )  # fmt: skip
     if source.train is None:
         return {"test": first}
     return {"test": first.like(source.data), "train": first}

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 
 SIZES = (512, 1024, 4096)
@@ -27,6 +26,8 @@ class Swift(nn.Module):
 
     def __init__(self, model: nn.Module, *, sizes: tuple[int, ...] = SIZES, mode: str | None = None) -> None:
         super().__init__()
+        import torch._dynamo  # seconds, and most who attack compile nothing
+
         self.model, self.sizes = model, tuple(sorted(sizes))
         # every size of every network counts against one limit of 8, beyond which torch runs uncompiled without a word
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 
 from assay.errors import AssayError, ShapeError
 
@@ -327,6 +326,9 @@ def pair(space: Space, distance: Floats, j: Ints, i: Ints, norm: float = 2) -> F
 
     Source: eq. 3.11 and 3.44 for l2; the others by the same argument. A pair with Mx_j = Mx_i gives 0.
     """
+
+    from scipy.spatial.distance import cdist
+
     ahead = distance[j][:, None] - distance[i]
     ahead -= ROUNDING * (space.square[j][:, None] + space.square[i])
     if norm == 2:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import linprog
 
 from assay.errors import AssayError
 from assay.methods.certify.nearest_cell import Box
@@ -33,6 +32,9 @@ def least_linear(
 
     Source: sec. 3.1.4, see `nearest`.
     """
+
+    from scipy.optimize import linprog
+
     low, high = (np.full(dims, -np.inf), np.full(dims, np.inf)) if box is None else box
     if norm == np.inf:
         cost = np.append(np.zeros(dims), 1.0)

@@ -23,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError
@@ -218,6 +217,9 @@ def by_word(values: Tensor) -> Tensor:
 
 def _interval(values: Tensor, confidence: float) -> tuple[float, float, float]:
     """Mean, and Student's interval of it."""
+
+    from scipy.stats import t as student
+
     v = values.double()
     mean, error = float(v.mean()), float(v.std()) / len(v) ** 0.5
     reach = float(student.ppf((1 + confidence) / 2, len(v) - 1)) * error

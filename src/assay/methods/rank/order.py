@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
@@ -191,6 +190,9 @@ def calibration(
     a calibrated comparison reaches the gap. It held the truth in 95 to 97 % of 300 repeats at each of n = 200, 600 and
     2000, of one calibrated and two miscalibrated laws. With `pairs`, n 2, sd grows by what shared inputs cost, `worth`.
     """
+
+    from scipy.stats import t as student
+
     score, truth = np.asarray(c, dtype=np.float64), np.asarray(t, dtype=np.float64)
     if score.ndim != 1 or score.shape != truth.shape or len(score) < 2:
         raise ShapeError(

@@ -26,7 +26,6 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.errors import AssayError, ShapeError
@@ -202,6 +201,9 @@ def leaks(c: Tensor, t: Tensor, *, confidence: float = CONFIDENCE) -> bool:  # n
 
 def _interval(values: Tensor, confidence: float) -> tuple[float, float, float]:
     """Mean, and Student's interval of it."""
+
+    from scipy.stats import t as student
+
     n, mean = len(values), float(values.mean())
     reach = float(student.ppf((1 + confidence) / 2, n - 1)) * float(values.std()) / n**0.5
     return mean, mean - reach, mean + reach

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2, rankdata, studentized_range
 
 from assay.errors import ShapeError
 
 
 def friedman(scores: ArrayLike) -> float:  # n k -> in [0, 1]
     """The chance of ranks as uneven as these where no treatment is better than another."""
+
+    from scipy.stats import chi2
+
     ranks = _ranks(scores)
     n, k = ranks.shape
     ties = sum(float((counts**3 - counts).sum()) for counts in (np.unique(row, return_counts=True)[1] for row in ranks))
@@ -32,6 +34,9 @@ def friedman(scores: ArrayLike) -> float:  # n k -> in [0, 1]
 
 def nemenyi(scores: ArrayLike) -> NDArray[np.float64]:  # n k -> k k
     """The same of each pair of treatments, all pairs being looked at; 1 on the diagonal."""
+
+    from scipy.stats import studentized_range
+
     ranks = _ranks(scores)
     n, k = ranks.shape
     mean = ranks.mean(0)
@@ -42,6 +47,8 @@ def nemenyi(scores: ArrayLike) -> NDArray[np.float64]:  # n k -> k k
 
 
 def _ranks(scores: ArrayLike) -> NDArray[np.float64]:
+    from scipy.stats import rankdata
+
     given = np.asarray(scores, dtype=np.float64)
     if given.ndim != 2 or len(given) < 1 or given.shape[1] < 2 or not np.isfinite(given).all():
         raise ShapeError(

@@ -34,7 +34,6 @@ import math
 import numpy as np
 import torch
 from scipy.special import gammaln
-from scipy.stats import betabinom, binom
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
@@ -97,6 +96,9 @@ def widening_limits(between: Between, y: Tensor, *, alpha: float, unit: Tensor |
 
     The higher one is infinite where n is too small for any score to be it.
     """
+
+    from scipy.stats import binom
+
     ranked = _beyond(between, y, unit).sort(0).values
     n = len(ranked)
     first, last = (int(binom.ppf(tail, n, 1 - alpha)) for tail in (0.025, 0.975))
@@ -128,6 +130,9 @@ def widen(between: Between, q: Tensor, unit: Tensor | None = None) -> Between:  
 
 def kept_by_luck(n: int, asked: int, alpha: float) -> tuple[float, float]:
     """What coverage of `asked` inputs 95 of 100 draws of both show, with q from n held-out ones: beta-binomial."""
+
+    from scipy.stats import betabinom
+
     k = math.ceil(round((n + 1) * (1 - alpha), 6))
     if k > n:
         return 1.0, 1.0

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import beta
 
 from assay.errors import AssayError
 from assay.methods.uncertainty.calibration import BINS, equal_bins
@@ -43,6 +42,9 @@ def maximum_error(
     scores: ArrayLike, outcomes: ArrayLike, *, bins: int = BINS, draws: int = 250, seed: int = 0
 ) -> MaximumError:  # n in [0, 1], n of 0 or 1
     """The largest gap of a bin, with its (at least) 95 % interval and its floor."""
+
+    from scipy.stats import beta
+
     if draws < 1:
         raise AssayError(f"maximum_error got draws={draws}; the floor is a mean of at least 1, and 250 is usual.")
     score, hit = pairs(scores, outcomes)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from assay.errors import AssayError
@@ -369,6 +368,9 @@ def _left_out(rated: list[Measure]) -> tuple[Alarm, ...]:
 
 def _rank(norm: Norm, size: NDArray[np.float64], first: NDArray[np.float64], seed: int) -> Measure:
     """How well the first-order estimate orders the inputs that are right and broke."""
+
+    from scipy.stats import spearmanr
+
     both = np.isfinite(size) & (size > 0) & np.isfinite(first)
     a, b = size[both], first[both]
     value = float(spearmanr(a, b).statistic) if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else None

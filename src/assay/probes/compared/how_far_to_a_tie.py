@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from assay.data.held_out import Part
@@ -135,6 +134,8 @@ class _Ties:
         self.found = np.isfinite(self.distance)
 
     def measures(self, seed: int) -> tuple[Measure, ...]:
+        from scipy.stats import spearmanr
+
         def judged(distance: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.where(self.right, distance, 0.0)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 
 from assay.errors import AssayError
@@ -397,6 +396,9 @@ class _Trial:
 
 def _student(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Mean and Student's interval: with so few inputs a bootstrap would be too sure."""
+
+    from scipy.stats import t as student
+
     mean, error = float(values.mean()), float(values.std(ddof=1)) / len(values) ** 0.5
     reach = float(student.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
     return mean, mean - reach, mean + reach

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import norm
 from torch import Tensor
 
 from assay.errors import AssayError
@@ -260,6 +259,8 @@ class _Seen:
         index: NDArray[np.int64],
         rows: Mapping[str, NDArray[Any]],
     ) -> None:
+        from scipy.stats import norm
+
         self.subject, self.maps, self.names, self.index, self.rows = subject, maps, names, index, rows
         self.told: dict[str, NDArray[Any]] = {"explained number": rows["number"]}
         """What was said of each input, one number each."""

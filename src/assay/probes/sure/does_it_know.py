@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from assay.data.arrays import Arrays
@@ -708,6 +707,9 @@ def _never_wrong(right: NDArray[np.bool_] | None) -> tuple[Alarm, ...]:
 
 def _ranks(score: NDArray[np.float64]) -> NDArray[np.float64]:  # n -> n in [0, 1]
     """The order of any score as a confidence has it; equals stay equal."""
+
+    from scipy.stats import rankdata
+
     return np.asarray(rankdata(score) / len(score))
 
 
