@@ -76,7 +76,7 @@ def run() -> Run:
 
 
 def test_domains_that_look_different_and_are_answered_alike(run: Run) -> None:
-    found = asked(run, {"near": drawn(2, (-3, 1.5)), "far": drawn(3, (-1.5, 3))})
+    found = asked(run, {"near": drawn(2, (-3, 1.5), sd=0.6), "far": drawn(3, (-1.5, 3), sd=0.6)})
     assert verdicts(found) == {GAP: "pass", CONFLICT: "pass", SUPPORT: "pass"}
     assert all((found.measure(f"class-conditional gap on {d}").low or 0) > 0 for d in ("near", "far"))
     assert all(value(found, f"class-agnostic gap on {d}") > 0.005 for d in ("near", "far"))
@@ -175,9 +175,11 @@ def test_a_domain_without_labels_is_asked_where_it_lies_and_what_it_is_made_of(r
 
 
 def test_domains_in_an_order_are_found_so(run: Run) -> None:
-    found = asked(run, {f"angle-{a}": drawn(a, (-2 + a / 10, 2 + a / 10), n=40) for a in (0, 10, 20, 30)})
+    found = asked(run, {f"angle-{a}": drawn(a, (-2 + a / 10, 2 + a / 10), n=40) for a in (0, 10, 20, 30, 40)})
     assert value(found, "domain order") > 0.9
     assert "keep the order of the domains" in found.says
+    few = asked(run, {f"angle-{a}": drawn(a, (-2 + a / 10, 2 + a / 10), n=40) for a in (0, 10, 20, 30)})
+    assert "4 domains are too few to tell whether they keep an order" in few.says
     named = asked(run, {name: drawn(i, (-2 + i, 2 + i), n=40) for i, name in enumerate("bdac")})
     assert value(named, "domain order, residual") == 0
 

@@ -454,9 +454,12 @@ def _order(seen: _Seen, seed: int) -> _Order:
             about=f"correlation of distances between mean features with those of {', '.join(map(str, at))}; p = "
             f"{along.p_value:.3g}",
         )  # fmt: skip
-        kept = along.p_value <= 0.05
-        how = f"correlation {along.correlation:.2f}, p = {along.p_value:.2g}"
-        return _Order((measure,), f"Its features {'keep' if kept else 'do not show'} the order of the domains ({how}).")
+        how = f"(correlation {along.correlation:.2f}, p = {along.p_value:.2g})"
+        if along.p_value <= 0.05:
+            return _Order((measure,), f"Its features keep the order of the domains {how}.")
+        if len(names) == ORDERED:  # no order of so few is unlikely enough
+            return _Order((measure,), f"{len(names)} domains are too few to tell whether they keep an order {how}.")
+        return _Order((measure,), f"Its features do not show the order of the domains {how}.")
     found = seriate(apart, seed=seed)
     line = ", ".join(names[i] for i in found.order)
     measure = Measure(
@@ -568,7 +571,7 @@ def _says(
     if left:
         gap = _gap_measure(GAP, _excess([row.gap for row in left if row.gap]), seen.run.seed, "")
         mean, low, high = (number or 0.0 for number in (gap.value, gap.low, gap.high))
-        apart = [row for row in left if row.agnostic.p_value <= 0.05]
+        apart = [row for row in left if min(gap.p_value for gap in (row.agnostic, row.conditional) if gap) <= 0.05]
         told.append(
             f"Where domains share features, {100 * mean:.1f} % of inputs of {_named(left)} are put into another class "
             f"by the domain's own posterior than by that of the others"
