@@ -23,6 +23,7 @@ from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
 from assay.errors import AssayError
 
 NAMES = (("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("inputs", "targets"))
+CUE = "cue"  # what else can be read off each input, as `does-it-use-a-shortcut` asks
 MOST_HEADER = 10_000  # characters, as numpy has it
 MOST_AXES = 16
 
@@ -68,7 +69,8 @@ class Npz:
     `pixels`, floats stay as they are. n h w and n h w c are turned to n c h w by the rule of
     `assay.data.image.channels_first`, unless they are no `images`: n t c are series then. `y` holds class indices, or
     targets of any other task; where no class is `chosen` they stay as they are, whole numbers and one-hot rows too.
-    Where nobody `labelled` them the inputs alone are looked for, and labels are zeros. No pickle is opened.
+    Where nobody `labelled` them the inputs alone are looked for, and labels are zeros. An array `cue` with one value
+    for each input is kept beside them. No pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
@@ -97,6 +99,7 @@ class Npz:
                     )
                 self.x, *rest = (read_member(self.path, archive, f"{name}.npy") for name in names)
                 y = rest[0] if rest else np.zeros(len(self.x), dtype=np.int64)
+                cue = read_member(self.path, archive, f"{CUE}.npy") if CUE in found else None
         except AssayError:
             raise
         except Exception as error:  # damaged archives raise BadZipFile, zlib.error, LZMAError, RuntimeError and more
@@ -106,6 +109,9 @@ class Npz:
         if len(self) > MOST_ROWS:
             raise AssayError(f"{self.path} holds {len(self):,} rows, more than {MOST_ROWS:,}; give a part of them.")
         y = y if isinstance(y, np.ndarray) else y[np.arange(len(y))]
+        self.cue = cue[np.arange(len(cue))] if isinstance(cue, OnDisk) else cue
+        if self.cue is not None and self.cue.shape != (len(self.x),):
+            raise AssayError(f"{CUE} in {self.path} has shape {self.cue.shape}; give one value for each input.")
         self.labels = as_answers(y, len(self.x)) if chosen else as_targets(y, len(self.x))
         if not alike.size:
             raise AssayError(f"{self.path} holds no rows, or rows of nothing; give at least one input.")

@@ -26,7 +26,8 @@ from assay.domain import Unlabelled, apart, refuse_domain
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
-from assay.subject import SURE, InputSpace, Subject, answer_once, check, extremes, first_inputs
+from assay.space import extremes
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
 from assay.subjects._domains import by_column, typed, with_domains
 from assay.subjects.doors import OPTIONS, environment

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import ShapeError
+from assay.methods.shift.mk_mmd import median_distance
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 
@@ -31,8 +32,7 @@ def leave_one_out(x: Tensor, y: Tensor, classes: int) -> Tensor:  # n *d, n -> n
     hot = torch.nn.functional.one_hot(y, classes).double()
     off = hot - hot.mean(0)
     apart = torch.cdist(rows, rows).square()
-    middle = torch.nn.functional.pdist(rows).square().median()
-    values, vectors = torch.linalg.eigh((-apart / middle.where(middle > 0, apart.mean() + 1e-300)).exp())
+    values, vectors = torch.linalg.eigh((-apart / median_distance(rows)).exp())
     turned = vectors.T @ off
     best, error = off, torch.inf
     for penalty in PENALTIES:
