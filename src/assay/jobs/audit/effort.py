@@ -64,6 +64,7 @@ EFFORTS: Mapping[str, Effort] = {
     "does-the-pair-map-need-the-model": Effort("steps", 1.5, 300, once=2e4, longer=1, own=60.0),
     "everyday-change": Effort("dear", 1, 82, own=0.3, own_each=0.005),
     "how-bad-are-its-mistakes": Effort("samples", 1, 1, own=0.5),
+    "how-far-is-it-from-home": Effort("samples", 1, 5, own=3.0, own_each=0.005),
     "how-far-to-a-tie": Effort("steps", 6, 40, longer=1, own=0.5, own_each=0.02),
     "how-often-is-the-set-right": Effort("samples", 0.5, 7, own=0.5),
     "how-steep": Effort("steps", 1, 200, longer=1, own_each=0.1),
