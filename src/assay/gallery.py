@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from assay.data.arrays import Targets
+from assay.data.arrays import UNIT, Targets
 from assay.data.nearest import Metric
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.given import Bound, Data, as_data, as_targets, pixel_bounds
@@ -61,6 +62,7 @@ class Matched:
     shape: tuple[int, ...]
     groups: Sequence[str] | None = None
     names: Sequence[str] | None = None
+    bounds: tuple[float, float] = UNIT
 
     def described(self, answer: Callable[[Tensor], Tensor], metric: Metric) -> Described:
         """The gallery as the model sees it, a few items at a time; descriptors that cannot be compared are refused."""
@@ -82,8 +84,9 @@ class Matched:
                 "scaling of the inputs."
             )
         return Described(
-            self.gallery, descriptors, metric, self.starts, self.rows, groups=self.groups, names=self.names
-        )
+            self.gallery, descriptors, metric, self.starts, self.rows, groups=self.groups, names=self.names,
+            bounds=self.bounds,
+        )  # fmt: skip
 
 
 def _checked(out: Tensor, rows: Ints, metric: Metric) -> Tensor:  # k d
@@ -105,7 +108,7 @@ def _checked(out: Tensor, rows: Ints, metric: Metric) -> Tensor:  # k d
             f"The descriptor of item {rows[int(still.nonzero()[0])]} of the gallery is 0, which has no direction; "
             "mend the model, or compare with metric='euclidean'."
         )
-    return out
+    return normalize(out, dim=1) if metric == "cosine" else out  # the mean of several passes is shorter than 1
 
 
 def matched(
@@ -156,6 +159,7 @@ def matched(
         shape=tuple(asked["test"].data.take(np.arange(1))[0].shape[1:]),
         groups=groups,
         names=names,
+        bounds=pixel_bounds(bounds),
     )
 
 

@@ -339,8 +339,8 @@ class Subject:
         sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
         unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
         seen = Unit(scaled) if unit else scaled
-        part = None if draws == 1 else lambda x: passes(seen, x, draws).mean(0)
-        described = sought.described(lambda x: answer_once(seen, x, part), metric)
+        mean_of = (lambda x: passes(seen, x, draws).mean(0)) if draws > 1 else None
+        described = sought.described(lambda x: answer_once(seen, x, mean_of), metric)
         subject = cls.of(
             seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
             bounds=bounds, layers={k: f"model.{v}" if unit else v for k, v in (layers or {}).items()}, draws=draws,

@@ -89,9 +89,12 @@ class LocalNorm(nn.Module):
     def _normalised(self, x: Tensor, shared: int, first: int, last: int) -> Tensor:  # n c *d -> n c *d
         """`shared` rows have their statistics in common; the groups from `first` to before `last` get rows in turn."""
         others = len(x) // (shared * (last - first))
-        weight, bias = self.weight[first:last].flatten(), self.bias[first:last].flatten()
+        weight, bias = self.weight, self.bias
+        if last - first < self.groups:
+            weight, bias = weight[first:last], bias[first:last]
         if others > 1:
-            weight, bias = weight.repeat(others), bias.repeat(others)
+            weight, bias = weight.repeat(others, 1), bias.repeat(others, 1)
+        weight, bias = weight.view(-1), bias.view(-1)
         if shared * math.prod(x.shape[2:]) == 1:
             warnings.warn(
                 "LocalNorm has one value for each channel, an input alone on a map of 1 x 1: its output is the shift "

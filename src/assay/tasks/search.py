@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.arrays import UNIT
 from assay.data.nearest import Metric, Nearest, nearest, offsets
 from assay.errors import AssayError
 from assay.tasks.task import Focus, Task, Trivial, misshapen
@@ -61,9 +62,10 @@ class Described:
         *,
         groups: Sequence[str] | None = None,  # m: their names
         names: Sequence[str] | None = None,  # g: those of the items
+        bounds: tuple[float, float] = UNIT,  # of the values of items, to show them by
     ) -> None:
         self.items, self.metric, self.starts, self.rows = items, metric, starts, rows
-        self.groups, self.names = groups, names
+        self.groups, self.names, self.bounds = groups, names, bounds
         self.size, self.width = descriptors.shape
         parts = (descriptors, offsets(descriptors, metric), torch.from_numpy(starts), torch.from_numpy(rows))
         self._on: dict[str, tuple[Tensor, ...]] = {str(descriptors.device): parts}
@@ -216,6 +218,15 @@ class Search(Task):
         if self.gallery.metric == "euclidean":
             weight = weight - out.detach()
         return Focus(weight, tuple(f"the similarity to {self.gallery.name(j)}" for j in item.tolist()))
+
+    def picture(self, out: Tensor) -> NDArray[np.float32] | None:
+        """The item that it finds first, where items are images."""
+        item, _ = self.gallery.items.take(self.gallery.first(out[None], 1).rows[0].cpu().numpy())
+        if item.ndim != 4 or item.shape[1] not in (1, 3):
+            return None
+        low, high = self.gallery.bounds
+        shown: NDArray[np.float32] = ((item[0] - low) / (high - low)).clamp(0, 1).numpy()
+        return shown
 
     def words(self, out: Tensor) -> str:
         rows = self.gallery.first(out[None], self.first).rows[0].tolist()

@@ -247,3 +247,11 @@ def test_what_is_no_answer_is_refused_in_one_line() -> None:
         Answers.of([0.5, 0.5], [[0.5, 0.5]])
     with pytest.raises(ShapeError, match="2 answers"):
         Home(Answers.of([0.5, 0.6]), [True])
+
+
+def test_weights_of_too_few_answers_or_of_one_are_none(fitted: Estimator) -> None:
+    few = Answers(fitted.home.answers.sure[:3], fitted.home.answers.chance[:3])  # type: ignore[index]
+    assert fitted.home.weights(few) is None
+    p = np.tile([0.4, 0.3, 0.2, 0.1], (50, 1))
+    same = Answers.of(p.max(1), p)
+    assert Home(same, np.arange(50) % K == 0).weights(same) is None
