@@ -56,6 +56,13 @@ def test_labels_turned_round_are_a_gap_of_all() -> None:
     assert all(excess(gap) > 0.95 for gap in gaps)
 
 
+def test_a_large_domain_counts_no_more_than_a_small_one() -> None:
+    large, turned = normal(9, (-2, 2), 0.5, n=600)
+    gaps = asked(*(normal(i, (-2, 2), 0.5, n=60) for i in range(3)), (large, 1 - turned))
+    assert all(abs(excess(gap)) < 0.05 for gap in gaps[:3])  # two of the three others agree
+    assert excess(gaps[3]) > 0.9
+
+
 def test_a_constant_representation_is_hypothesis_invariant() -> None:
     y = torch.arange(60) % 2
     gaps = asked(*((torch.zeros(60, 3), y) for _ in range(3)))

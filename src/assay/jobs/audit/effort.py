@@ -78,6 +78,7 @@ EFFORTS: Mapping[str, Effort] = {
     "one-change-for-all": Effort("samples", 1, 17, once=10400, longer=1),
     "was-it-tampered-with": Effort("steps", 1.5, 6, once=1400, own=0.2),
     "what-will-it-score-there": Effort("samples", 1, 50, own=2.0, own_each=0.01),
+    "what-do-its-defaults-cost": Effort("dear", 5, 65, once=8000, longer=1, own=2.0),
     "what-would-change-its-mind": Effort("steps", 5, 100, longer=1, own_each=0.1),
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),
     "which-estimator": Effort("samples", 1, 1, own=8.0),

@@ -7,10 +7,10 @@ What all domains say of z is a mixture of what each says. So both hold of all do
 the others together, and that is what is asked: a posterior of all domains that holds the domain itself would agree with
 it wherever the domain is dense, whatever the others say.
 
-Posteriors are kernel ridge regressions (leave_one_out.py) on the domain, each input left out in turn, and on the
-others. Two that a few of the n inputs would make equal are a tie, not a disagreement. What chance makes two such
-estimates differ by is measured where nothing differs, between two halves of the domain, and stands beside: it is too
-much by a little, since halves are sparser.
+Posteriors are kernel ridge regressions (leave_one_out.py) on the domain, each input left out in turn, and on as many
+inputs of each other one. Two that a few of the n inputs would make equal are a tie, not a disagreement. What chance
+makes two such estimates differ by is measured where nothing differs, between two halves of the domain, and stands
+beside: it is too much by a little, since halves are sparser.
 
 Only inputs that another domain holds too (support_overlap.py) say anything. Where the supports are disjoint every
 representation is hypothesis invariant, and so is a constant one: read it with the overlap, and with the accuracy.
@@ -32,7 +32,7 @@ from assay.errors import AssayError, ShapeError
 from assay.methods.shift.leave_one_out import Told
 from assay.methods.shift.support_overlap import held
 
-LEAST = 20  # inputs of a domain
+LEAST, MOST = 20, 600  # inputs of a domain, and of all the others, as many of each: fits take their cube
 SPLITS = 5  # into halves
 TIE = 3.0  # inputs, of all of them: what leaving one out can move
 
@@ -62,7 +62,10 @@ def hypothesis_gaps(
         others = [e for e in range(len(rows)) if e != d]
         common = torch.stack([held(mine, rows[e]) for e in others]).any(0)
         alone = Told(mine, label, classes).left_out
-        every = Told(torch.cat([rows[e] for e in others]), torch.cat([y[e] for e in others]), classes).at(mine)
+        each = max(LEAST, min(MOST // len(others), *(sizes[e] for e in others)))
+        drawn = {e: torch.randperm(sizes[e], generator=rng, device=rng.device)[:each].to(mine.device) for e in others}
+        taught, known = (torch.cat([part[e][drawn[e]] for e in others]) for part in (rows, y))
+        every = Told(taught, known, classes).at(mine)
         chance, kl_chance = torch.zeros(2, len(mine), dtype=torch.float64, device=mine.device)
         for _ in range(SPLITS):
             first = torch.randperm(len(mine), generator=rng, device=rng.device).to(mine.device) % 2 == 0

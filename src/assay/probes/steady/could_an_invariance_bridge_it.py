@@ -19,7 +19,7 @@ from assay.methods.shift.domain_order import LEAST as ORDERED
 from assay.methods.shift.domain_order import along_parameter, seriate
 from assay.methods.shift.domain_posteriors import domain_posteriors
 from assay.methods.shift.hypothesis_gap import HypothesisGap, hypothesis_gaps
-from assay.methods.shift.label_conflict import Conflict, label_conflict
+from assay.methods.shift.label_conflict import DEALS, Conflict, label_conflict
 from assay.methods.shift.leave_one_out import leave_one_out
 from assay.methods.shift.mixture_weights import mixture_weights
 from assay.methods.shift.mk_mmd import Shift, mmd_test
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EACH = 300  # inputs of a domain: what is done to them grows with the square
 FEW = 30  # inputs, below which nothing is said of a domain
-CERTAIN = 0.01  # p of a label conflict, over the number of domains that are asked
+CERTAIN = 0.01  # p of a label conflict
 MOST, LEAST = 0.1, 0.5  # a gap or a conflict, and shared support
 CONFLICT, GAP, SUPPORT = "label conflict", "hypothesis gap", "shared support"
 Floats = NDArray[np.float64]
@@ -102,7 +102,7 @@ class CouldAnInvarianceBridgeIt(Probe):
         measures += order.measures
         alarms = [
             *seen.alarms,
-            *(alarm for row in rows.values() for alarm in row.alarms(CERTAIN / max(1, seen.compared))),
+            *(alarm for row in rows.values() for alarm in row.alarms(seen.certain)),
         ]
         if gaps.size == 0:
             alarms.append(Alarm(_why_no_gap(seen), doubts=(GAP,)))
@@ -148,7 +148,8 @@ class _Seen:
         beside = ["test"] if self.home != "test" and len(subject.data["test"]) >= FEW else []
         self.asked = [*beside, *known]
         self.sources = [self.home, *self.labelled]
-        self.compared = len(self.labelled)
+        # over the number of domains that are asked, but not below what the swaps can reach
+        self.certain = max(CERTAIN / max(1, len(self.labelled)), 1 / (1 + DEALS))
         everywhere, layer = subject.everywhere(), _layer(subject, run)
         self.index, z, x = {}, {}, {}
         self.y: dict[str, Tensor] = {}
@@ -552,10 +553,9 @@ def _says(
     """What can be bridged, the worst first."""
     if seen.constant:
         return "It has the same features for every input: each invariance holds, and none of them is worth anything."
-    certain = CERTAIN / max(1, seen.compared)
     away = [row for row in rows.values() if row.away]
     told: list[str] = []
-    bad = [row for row in away if row.conflict and row.conflict.p_value <= certain and row.conflict.low > 0]
+    bad = [row for row in away if row.conflict and row.conflict.p_value <= seen.certain and row.conflict.low > 0]
     if bad:
         told.append(
             f"In {_named(bad)} inputs like those of {seen.home!r} have other labels: no invariance can bridge that, "
@@ -584,7 +584,7 @@ def _says(
                 "hypothesis serves them."
             )
         )
-    shifted = [row for row in away if row.prior and row.prior.p_value <= certain]
+    shifted = [row for row in away if row.prior and row.prior.p_value <= seen.certain]
     if shifted:
         worst = max(row.prior.value for row in shifted if row.prior)
         told.append(
