@@ -16,7 +16,7 @@ import time
 import torch
 
 from assay.nn.continuous import Continuous, TimedConvolutions
-from assay.nn.solve import KINDS, DepthNoise
+from assay.nn.solve import KINDS, DepthNoise, Kind
 
 MOST = 1.05  # times the ODE's step
 
@@ -39,15 +39,15 @@ def steps(
     asked = {kind: torch.compile(depth, dynamic=False) if compiled else depth for kind, depth in depths.items()}
     h = torch.randn(batch, width, side, side, device=device)
 
-    def taken(kind: str) -> float:
+    def taken(kind: Kind) -> float:
         at = h.clone().requires_grad_()
         start = clock(device)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            end = asked[kind](at)  # type: ignore[index]
+            end = asked[kind](at)
         end.float().square().mean().backward()
         return clock(device) - start
 
-    ratios: dict[str, list[float]] = {kind: [] for kind in KINDS if kind != "none"}
+    ratios: dict[Kind, list[float]] = {kind: [] for kind in KINDS if kind != "none"}
     ode: list[float] = []
     for turn in range(turns + 1):
         for kind, of in ratios.items():

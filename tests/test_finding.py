@@ -195,3 +195,25 @@ def test_a_line_of_shares_has_the_wilson_band():
     assert line.high is not None
     assert (line.low[0], line.high[0]) == wilson(8, 10)
     assert (line.low[1], line.high[1]) == wilson(0, 10)
+
+
+def test_the_interval_of_a_contrast_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    truth, n = ((0.5, 0.95), (0.5, 0.9), (-1.0, 0.7)), 60
+    wanted = sum(w * p for w, p in truth)
+    held = 0
+    for _ in range(1000):
+        m = Measure.contrast("x", [(w, rng.random(n) < p) for w, p in truth], better="lower")
+        held += m.low <= wanted <= m.high
+    assert 0.93 <= held / 1000 <= 0.985
+
+
+def test_a_contrast_of_one_part_is_its_proportion_and_one_of_perfect_parts_is_no_point():
+    hits = np.arange(40) < 25
+    one, plain = Measure.contrast("x", [(1.0, hits)], better="higher"), Measure.proportion("x", hits, better="higher")
+    assert (one.value, one.low, one.high, one.n) == pytest.approx((plain.value, plain.low, plain.high, plain.n))
+    whole = np.ones(40, dtype=bool)
+    same = Measure.contrast("x", [(1.0, whole), (-1.0, whole)], better="lower")
+    assert same.value == 0
+    assert same.low < 0 < same.high
+    assert same.low == pytest.approx(-same.high)

@@ -143,3 +143,19 @@ def test_a_claim_that_was_reworded_says_what_was_tested(tmp_path: Path, monkeypa
     path = tmp_path / "someone2021--it-holds.json"
     path.write_text(path.read_text().replace("Centring | helps.", "Centring always helps."))
     assert "tested as it was worded then: Centring always helps." in ledger.page_markdown(tmp_path)
+
+
+@pytest.mark.parametrize("render", [ledger.page, ledger.page_markdown])
+def test_a_record_tells_what_it_was_tested_on_whatever_a_later_test_would_be(render: object, tmp_path: Path) -> None:
+    assert callable(render)
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    path = tmp_path / "someone2021--it-holds.json"
+    assert json.loads(path.read_text())["here"] == "two seeds"
+    path.write_text(path.read_text().replace("two seeds", "five seeds"))
+    tested = render(tmp_path).split("it-cannot-tell")[0]
+    assert "five seeds" in tested
+    assert "two seeds" not in tested
+    stored = json.loads(path.read_text())
+    del stored["here"]  # from before it was kept
+    path.write_text(json.dumps(stored))
+    assert "two seeds" in render(tmp_path).split("it-cannot-tell")[0]

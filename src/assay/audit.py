@@ -42,15 +42,17 @@ class Described:
     parameters: int
     splits: Mapping[str, int]
     data: Mapping[str, str]
-    """Fingerprint of each split: inputs are the same, and comparisons paired, where these are."""
+    """Fingerprint of each split and domain: inputs are the same, and comparisons paired, where these are."""
     draws: int
     differentiable: bool
     origin: tuple[str, ...]
     fingerprint: str
+    unlabelled: tuple[str, ...] = ()
+    """Those of `splits` whose labels nobody knows."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Described:
-        lists = {name: tuple(told[name]) for name in ("classes", "shape", "origin")}
+        lists = {name: tuple(told.get(name, ())) for name in ("classes", "shape", "origin", "unlabelled")}
         return cls(**{**told, **lists})
 
 
@@ -348,6 +350,7 @@ def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, 
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:
+    everything = subject.everywhere().data
     return Described(
         name=subject.name,
         about=subject.about,
@@ -357,10 +360,11 @@ def describe(subject: Subject, fingerprint: str) -> Described:
         low=subject.inputs.low,
         high=subject.inputs.high,
         parameters=sum(p.numel() for p in subject.model.parameters()),
-        splits={name: len(data) for name, data in subject.data.items()},
-        data={name: data.fingerprint() for name, data in subject.data.items()},
+        splits={name: len(data) for name, data in everything.items()},
+        data={name: data.fingerprint() for name, data in everything.items()},
         draws=subject.draws,
         differentiable=subject.differentiable,
         origin=subject.origin,
         fingerprint=fingerprint,
+        unlabelled=tuple(subject.unlabelled),
     )

@@ -152,6 +152,42 @@ class Measure:
         )
 
     @classmethod
+    def contrast(
+        cls,
+        name: str,
+        parts: Sequence[tuple[float, ArrayLike]],
+        *,
+        better: Better,
+        about: str = "",
+        beside: tuple[Beside, ...] = (),
+    ) -> Measure:  # of each part its weight and its hits: n, true or false
+        """A weighted sum of shares of different inputs, such as a difference, with the interval of their intervals.
+
+        low = sum w_i p_i - sqrt( sum w_i^2 (p_i - far_i)^2 ), far_i the lower end of p_i's interval where w_i > 0, else
+        the upper; high likewise (Zou and Donner, Stat. Med. 2008, eq. 2, on Wilson's intervals).
+        """
+        import numpy as np
+
+        value, down, up, n = 0.0, 0.0, 0.0, 0
+        for weight, hits in parts:
+            held = np.asarray(hits, dtype=bool)
+            share, ends = float(held.mean()), wilson(int(held.sum()), held.size)
+            value, n = value + weight * share, n + held.size
+            down = math.hypot(down, weight * (share - ends[weight < 0]))
+            up = math.hypot(up, weight * (ends[weight > 0] - share))
+        return cls(
+            name=name,
+            value=value,
+            low=value - down,
+            high=value + up,
+            n=n,
+            unit="%",
+            better=better,
+            about=about,
+            beside=beside,
+        )
+
+    @classmethod
     def chance(
         cls,
         name: str,

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 Norm = TypeVar("Norm", bound=str)
 JUDGED = 32  # fresh answers of a random model at each witness
-Need = Literal["classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train"]
+Need = Literal[
+    "classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train", "domains"
+]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
     ("right", "Is it right?"),
@@ -100,6 +102,11 @@ class Probe(ABC):
             return f"it is for images, and an input here has shape {subject.inputs.shape}"
         if "train" in self.needs and "train" not in subject.data:
             return f"it needs the training data, and the subject has only {sorted(subject.data)}"
+        if "domains" in self.needs and not subject.domains():
+            return (
+                "it needs a domain beside train and test (--domain NAME=PATH), and the subject has only "
+                f"{sorted(subject.data)}"
+            )
         return None
 
     def refuse_below(self, least: float, *names: str) -> None:

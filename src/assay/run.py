@@ -289,7 +289,7 @@ class Run:
         room: int = KEPT_BYTES,
     ) -> dict[str, NDArray[Any]]:
         """Run `work` over inputs of a split, in shards, wherever the engine runs them; `few` and `room`: see Engine."""
-        from assay.subject import check_bounds
+        from assay.space import check_bounds
 
         def guarded(shard: Shard) -> Mapping[str, Tensor]:
             check_bounds(shard.x, shard.index, split, subject.inputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,22 +15,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay import fingerprint
-from assay.data.column import WHOLE
+from assay.data.nearest import Metric
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
+from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
+from assay.domain import Unlabelled, domains_of, named_apart, refuse_few, taken
 from assay.errors import AssayError, SubjectError
-from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, pixel_bounds, refuse_places, task_of
+from assay.gallery import matched
+from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
-from assay.inputs.kind import Told
 from assay.inputs.reach import Reach
 from assay.nn.inner import inner_points
 from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
-from assay.tasks import Classification, Comparison, Ranking, Similarity, Task
+from assay.nn.unit import Unit
+from assay.space import InputSpace as InputSpace
+from assay.space import check_bounds, space_of
+from assay.tasks import Classification, Comparison, Ranking, Search, Similarity, Task
 
-ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 AT_ONCE = 128  # witnesses that are answered together
@@ -51,66 +54,6 @@ class PairModel(Protocol):
     def compare(self, e1: Tensor, e2: Tensor) -> Tensor: ...  # n s, n s -> n
 
     def decode(self, e: Tensor) -> Tensor: ...  # n s -> n *d
-
-
-@dataclass(frozen=True)
-class InputSpace(Told):
-    """The shape of one input and the bounds of its values, in natural units.
-
-    A radius is a share of the range: where the bounds are not 0 and 1, questions about changes are put in shares of it
-    (`Subject.in_shares`), so that a budget means the same for pixels up to 255, and for every column of a table.
-    """
-
-    shape: tuple[int, ...]
-    low: float = 0.0
-    high: float = 1.0
-    ranges: tuple[tuple[float, float], ...] | None = None
-    """What each feature lies between, in the order of the flattened input, where features have ranges of their own."""
-    natural: InputSpace | None = None
-    """The space that values are shares of; None where they are in natural units."""
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise AssayError(f"Bounds must have low < high, got {self.low} and {self.high}; images are usually 0 1.")
-        if self.ranges is None:
-            return
-        if len(self.ranges) != math.prod(self.shape):
-            raise AssayError(
-                f"Bounds for {len(self.ranges)} features, and an input of shape {self.shape} has "
-                f"{math.prod(self.shape)}; give one low and one high for each, or one for all."
-            )
-        wrong = next((i for i, (low, high) in enumerate(self.ranges) if not low <= high), None)
-        if wrong is not None:
-            low, high = self.ranges[wrong]
-            raise AssayError(f"Bounds must have low <= high, got {low:g} and {high:g} for feature {wrong}; mend them.")
-
-    @classmethod
-    def between(cls, shape: tuple[int, ...], low: Bound, high: Bound) -> InputSpace:
-        """The space of inputs of this shape between these bounds."""
-        if isinstance(low, int | float) and isinstance(high, int | float):
-            return cls(shape, float(low), float(high))
-        count = math.prod(shape)
-        lows, highs = ([float(b)] * count if isinstance(b, int | float) else [float(v) for v in b] for b in (low, high))
-        if len(lows) != len(highs):
-            raise AssayError(f"Bounds have {len(lows)} lows and {len(highs)} highs; give one of each for each feature.")
-        return cls(shape, min(lows), max(highs), tuple(zip(lows, highs, strict=True)))
-
-    def edges(self) -> tuple[Tensor, Tensor]:  # -> *d or (), *d or (): float64
-        """The lower bound and the width of the range, for each feature where they differ."""
-        if self.ranges is None:
-            low, high = torch.tensor([self.low, self.high], dtype=torch.float64)
-            return low, high - low
-        low, high = torch.tensor(self.ranges, dtype=torch.float64).T
-        return low.reshape(self.shape), (high - low).reshape(self.shape)
-
-    @property
-    def is_image(self) -> bool:
-        return len(self.shape) == 3 and self.shape[0] in (1, 3)
-
-    @property
-    def is_picture(self) -> bool:
-        """An image, or a pair of them."""
-        return self.is_image or (len(self.shape) == 4 and self.shape[0] == 2 and self.shape[1] in (1, 3))
 
 
 class Normalised(nn.Module):
@@ -159,6 +102,10 @@ class Subject:
     """Whether an input is a row of numbers of words, between which nothing lies."""
     environment: Callable[[], Any] | None = None
     """Makes a fresh environment, with gymnasium's interface and in natural units, that its policy acts in."""
+    unlabelled: Mapping[str, Data] = field(default_factory=dict)
+    """Domains whose labels nobody knows, by name: theirs are zeros that nobody may read."""
+    at: Mapping[str, float] = field(default_factory=dict)
+    """Where domains lie along what changes between them, an angle, a year; else the one number in a name tells."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -167,6 +114,7 @@ class Subject:
             raise AssayError(
                 f"Subject {self.name!r} has draws={self.draws}; 1 for a deterministic model, more if random."
             )
+        object.__setattr__(self, "unlabelled", named_apart(self.data, self.unlabelled))
         if not self.layers:
             object.__setattr__(self, "layers", guess_layers(self.model))
 
@@ -187,6 +135,7 @@ class Subject:
         about: str = "",
         kind: Bounded | None = None,
         environment: Callable[[], Any] | None = None,
+        domains: Mapping[str, Any] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -195,7 +144,8 @@ class Subject:
         on its torch backend, one of MAITE's protocol, or a function of arrays. What the targets are decides the task
         where none is given: class indices (a classifier, see `classifier`, which takes what else is `told`), rows of
         zeros and ones (several labels at once), other numbers (a regression). `environment` makes a fresh one, with
-        gymnasium's interface, where the model is a policy: questions about whole episodes need it.
+        gymnasium's interface, where the model is a policy: questions about whole episodes need it. `domains` are data
+        from elsewhere by name, each as a split is given; inputs alone, or (x, None), are a domain without labels.
         """
         if environment is not None and not callable(environment):
             raise AssayError(
@@ -209,7 +159,7 @@ class Subject:
                     "them out."
                 )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
-            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws)
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
             named = replace(subject, name=name or subject.name, about=about or subject.about)
             return replace(named, kind=kind or named.kind, environment=environment)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
@@ -218,19 +168,21 @@ class Subject:
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, **told,
+                differentiable=differentiable, about=about, domains=domains, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds, classes=False)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = space_of({**splits, **unlabelled}, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
             model=model,
@@ -245,6 +197,7 @@ class Subject:
             kind=kind,
             environment=environment,
             tokens=isinstance(splits["test"], Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
@@ -264,17 +217,21 @@ class Subject:
         draws: int = 1,
         differentiable: bool = True,
         about: str = "",
+        domains: Mapping[str, Any] | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
-        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds.
+        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`
+        are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
         given = data if isinstance(data, Mapping) else {"test": data}
         splits = {split: as_data(each, split, bounds) for split, each in given.items()}
+        labelled, unlabelled = taken(domains or {}, splits, bounds)
+        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         test = splits["test"]
@@ -284,7 +241,7 @@ class Subject:
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
         model = _normalised(model, mean, std, shape)
-        inputs, notes = _space(splits, shape, bounds)
+        inputs, notes = space_of({**splits, **unlabelled}, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
         subject = cls(
@@ -299,6 +256,7 @@ class Subject:
             about=about,
             notes=(*notes, *read),
             tokens=isinstance(test, Texts),
+            unlabelled=unlabelled,
         )
         check(subject)
         return subject
@@ -349,6 +307,50 @@ class Subject:
         return cls._of_pairs(model, splits, Similarity(threshold), name, bounds, about)
 
     @classmethod
+    def retrieval(
+        cls,
+        model: nn.Module,
+        gallery: Any,
+        queries: Any,
+        *,
+        metres: float | None = None,
+        pairs: Any = None,
+        metric: Metric = "cosine",
+        first: int = 5,
+        name: str | None = None,
+        bounds: tuple[Bound, Bound] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        layers: Mapping[str, str] | None = None,
+        draws: int = 1,
+        differentiable: bool = True,
+        about: str = "",
+        kind: Bounded | None = None,
+    ) -> Subject:
+        """Any module that returns a vector for each input (of places, faces, speakers), what it searches, and what for.
+
+        An item of the gallery answers a query where both have the same label. With `metres`, (x, y) holds latitude and
+        longitude in the place of labels, and what lies so near answers; with `pairs` (p, 2), what is named with the
+        query by their rows. `queries` may be a mapping from splits ('test', 'train', ...). The gallery is described
+        once, here. A copy of a query in the gallery counts as any item; queries that are the gallery are refused.
+        """
+        if not isinstance(model, nn.Module):
+            raise AssayError(f"Subject.retrieval wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
+        sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
+        unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
+        seen = Unit(scaled) if unit else scaled
+        mean_of = (lambda x: passes(seen, x, draws).mean(0)) if draws > 1 else None
+        described = sought.described(lambda x: answer_once(seen, x, mean_of), metric)
+        subject = cls.of(
+            seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
+            bounds=bounds, layers={k: f"model.{v}" if unit else v for k, v in (layers or {}).items()}, draws=draws,
+            differentiable=differentiable, about=about, kind=kind,
+        )  # fmt: skip
+        few = np.arange(min(LOOKS, len(sought.gallery)))
+        check_bounds(sought.gallery.take(few)[0], few, "gallery", subject.inputs)
+        return subject
+
+    @classmethod
     def _of_pairs(
         cls,
         model: nn.Module,
@@ -377,6 +379,20 @@ class Subject:
         """The splits of a model of pairs, each as what it is."""
         return {split: data for split, data in self.data.items() if isinstance(data, Pairs)}
 
+    def domains(self) -> dict[str, Domain]:
+        """Where else its inputs come from, by name: every split but those with a part of their own (`NO_DOMAIN`), and
+        the domains without labels."""
+        return domains_of(self.data, self.unlabelled, self.at)
+
+    def everywhere(self) -> Subject:
+        """The same subject whose `data` also hold the domains without labels, for questions about inputs alone."""
+        return replace(self, data={**self.data, **self.unlabelled}) if self.unlabelled else self
+
+    @property
+    def home(self) -> str:
+        """The split that domains are compared with: 'train' where there is one, else 'test'."""
+        return "train" if "train" in self.data else "test"
+
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
         read = self.task.choice(self.model, self.data)
@@ -389,11 +405,14 @@ class Subject:
             return self
         low, span = space.edges()
         whole = self.kind is not None and bool((self.kind.reach.step > 0).any())
+        unlabelled = {name: Unlabelled(Shares(data, low, span)) for name, data in self.unlabelled.items()}
         return replace(
             self,
             model=Rescaled(self.model, low, span, self.kind if whole else None),
             inputs=InputSpace(space.shape, natural=space),
-            data={split: Shares(data, low, span) for split, data in self.data.items()},
+            data={split: Shares(data, low, span) for split, data in self.data.items()}
+            | {name: data for name, data in unlabelled.items() if name in self.data},
+            unlabelled=unlabelled,
             layers={part: f"model.{name}" for part, name in self.layers.items()},
         )
 
@@ -479,6 +498,8 @@ class Subject:
             digest.update(repr(self.kind).encode())
         for split, data in sorted(self.data.items()):
             digest.update(f"{split} {data.fingerprint()}".encode())
+        for name, domain in self.domains().items() if self.unlabelled or self.at else ():
+            digest.update(f"{name} {'' if domain.labelled else domain.data.fingerprint()} {domain.at}".encode())
         return digest.hexdigest()
 
     def behaviour(self) -> str:
@@ -554,44 +575,6 @@ def first_inputs(data: Data, model: nn.Module | None = None) -> Tensor:
     return x
 
 
-def _space(
-    splits: Mapping[str, Data], shape: tuple[int, ...], bounds: tuple[Bound, Bound] | None
-) -> tuple[InputSpace, tuple[str, ...]]:
-    """The input space, and what to say of it where nobody said what the columns of a table lie between."""
-    if bounds is None and isinstance(splits["test"], Texts):  # whichever words the data have, others are words too
-        size = splits["test"].vocabulary
-        return InputSpace(shape, 0.0, float(WHOLE if size is None else max(size, 2)) - 1), ()
-    numbers = bounds is None or all(isinstance(b, int | float) for b in bounds)
-    if len(shape) != 1 or not numbers:
-        return InputSpace.between(shape, *(bounds or (0.0, 1.0))), ()
-    low, high = extremes(splits, shape)
-    widths = high - low
-    given = pixel_bounds(bounds)
-    inside = bool((low >= given[0]).all() and (high <= given[1]).all())
-    alike = float(np.sort(widths)[(len(widths) - 1) // 2]) >= ALIKE * float(widths.max())
-    if inside and (bounds is None or alike):
-        return InputSpace.between(shape, *given), ()
-    if not (np.isfinite(widths).all() and (widths > 0).any()) or (bounds is not None and not inside):
-        return InputSpace.between(shape, *given), ()  # `check` says which value is wrong
-    wide, narrow = int(widths.argmax()), int(np.where(widths > 0, widths, np.inf).argmin())
-    return InputSpace.between(shape, low.tolist(), high.tolist()), (
-        f"Nobody said what each column lies between: a radius is a share of what it has in the data, from "
-        f"{widths[narrow]:.3g} (column {narrow}) to {widths[wide]:.3g} (column {wide}). Give bounds for each column.",
-    )
-
-
-def extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The smallest and the largest value of each feature in all splits: *d, *d."""
-    low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
-    for data in splits.values():
-        for start in range(0, len(data), 4096):
-            x = data.take(np.arange(start, min(start + 4096, len(data))))[0].numpy().astype(np.float64)
-            if x.shape[1:] != shape:
-                break  # told where the split is asked about
-            low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
-    return low, high
-
-
 def _as_two(model: nn.Module, x: Tensor, classes: int | None) -> tuple[nn.Module, tuple[str, ...]]:
     """A model that gives one score for each input as one of two classes, and what to say of it; else as it is."""
     if answer_once(model, x[:1]).shape not in ((1,), (1, 1)) or classes not in (None, 2):
@@ -648,9 +631,14 @@ def answer_once(model: nn.Module, x: Tensor, part: Callable[[Tensor], Tensor] | 
 
 
 def check(subject: Subject) -> None:
-    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels."""
+    """Refuse, in one line, a model and data that cannot be audited: shapes, classes, NaN, bounds, labels.
+
+    Of a domain without labels, whose zeros are none, the inputs alone.
+    """
     task = subject.task
     for split, data in subject.data.items():
+        if split in subject.unlabelled:
+            continue
         if len(data) == 0:
             raise SubjectError(f"The split {split!r} is empty; give it at least one labelled input or leave it out.")
         targets = np.asarray(data.labels)
@@ -661,6 +649,11 @@ def check(subject: Subject) -> None:
         wrong = task.wrong_targets(targets)
         if wrong is not None:
             raise SubjectError(f"In {split!r} {wrong}; mend the targets, or name another task than {task.name()}.")
+    for domain in subject.domains().values():
+        if not domain.labelled:
+            refuse_few(domain.name, len(domain.data))
+        x, _ = domain.data.take(np.arange(min(SURE, len(domain.data))))
+        check_bounds(x, np.arange(len(x)), domain.name, subject.inputs)
     x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
     check_bounds(x, np.arange(len(x)), "test", subject.inputs)
     task.checked(answer_once(subject.model, x), len(x))
@@ -690,27 +683,3 @@ def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d
                 f"The tail does not take two embeddings of shape {tuple(e.shape)}: {what}; give a module that is "
                 "called as tail(e1, e2) and returns one number for each pair."
             ) from error
-
-
-def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:
-    """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255."""
-    if tuple(x.shape[1:]) != inputs.shape:
-        raise SubjectError(
-            f"Inputs of {split!r} have shape {tuple(x.shape[1:])}, those of 'test' {inputs.shape}; make them the same."
-        )
-    if not x.numel():
-        return
-    low, span = inputs.edges()
-    slack = 1e-6 * span.clamp_min(torch.finfo(torch.float32).tiny)
-    bad = ~((x >= low - slack) & (x <= low + span + slack)).flatten(1)  # NaN compares false, so it is caught too
-    if bool(bad.any()):
-        row = int(torch.nonzero(bad)[0, 0])
-        beyond = torch.maximum(low - x[row], x[row] - low - span).flatten()
-        feature = int(torch.nan_to_num(beyond, nan=torch.inf).argmax())
-        value = float(x[row].flatten()[feature])
-        lowest, highest = (inputs.low, inputs.high) if inputs.ranges is None else inputs.ranges[feature]
-        column = "" if inputs.ranges is None else f" in feature {feature}"
-        raise SubjectError(
-            f"Input {indices[row]} of {split!r} has the value {value:g}{column} outside the bounds [{lowest:g}, "
-            f"{highest:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
-        )

@@ -1,69 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
+from small_studies import CIFAR
 
-from assay.claim import Claim
 from assay.claims import li2021_mmf as study
-from assay.data import beyond, fashion
 from assay.data.label_tree import read_tree
-from assay.errors import AssayError
-from assay.nn import vgg
 from assay.run import Run
-
-CACHED = (study._data, study._names, study._trees, study._fitted, study._seen)
-CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
 
 
 def test_the_semantic_tree_has_every_class_in_one_of_five_pairs() -> None:
     tree = read_tree(study.SEMANTIC, CIFAR)
     assert tree.is_three_levels
     assert np.bincount(tree.group_of()).tolist() == [2] * 5
-
-
-def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    for each in CACHED:
-        each.cache_clear()
-    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
-        claim("milder-mistakes").test(run)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 2, "EPOCHS": 1, "BATCH": 30, "WIDTH": 2, "LOOKED_AT": 60, "EARLY": "body.2", "LATE": "body.4",
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    patch.setattr(vgg, "STAGES", (1, 1, 1))
-    patch.setattr(vgg, "WIDER", (2, 2, 2))
-    small = {
-        name: type(data)(np.repeat(data.x[:60, :, ::4, ::4], 3, axis=1), np.arange(60) % 10, CIFAR)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "cifar10", lambda: small)
-    for each in CACHED:
-        each.cache_clear()
-    yield
-    patch.undo()
-    for each in CACHED:
-        each.cache_clear()
-
-
-@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
-def test_the_study_runs_on_a_few_images_and_stands_beside_what_is_printed(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    assert evidence.verdict == "cannot tell"
-    for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-        assert (printed.what, printed.unit) == (measure.name, measure.unit)
 
 
 @pytest.mark.parametrize(("ours", "told"), [(0.1, "it holds."), (0.9, "it fails.")])

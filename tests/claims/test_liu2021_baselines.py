@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from assay.claim import Claim
 from assay.claims import liu2021_baselines as study
 from assay.claims import liu2021_random
-from assay.data import beyond, fashion
-from assay.nn import vgg
 from assay.nn.bounded_relu import BoundedReLU
 from assay.run import Run
-
-CACHED = (liu2021_random._data, study._trained, study._swept, study._under)
-
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 1, "EPOCHS": 1, "AGAIN": 1, "BATCH": 30, "WIDTH": 1, "IMAGES": 12, "STEPS": 2, "PRINTED_STEPS": 2,
-        "PGD_STEPS": 2,
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    patch.setattr(vgg, "STAGES", (1, 1, 1))
-    patch.setattr(vgg, "WIDER", (2, 2, 2))
-    small = {
-        name: type(data)(np.repeat(data.x[:60, :, ::4, ::4], 3, axis=1), data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "cifar10", lambda: small)
-    for each in CACHED:
-        each.cache_clear()
-    yield
-    patch.undo()
-    for each in CACHED:
-        each.cache_clear()
-
-
-@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
-def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    assert evidence.verdict == "cannot tell"
-    assert "The networks are not those in print" in evidence.says
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-        assert measure.name == f"{printed.what}, printed"
-        assert measure.unit == printed.unit
 
 
 def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
@@ -72,6 +26,24 @@ def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(own) for b in own[:i])  # type: ignore[arg-type]
 
 
+def test_a_step_is_kept_by_a_coin_and_is_that_of_fgsm(tiny: None) -> None:
+    from assay.methods.attack.fgsm import fgsm
+
+    net, data = study._trained("none", 0, "cpu"), liu2021_random._data("cpu")["train"]
+    x, y = data.x[:20], data.y[:20]
+    rng, kept = torch.Generator().manual_seed(0), []
+    for _ in range(20):
+        before = rng.get_state()
+        moved, _ = study._stepped(net, x, y, rng)
+        net.eval()
+        coin, size = torch.rand(2, generator=torch.Generator().set_state(before)).tolist()
+        radius = study.LEAST + size * (study.LARGEST - study.LEAST)
+        step = fgsm(net, x, y, radius=radius, as_published=True).x
+        kept.append(coin < 0.5)
+        torch.testing.assert_close(moved, x if kept[-1] else step)
+    assert 0 < sum(kept) < 20
+
+
 def test_single_steps_are_compared_with_as_long_a_plain_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = set()
 
@@ -81,10 +53,17 @@ def test_single_steps_are_compared_with_as_long_a_plain_training(run: Run, monke
 
     monkeypatch.setattr(study, "_under", under)
     monkeypatch.setattr(study, "_trained", lambda *a: None)
-    monkeypatch.setattr(study, "_test", lambda device: (None, None))
-    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    usual(monkeypatch, 1.0)
     study.single_steps_fail(run)
     assert asked == {"FGSM retraining", "plain retraining"}
+
+
+def usual(monkeypatch: pytest.MonkeyPatch, clean: float) -> None:
+    """The undefended net has this accuracy on clean images."""
+    gate = liu2021_random._Gate(
+        "The clean accuracy of the undefended net", [np.full(400, clean)] * 3, None, study.USUAL
+    )
+    monkeypatch.setattr(study, "_usual", lambda run: gate)
 
 
 def made_up(**right: Any) -> Any:
@@ -109,11 +88,10 @@ def test_verdicts_of_what_a_stronger_attack_leaves(
 ) -> None:
     monkeypatch.setattr(study, "_under", made_up(one_step=weak, cross_entropy=weak, margin=strong))
     monkeypatch.setattr(study, "_trained", lambda *a: None)
-    monkeypatch.setattr(study, "_test", lambda device: (None, None))
-    monkeypatch.setattr(study, "_right", lambda *a: np.ones(400))
+    usual(monkeypatch, 1.0)
     assert study.single_steps_fail(run).verdict == verdict
     assert study.distillation_fails(run).verdict == verdict
-    monkeypatch.setattr(study, "_right", lambda *a: np.full(400, 0.5))
+    usual(monkeypatch, 0.5)
     assert study.single_steps_fail(run).verdict == "cannot tell"
 
 
@@ -126,4 +104,5 @@ def test_verdicts_against_c(left: float, verdict: str, monkeypatch: pytest.Monke
         return {arm: [one] * 3 for arm in arms}
 
     monkeypatch.setattr(study, "_all", found)
+    usual(monkeypatch, 0.9)
     assert study.against_c(None).verdict == verdict  # type: ignore[arg-type]

@@ -1,69 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from assay.claim import Claim
 from assay.claims import liu2021_sde as study
-from assay.data import beyond, fashion
 from assay.data.corruptions import CORRUPTIONS
-from assay.errors import AssayError
 from assay.nn.continuous import ContinuousNet
 from assay.run import Run
-
-CACHED = (study._data, study._trained, study._seen, study._grown)
-
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    for each in CACHED:
-        each.cache_clear()
-    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
-        claim("sde-on-corrupted").test(run)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 1, "WIDTH": 2, "GRID": 0.5, "EPOCHS": 1, "BATCH": 30, "DRAWS": 2, "CLEAN": 20, "CORRUPTED": 5,
-        "TYPES": study.TYPES[:2], "TRACED": 6, "STEPS": 2, "EOT": 2, "PATHS": 2,
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    small = {
-        name: type(data)(np.repeat(data.x[:60, :, ::3, ::3], 3, axis=1), data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "cifar10", lambda: small)
-    for each in CACHED:
-        each.cache_clear()
-    yield
-    patch.undo()
-    for each in CACHED:
-        each.cache_clear()
-
-
-@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
-def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    assert evidence.verdict == "cannot tell"
-    assert "The networks are not those in print" in evidence.says
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    assert all(np.isfinite(m.value or np.nan) or m.value == 0 for m in evidence.measures)
-    for printed, measured in zip(claim(name).published, evidence.measures, strict=False):
-        assert measured.name == printed.what
-        assert measured.unit == printed.unit
-    assert claim(name).test(run) == evidence
 
 
 def test_each_arm_is_the_same_net_with_its_own_noise(tiny: None) -> None:
@@ -104,14 +50,14 @@ def made_up(ode: float, noisy: float, ttn: float) -> Any:
         ((0.88, 0.86, 0.92), "fails"),  # noise in training costs accuracy
         ((0.88, 0.90, 0.89), "fails"),  # noise at test time does
         ((0.88, 0.88, 0.92), "cannot tell"),
-        ((0.80, 0.87, 0.89), "cannot tell"),  # trained too little
+        ((0.65, 0.87, 0.89), "cannot tell"),  # trained too little
     ],
 )
 def test_verdicts(monkeypatch: pytest.MonkeyPatch, test: Any, right: tuple[float, ...], verdict: str) -> None:
     monkeypatch.setattr(study, "_all", made_up(*right))
     evidence = test(None)
     assert evidence.verdict == verdict
-    assert ("not those in print" in evidence.says) == (right[0] < 0.85)
+    assert ("not those in print" in evidence.says) == (right[0] < study.LEAST)
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(0.3, "holds"), (0.9, "fails"), (0.5, "cannot tell")])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,98 +9,39 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from assay.claim import Claim
 from assay.claims import ye2021_capacity as study
-from assay.data import beyond, fashion
-from assay.errors import AssayError
+from assay.claims._recorded import fit_recorded
 from assay.methods.train.channel_capacity import mic_surrogate, output_trace
 from assay.methods.train.ensemble import Stacked
 from assay.run import Run
 
-CACHED = (study._data, study._trained)
 
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-def forget() -> None:
-    for each in CACHED:
-        each.cache_clear()
-
-
-def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    forget()
-    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
-        claim("mnist").test(run)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """MNIST is a few small images of the bundled sample, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
-        "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in study.PRICES.items()},
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    small = {
-        name: type(data)(data.x[:60, :, ::7, ::7], data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "mnist", lambda: small)
-    forget()
-    yield
-    patch.undo()
-    forget()
-
-
-@pytest.mark.parametrize("name", ["mnist", "sturdier"])
-def test_the_study_runs_on_a_few_images(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    assert all(np.isfinite(m.value if m.value is not None else np.nan) for m in evidence.measures)
-    if name == "mnist":
-        assert evidence.verdict == "cannot tell"
-        assert "The networks are not those in print" in evidence.says
-        for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-            assert (measure.name, measure.unit) == (printed.what, printed.unit)
-        for form in study.FORMS:
-            for epoch in ("last", "best"):
-                assert any(f"as {form} less" in n and epoch in n for n in names)
-        found = study._trained(run.seed, "cpu")
-        assert (found.best.mean(-1) >= found.right.mean(-1)).all()
-        assert_close(torch.from_numpy(found.test[-1]), torch.from_numpy(found.right.mean(-1)))
-        assert_close(torch.from_numpy(found.test.max(0)), torch.from_numpy(found.best.mean(-1)))
+def test_both_forms_and_both_epochs_are_told_and_the_best_epoch_is_the_best(tiny: None, run: Run) -> None:
+    names = [m.name for m in study.generalisation(run).measures]
+    for form in study.FORMS:
+        for epoch in ("last", "best"):
+            assert any(f"as {form} less" in n and epoch in n for n in names)
+    found = study._trained(run.seed, "cpu")
+    assert (found.best.mean(-1) >= found.right.mean(-1)).all()
+    assert_close(torch.from_numpy(found.test[-1]), torch.from_numpy(found.right.mean(-1)))
+    assert_close(torch.from_numpy(found.test.max(0)), torch.from_numpy(found.best.mean(-1)))
 
 
 def test_nets_of_one_seed_start_alike_and_the_baseline_pays_nothing(tiny: None) -> None:
-    """An arm trained beside the others is the arm trained alone, by plain steps of Adam."""
-    found, data = study._trained(0, "cpu"), study._data("cpu")
+    """An arm trained beside the others is the arm trained alone."""
+    found, data = study._trained(0, "cpu"), study._data("cpu")["train"]
     torch.manual_seed(1)  # the baseline's second seed
     net = study._net(16)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
-    from assay.methods.train.fit import fit
 
-    class Rows:
-        def __len__(self) -> int:
-            return 40
+    def loss(rows: torch.Tensor) -> torch.Tensor:
+        x, y = data.rows(order[rows])
+        return F.cross_entropy(net(x), y)
 
-        def take(self, index: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-            return data["train"].take(order[index].numpy())
-
-    fit(
-        net,
-        Rows(),
-        epochs=2,
-        lr=study.LR,
-        batch=20,
-        optimiser="adam",
-        momentum=0.5,
-        rng=torch.Generator().manual_seed(0),
-    )
+    fit_recorded(
+        net, list(net.parameters()), loss, 40, epochs=2, lr=study.LR, batch=20, optimiser="adam", momentum=0.5, seed=0,
+        device="cpu",
+    )  # fmt: skip
     for p, q in zip(net.parameters(), found.nets[0][1].parameters(), strict=True):
         assert_close(p, q, rtol=1e-4, atol=1e-5)
 
@@ -110,7 +50,7 @@ def test_what_is_paid_is_the_sum_over_layers_and_the_whole_one_net_at_a_time(tin
     torch.manual_seed(0)
     every = study.arms()
     nets = [study._net(16) for _ in range(len(every) * 2)]
-    paid = study._prices(Stacked(copy.deepcopy(nets)), every, torch.Generator().manual_seed(3))
+    paid = study._prices(Stacked(copy.deepcopy(nets)), every, "cpu")(torch.Generator().manual_seed(3))
     rng, total = torch.Generator().manual_seed(3), torch.zeros(())
     drawn: dict[tuple[str, str], list[torch.Tensor]] = {}
     for i, arm in enumerate(every):

@@ -1,75 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from assay.claim import Claim
 from assay.claims import yin2021_localnorm as study
-from assay.data import beyond, fashion
-from assay.errors import AssayError
-from assay.nn import vgg
 from assay.nn.local_norm import LocalNorm, LocalNormed
 from assay.nn.vgg import Vgg16
 from assay.run import Run
 
-CACHED = (study._data, study._net, study._images, study._right)
 
-
-def claim(name: str) -> Claim:
-    return next(c for c in study.SHELVED if c.name == name)
-
-
-def forget() -> None:
-    for each in CACHED:
-        each.cache_clear()
-
-
-def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    forget()
-    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
-        claim("clean").test(run)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[None]:
-    """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
-    patch = pytest.MonkeyPatch()
-    for name, value in {
-        "SEEDS": 1, "EPOCHS": 1, "BATCH": 16, "WIDTH": 2, "GROUPS": 4, "IMAGES": 40,
-        "LEVELS": {"AGN": (1.0,), "APN": (0.5,), "MBN": (0.5,)},
-    }.items():  # fmt: skip
-        patch.setattr(study, name, value)
-    patch.setattr(vgg, "STAGES", (1, 1))
-    patch.setattr(vgg, "WIDER", (2, 2))
-    small = {
-        name: type(data)(np.repeat(data.x[:60, :, ::4, ::4], 3, axis=1), data.labels[:60], data.classes)
-        for name, data in fashion.load_fashion().items()
-    }
-    patch.setattr(beyond, "cifar10", lambda: small)
-    forget()
-    yield
-    patch.undo()
-    forget()
-
-
-@pytest.mark.parametrize("name", [c.name for c in study.SHELVED])
-def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
-    evidence = claim(name).test(run)
-    assert evidence.verdict == "cannot tell"
-    assert "The networks are not those in print" in evidence.says
-    names = [m.name for m in evidence.measures]
-    assert len(set(names)) == len(names)
-    for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
-        assert (measure.name, measure.unit) == (printed.what, printed.unit)
-    if name in ("noise", "equal-cost"):
-        for form in study.FORMS:
-            for noise in study.JUDGED:
-                assert any(noise in n and n.endswith(f"as {form}") for n in names)
+@pytest.mark.parametrize("test", [study.under_noise, study.at_equal_cost])
+def test_every_noise_is_told_in_both_forms(tiny: None, run: Run, test: Any) -> None:
+    names = [m.name for m in test(run).measures]
+    for form in study.FORMS:
+        for noise in study.JUDGED:
+            assert any(noise in n and n.endswith(f"as {form}") for n in names)
 
 
 def test_each_way_asks_the_net_that_it_says(tiny: None) -> None:
@@ -125,7 +73,9 @@ def test_verdicts_under_noise(monkeypatch: pytest.MonkeyPatch, right: dict[str, 
     monkeypatch.setattr(study, "_all", made_up(right))
     evidence = study.under_noise(None)  # type: ignore[arg-type]
     assert evidence.verdict == verdict
-    for printed, measure in zip(claim("noise").published, evidence.measures, strict=False):
+    for printed, measure in zip(
+        next(c for c in study.SHELVED if c.name == "noise").published, evidence.measures, strict=False
+    ):
         assert measure.name == printed.what
 
 

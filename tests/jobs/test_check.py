@@ -40,11 +40,18 @@ def test_it_tells_task_inputs_data_score_and_questions():
     assert told["task"] == "Classification of 10: 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
     assert told["inputs"] == "1 x 8 x 8 images between 0 and 1"
     assert told["data"] == "train 1,300, test 497 inputs"
+    assert "domains" not in told
     right, of = map(int, re.match(r"(\d+) of (\d+) good enough", told["score"]).groups())  # type: ignore[union-attr]
     assert of == 100
     assert 88 <= right <= 100
     assert told["gradients"] == "yes"
     assert told["next"] == "assay audit digits-mlp"
+
+
+def test_it_tells_domains_with_their_sizes_and_whether_they_have_labels():
+    told = dict(check(Source("rotated-digits")).lines)
+    assert told["data"] == "train 1,000, test 250 inputs"
+    assert told["domains"] == "rotated-0 300 with labels, rotated-75 247 without labels"
 
 
 def test_every_question_is_asked_or_has_its_reason():

@@ -210,3 +210,26 @@ def test_nets_and_inputs_that_noise_does_not_fit_are_refused_in_a_line() -> None
         with_noise(cnn(), torch.zeros(1, 2, 4, 4, dtype=torch.int64), first=0.1, inner=0.1, draws=2)
     with pytest.raises(AssayError, match="draws >= 1"):
         with_noise(cnn(), inputs(), first=0.1, inner=0.1, draws=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the one kernel is for CUDA, and there is no such device")
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+def test_noise_that_a_gpu_adds_in_one_pass_is_gaussian_and_repeats(laid: torch.memory_format) -> None:
+    x = torch.linspace(-3, 3, 1_500_003 // 3 * 3, device="cuda").view(3, 1, -1, 1).expand(-1, 2, -1, -1)
+    x = x.contiguous(memory_format=laid).requires_grad_()  # type: ignore[call-overload]
+    noise = Noise(0.5).cuda()
+    torch.manual_seed(3)
+    first, second = noise(x), noise(x)
+    torch.manual_seed(3)
+    assert torch.equal(noise(x), first)
+    assert "Added" in type(first.grad_fn).__name__
+    for seen in (first, second):
+        e = ((seen - x) / 0.5).detach().double().flatten()
+        wanted = torch.distributions.Normal(0.0, 1.0).cdf(e.sort().values)
+        steps = torch.arange(1, len(e) + 1, device="cuda") / len(e)
+        assert float((wanted - steps).abs().max()) < 1.95 / len(e) ** 0.5  # Kolmogorov and Smirnov, level .001
+        for lag in (1, 512, 1024, 2048):  # neighbours, and the four that come from one block
+            assert abs(float((e[lag:] * e[:-lag]).mean())) < 4 / len(e) ** 0.5
+    assert abs(float(((first - x) * (second - x)).mean()) / 0.25) < 4 / x.numel() ** 0.5
+    (slope,) = torch.autograd.grad((first * 3).sum(), x)
+    assert_close(slope, torch.full_like(x, 3.0))

@@ -241,3 +241,57 @@ def test_more_votes_than_points_is_an_answer_too(run):
 def test_a_split_of_data_is_asked_by_the_budget(digits, run):
     few = replace(digits, data={**digits.data, "train": Arrays(*digits.data["train"].take(np.arange(100)))})
     assert len(ask(few, run).samples) == 10 * run.budget.steps
+
+
+def search(items, labels, queries, asked, **told):
+    """Descriptors are the inputs themselves."""
+    x, q = (np.asarray(each, dtype=np.float32) for each in (items, queries))
+    return Subject.retrieval(nn.Identity(), (x, labels), (q, asked), bounds=(0.0, 1.0), metric="euclidean", **told)
+
+
+def test_of_a_search_the_descriptor_is_certified_in_units_of_the_nearest_that_is_not_relevant(run):
+    queries, asked = [[0.1, 0.0], [0.4, 0.9], [0.7, 0.0], [0.45, 0.0]], [0, 0, 1, 1]
+    finding = ask(search(ENDS, [0, 1], queries, asked), run, share=0.2)
+    c = finding.samples.columns
+    unit = np.median([0.9, np.hypot(0.6, 0.9), 0.7, 0.45])
+    np.testing.assert_allclose(c["radius"], np.array([0.4, 0.1, 0.2, 0.0]) / unit, atol=1e-6)
+    assert c["wrong"].tolist() == [False, False, False, True]
+    assert c["not certified"].tolist() == [False, True, False, True]
+    assert finding.measure("error").value == 0.25
+    assert "2 items of the gallery" in finding.says
+    (about,) = finding.alarms
+    assert about.says.startswith("What is certified is the descriptor")
+
+
+def test_of_a_search_by_pairs_each_query_has_its_own_relevant_items(run):
+    """One item is relevant for the first query and not for the second, so that no classifier could say both."""
+    items, queries = [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]], [[0.1, 0.0], [0.1, 0.0]]
+    finding = ask(search(items, [0, 0, 0], queries, [0, 0], pairs=[[0, 0], [0, 1], [1, 0]]), run)
+    radius = finding.samples.columns["radius"]
+    np.testing.assert_allclose(radius, np.array([0.65, 0.15]) / np.median([0.9, 0.4]), atol=1e-6)
+
+
+def test_of_a_search_no_change_within_the_radius_breaks_it_and_some_a_little_larger_does(run):
+    rng = np.random.default_rng(4)
+    items, queries = rng.random((30, 3)), rng.random((40, 3))
+    labels, asked = rng.integers(0, 3, 30), rng.integers(0, 3, 40)
+    subject = search(items, labels, queries, asked)
+    c = ask(subject, run).samples.columns
+    held = ~c["wrong"]
+    assert held.any()
+    unit = np.median(
+        [np.linalg.norm(items[labels != y] - q, axis=1).min() for q, y in zip(queries, asked, strict=True)]
+    )
+    d, target = torch.from_numpy(queries[held]).float(), torch.as_tensor(subject.data["test"].labels[held])
+    radius = torch.from_numpy(c["radius"][held] * unit).float()
+    steps = torch.randn(400, *d.shape, generator=torch.Generator().manual_seed(0))
+    steps = steps / torch.linalg.vector_norm(steps, dim=2, keepdim=True)
+    for scale, breaks in ((0.99, False), (1.6, True)):
+        right = torch.stack([subject.task.right(d + scale * radius[:, None] * step, target) for step in steps])
+        assert bool((~right).any()) == breaks
+
+
+def test_a_gallery_that_is_too_large_is_told(monkeypatch):
+    monkeypatch.setattr(does_the_metric_hold, "RAW", 3)
+    subject = search(ENDS, [0, 1], [[0.1, 0.0]], [0])
+    assert "its gallery holds 4 numbers" in str(DoesTheMetricHold().why_not(subject))

@@ -20,6 +20,7 @@ from assay.jobs.cure import cure
 from assay.methods.train import ensemble as together
 from assay.methods.train import snapshot as cycles
 from assay.remedies import _retraining
+from assay.remedies._across_domains import AcrossDomains
 from assay.remedies._retraining import EPOCHS, STEPS, PlainRetraining, Retraining
 from assay.remedies.jacobian_regularization import JacobianRegularization
 from assay.remedies.weight_gradient_centralization import WeightGradientCentralization
@@ -27,7 +28,11 @@ from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
 
-NAMES = [name for name in shelf.names("remedies") if issubclass(shelf.load("remedies", name), Retraining)]
+NAMES = [
+    name
+    for name in shelf.names("remedies")
+    if issubclass(kind := shelf.load("remedies", name), Retraining) and not issubclass(kind, AcrossDomains)
+]  # those need more domains than one: test_across_domains.py
 OWN_CONTROLS = ("neural-sde", "typicality-curriculum")  # the same without the noise, and without the order
 SAME = ("epochs", "lr", "batch", "weight_decay", "optimiser", "schedule", "momentum")
 

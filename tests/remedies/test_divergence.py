@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from assay import shelf
+from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.jobs.cure import cure
 from assay.methods.train.fit import Diverged
@@ -32,7 +34,8 @@ def few() -> Subject:
             *(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU()),
             *(nn.Flatten(), nn.Linear(32, 4), nn.ReLU(), nn.Linear(4, 3)),
         )
-    return Subject.classifier(model.eval(), {"train": (x[:40], y[:40]), "test": (x[40:], y[40:])}, name="few")
+    data = {"train": (x[:40], y[:40]), "test": (x[40:], y[40:]), "there": (x[40:].flip(3), y[40:])}
+    return replace(Subject.classifier(model.eval(), data, name="few"), unlabelled={"far": Arrays(x.flip(2), y)})
 
 
 @pytest.mark.parametrize("name", NAMES)

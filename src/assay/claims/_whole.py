@@ -27,7 +27,11 @@ class Whole:
 
     def take(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         rows = torch.as_tensor(index, device=self.x.device)
-        return self.x[rows], self.y[rows]
+        return self.rows(rows)
+
+    def rows(self, index: Tensor) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        """By numbers that are on the device already."""
+        return self.x[index], self.y[index]
 
 
 def whole(splits: Mapping[str, Data], device: str) -> dict[str, Whole]:

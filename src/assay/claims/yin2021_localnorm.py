@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims import liu2021_ensembles as recipe
 from assay.claims import liu2021_random as judging
+from assay.claims._recorded import fit_net
 from assay.claims._whole import Whole, whole
 from assay.data.multiplicative_noise import Form, Noise
 
@@ -29,13 +30,14 @@ Way = Literal[
     "BN", "dynamic BN", "LN-Single", "LN-Single-Vote", "LN-Single-Vote ROT90", "LN-Batch", "LN-Voting", "BN nets",
     "dynamic BN nets",
 ]  # fmt: skip
-SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 32, 7, 128, 0.1, 5e-4
+SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 32, 10, 128, 0.1, 5e-4
 GROUPS = 8
 IMAGES = 2000
 FORMS: tuple[Form, ...] = ("coded", "printed")  # the figures in print are the code's
 LEVELS: Mapping[Noise, tuple[float, ...]] = {"AGN": (0.5, 1.0, 2.0), "APN": (0.1, 0.5, 1.0), "MBN": (0.1, 0.3, 0.5)}
 JUDGED: Mapping[Noise, float] = {"AGN": 1.0, "APN": 0.5, "MBN": 0.5}
 NEAR = 0.02  # of accuracy: curves that "overlap"
+LEAST = 0.86  # of accuracy: what BN must reach
 Array = NDArray[np.float64]
 Set = tuple[Noise, Form, float] | None  # None: as they are
 
@@ -50,7 +52,6 @@ def _data(device: str) -> dict[str, Whole]:
 @cache
 def _net(local: bool, seed: int, device: str) -> nn.Module:
     """VGG16 with batch normalisation or with LocalNorm, from the same start; in full precision and eval mode."""
-    from assay.methods.train.fit import fit
     from assay.nn.local_norm import with_local_norm
     from assay.nn.vgg import Vgg16
 
@@ -58,18 +59,10 @@ def _net(local: bool, seed: int, device: str) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         plain: nn.Module = Vgg16(width=WIDTH).to(device)
     half = recipe._Half(with_local_norm(plain, GROUPS) if local else plain)
-    fit(
-        half,
-        _data(device)["train"],
-        epochs=EPOCHS,
-        lr=LR,
-        weight_decay=WEIGHT_DECAY,
-        batch=BATCH,
-        schedule="one-cycle",
-        augment=recipe._shift,
-        device=device,
-        rng=torch.Generator(device).manual_seed(seed),
-    )
+    fit_net(
+        half, _data(device)["train"], epochs=EPOCHS, batch=BATCH, lr=LR, weight_decay=WEIGHT_DECAY,
+        augment=recipe._shift, seed=seed, device=device,
+    )  # fmt: skip
     return recipe._inside(half).eval().requires_grad_(False)
 
 
@@ -138,7 +131,7 @@ def _all(ways: Sequence[Way], sets: Sequence[Set], run: Run) -> dict[tuple[Way, 
 
 
 def _gate(clean: Sequence[Array]) -> judging._Gate:
-    return judging._Gate("The clean accuracy of BN", clean, 0.8883, 0.87)
+    return judging._Gate("The clean accuracy of BN", clean, 0.8883, LEAST)
 
 
 def _told(of: Set) -> str:
@@ -248,11 +241,20 @@ HERE = (
     f"normalisation, 250 epochs), on CIFAR-10, {EPOCHS} epochs of SGD (one cycle up to {LR:g}, batches of {BATCH} in "
     f"{GROUPS} groups, images moved and mirrored), {SEEDS} seeds, the first {IMAGES:,} test images in their order; "
     f"dynamic BN in batches of {BATCH}, LN-Voting of {BATCH // GROUPS}, votes by majority; noise as printed and as "
-    "coded"
+    f"coded; `cannot tell` unless BN has a clean accuracy of at least {100 * LEAST:g} % in every seed (printed: 88.83)"
 )
 
 
 SHELVED = (
+    Claim(
+        name="rotations",
+        source=SOURCE,
+        says="With rotated copies for its statistics an image alone is answered as accurately as in a batch.",
+        published=(),
+        here=f"{HERE}; three rotations by a quarter; at most {100 * NEAR:g} points below LN-Batch count as the same",
+        minutes=240,
+        test=rotations,
+    ),
     Claim(
         name="clean",
         source=SOURCE,
@@ -265,7 +267,7 @@ SHELVED = (
             Published("accuracy, LN-Voting", 0.9529, "table 1, CIFAR10-VGG", "%"),
         ),
         here=HERE + "; beside it batches sorted by class, which print does not have",
-        minutes=400,
+        minutes=240,
         test=clean,
     ),
     Claim(
@@ -278,7 +280,7 @@ SHELVED = (
             Published("accuracy, LN-Voting, AGN 1, as coded", 0.83, "sec. 5, CIFAR10, and fig. 6a", "%"),
         ),
         here=HERE,
-        minutes=400,
+        minutes=260,
         test=under_noise,
     ),
     Claim(
@@ -288,16 +290,7 @@ SHELVED = (
         "takes passes, also where these take the statistics of the test batch.",
         published=(),
         here=f"{HERE}. The {GROUPS} nets are one ensemble for all seeds; print compares with single nets only",
-        minutes=600,
+        minutes=430,
         test=at_equal_cost,
-    ),
-    Claim(
-        name="rotations",
-        source=SOURCE,
-        says="With rotated copies for its statistics an image alone is answered as accurately as in a batch.",
-        published=(),
-        here=f"{HERE}; three rotations by a quarter; at most {100 * NEAR:g} points below LN-Batch count as the same",
-        minutes=400,
-        test=rotations,
     ),
 )

@@ -94,6 +94,25 @@ class Opening:
         str | None,
         typer.Option("--train", metavar="PATH", help="The table that it was trained on, whose columns are taken."),
     ] = None
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain",
+            metavar="NAME=PATH",
+            help="Data from elsewhere, as --data takes them, or inputs alone: images without class folders, an .npz "
+            "without y, a table without its target; may be given again.",
+        ),
+    ] = None
+    domains: Annotated[
+        str | None,
+        typer.Option("--domains", metavar="FOLDER", help="A folder that holds a folder or a file for each domain."),
+    ] = None
+    domain_column: Annotated[
+        str | None,
+        typer.Option(
+            "--domain-column", metavar="COLUMN", help="Of a table: says which domain a row is of, and is no input."
+        ),
+    ] = None
     fixed: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,6 +126,14 @@ class Opening:
             metavar="NAME",
             help="Where the targets could be those of several: segmentation, tagging, forecast, image-to-image, "
             "labels, detection, retrieval; of a table classification or regression; of a policy control.",
+        ),
+    ] = None
+    gallery: Annotated[
+        str | None,
+        typer.Option(
+            "--gallery",
+            metavar="PATH",
+            help="What a model that returns vectors searches for the queries of --data: the same label answers.",
         ),
     ] = None
     bounds: Annotated[
@@ -188,6 +215,10 @@ class Opening:
             builder=self.builder,
             environment=self.environment,
             trust=tuple(self.trust or ()),
+            gallery=self.gallery,
+            domain=tuple(self.domain or ()),
+            domains=self.domains,
+            domain_column=self.domain_column,
         )
 
 

@@ -18,12 +18,17 @@ from assay.errors import AssayError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
+def class_folders(root: Path) -> list[Path]:
+    """The sub-folders of a folder, which are classes; none where what lies in it has no labels."""
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+
+
 class ImageFolder:
     """Images in `root/<class>/`, decoded when they are taken; the sorted names of the sub-folders are the classes.
 
     Names that begin with a dot and files that are no images are passed over. `channels` is 1 (grey) or 3 (RGB), that of
     the first image unless given; `size` (height, width) scales and crops, and may be left out if all are of one size;
-    `pixels` is what 0..255 is brought to.
+    `pixels` is what 0..255 is brought to. Images that nobody `labelled` lie in `root` itself; their labels are zeros.
     """
 
     def __init__(
@@ -33,13 +38,14 @@ class ImageFolder:
         channels: int | None = None,
         *,
         pixels: tuple[float, float] = UNIT,
+        labelled: bool = True,
     ):
         check_form(size, channels)
         self.pixels = pixels
         self.root = Path(root)
         if not self.root.is_dir():
             raise AssayError(f"There is no folder {self.root}; give a folder with one sub-folder of images per class.")
-        folders = sorted(entry for entry in self.root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        folders = class_folders(self.root) if labelled else [self.root]
         for folder in folders:
             refuse_leading_out(folder, self.root)
         if not folders:
@@ -49,10 +55,11 @@ class ImageFolder:
         for folder in folders:
             found = sorted(files_below(folder, self.root, SUFFIXES))
             if not found:
-                raise AssayError(f"Class folder {folder} holds no images ({' '.join(SUFFIXES)}); fill or remove it.")
+                what = "Class folder" if labelled else "The folder"
+                raise AssayError(f"{what} {folder} holds no images ({' '.join(SUFFIXES)}); fill or remove it.")
             self.paths += found
             counts.append(len(found))
-        self.classes: tuple[str, ...] | None = tuple(folder.name for folder in folders)
+        self.classes: tuple[str, ...] | None = tuple(folder.name for folder in folders) if labelled else None
         self.labels: NDArray[np.int64] = np.repeat(np.arange(len(folders), dtype=np.int64), counts)
         self.form = Form(channels or len(decode(self.paths[0], str(self.paths[0]), None)), size)
         self.shape = decode(self.paths[0], str(self.paths[0]), self.form).shape  # c h w, of every image

@@ -23,6 +23,7 @@ from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
 from assay.errors import AssayError
 
 NAMES = (("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("inputs", "targets"))
+CUE = "cue"  # what else can be read off each input, as `does-it-use-a-shortcut` asks
 MOST_HEADER = 10_000  # characters, as numpy has it
 MOST_AXES = 16
 
@@ -67,8 +68,9 @@ class Npz:
     than memory; compressed ones (`numpy.savez_compressed`) are read whole, up to MOST_UNPACKED. uint8 is brought to
     `pixels`, floats stay as they are. n h w and n h w c are turned to n c h w by the rule of
     `assay.data.image.channels_first`, unless they are no `images`: n t c are series then. `y` holds class indices, or
-    targets of any other task; where no class is `chosen` they stay as they are, whole numbers and one-hot rows too. No
-    pickle is opened.
+    targets of any other task; where no class is `chosen` they stay as they are, whole numbers and one-hot rows too.
+    Where nobody `labelled` them the inputs alone are looked for, and labels are zeros. An array `cue` with one value
+    for each input is kept beside them. No pickle is opened.
     """
 
     classes: tuple[str, ...] | None = None
@@ -80,20 +82,24 @@ class Npz:
         pixels: tuple[float, float] = UNIT,
         images: bool = True,
         chosen: bool = True,
+        labelled: bool = True,
     ):
         self.path, self.pixels, self.images, self.chosen = Path(path), pixels, images, chosen
         if not self.path.is_file():
             raise AssayError(f"There is no file {self.path}; give an existing .npz file.")
         try:
             with open_archive(self.path) as archive:
-                found = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-                pair = next((pair for pair in NAMES if found.issuperset(pair)), None)
-                if pair is None:
+                found = _arrays_in(archive)
+                wanted = NAMES if labelled else tuple(pair[:1] for pair in NAMES)
+                names = next((names for names in wanted if found.issuperset(names)), None)
+                if names is None:
                     raise AssayError(
-                        f"{self.path} holds {some(sorted(found)) or 'no arrays'}; it needs inputs and "
-                        f"labels named {' or '.join('/'.join(pair) for pair in NAMES)}."
+                        f"{self.path} holds {some(sorted(found)) or 'no arrays'}; it needs inputs"
+                        f"{' and labels' if labelled else ''} named {' or '.join('/'.join(each) for each in wanted)}."
                     )
-                self.x, y = (read_member(self.path, archive, f"{name}.npy") for name in pair)
+                self.x, *rest = (read_member(self.path, archive, f"{name}.npy") for name in names)
+                y = rest[0] if rest else np.zeros(len(self.x), dtype=np.int64)
+                cue = read_member(self.path, archive, f"{CUE}.npy") if CUE in found else None
         except AssayError:
             raise
         except Exception as error:  # damaged archives raise BadZipFile, zlib.error, LZMAError, RuntimeError and more
@@ -103,6 +109,9 @@ class Npz:
         if len(self) > MOST_ROWS:
             raise AssayError(f"{self.path} holds {len(self):,} rows, more than {MOST_ROWS:,}; give a part of them.")
         y = y if isinstance(y, np.ndarray) else y[np.arange(len(y))]
+        self.cue = cue[np.arange(len(cue))] if isinstance(cue, OnDisk) else cue
+        if self.cue is not None and self.cue.shape != (len(self.x),):
+            raise AssayError(f"{CUE} in {self.path} has shape {self.cue.shape}; give one value for each input.")
         self.labels = as_answers(y, len(self.x)) if chosen else as_targets(y, len(self.x))
         if not alike.size:
             raise AssayError(f"{self.path} holds no rows, or rows of nothing; give at least one input.")
@@ -124,6 +133,19 @@ class Npz:
         """A hash of the file's name and content."""
         read = ("" if self.images else " as it is") + ("" if self.chosen else " of another task")
         return of_files(self.path.parent, [self.path], f"Npz {self.pixels}{read}")
+
+
+def _arrays_in(archive: zipfile.ZipFile) -> set[str]:
+    return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+
+
+def npz_has_labels(path: Path) -> bool:
+    """Whether a file holds inputs with labels, under names that go together; what cannot be read is told by `Npz`."""
+    try:
+        with open_archive(path) as archive:
+            return any(_arrays_in(archive).issuperset(pair) for pair in NAMES)
+    except Exception:  # as above
+        return True
 
 
 def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDArray[Any]:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.data.arrays import UNIT
-from assay.data.image_folder import ImageFolder
-from assay.data.npz import Npz
-from assay.data.parquet import Parquet
+from assay.data.arrow import SUFFIXES as TABLES
+from assay.data.arrow import read_columns
+from assay.data.image_folder import ImageFolder, class_folders
+from assay.data.npz import Npz, npz_has_labels
+from assay.data.parquet import Parquet, names_in_parquet
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.data.texts import Texts, Tokenizer, holds_texts
@@ -29,13 +31,15 @@ def open_data(
     classes: Sequence[str] | None = None,
     images: bool = True,
     chosen: bool = True,
+    labelled: bool = True,
 ) -> ImageFolder | Npz | Parquet | Table | Texts:
     """A folder of images or texts, an .npz file, a .parquet file of images, or a table (.csv, .parquet, .jsonl).
 
     `size` and `channels` bring encoded images to one form; their 8-bit pixels are brought from 0..255 to `pixels`.
     `target` names the column to predict, which makes a table of a file, and `text` the column of its texts; `train` is
     the file that a model of tables was trained on, whose columns, codes and medians are taken. Arrays of three axes are
-    `images`, or else series, and targets in arrays are classes where one of them is `chosen`.
+    `images`, or else series, and targets in arrays are classes where one of them is `chosen`. What nobody `labelled`
+    has inputs alone (see `has_labels`), and its labels are zeros.
     """
     path = Path(path)
     if not path.exists():
@@ -57,9 +61,9 @@ def open_data(
     if target is not None or text is not None or train is not None:
         raise AssayError(f"{path} is no table; leave target, text and train out, or give a .csv, .parquet or .jsonl.")
     if path.is_dir():
-        return ImageFolder(path, size, channels, pixels=pixels)
+        return ImageFolder(path, size, channels, pixels=pixels, labelled=labelled)
     if suffix == ".parquet":
-        return Parquet(path, size, channels, pixels=pixels)
+        return Parquet(path, size, channels, pixels=pixels, labelled=labelled)
     if suffix != ".npz":
         raise AssayError(
             f"{path} is no data set that can be opened; give a folder with one sub-folder of images per class, "
@@ -67,4 +71,22 @@ def open_data(
         )
     if formed:
         raise AssayError(f"{path} holds plain numbers, not encoded images; leave size and channels out.")
-    return Npz(path, pixels=pixels, images=images, chosen=chosen)
+    return Npz(path, pixels=pixels, images=images, chosen=chosen, labelled=labelled)
+
+
+def has_labels(path: str | Path, target: str | None = None) -> bool:
+    """Whether what lies there has labels: class folders, an array of them, the column `target` or 'label'.
+
+    What is not there or cannot be read has some, as far as this goes: who opens it says what is wrong.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        return bool(class_folders(path))
+    if not path.exists():
+        return True
+    if suffix == ".npz":
+        return npz_has_labels(path)
+    if suffix == ".parquet" and target is None:
+        return "label" in names_in_parquet(path)
+    return suffix not in TABLES or target is None or target in read_columns(path).column_names

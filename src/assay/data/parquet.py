@@ -29,7 +29,8 @@ class Parquet:
     `image` is an encoded image (binary), a struct {bytes, path} as Hugging Face's datasets write it, or a fixed-size
     list of uint8 or floats, nested for several axes (the layout rule is `assay.data.image.channels_first`). Only the
     labels and one row group are held in memory, up to MOST_UNPACKED of it. `size` and `channels` are as for a folder of
-    images. `classes` are those given, or the names that datasets left in the file.
+    images. `classes` are those given, or the names that datasets left in the file. Where nobody `labelled` the images
+    there is no column of labels, which are zeros.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Parquet:
         classes: Sequence[str] | None = None,
         *,
         pixels: tuple[float, float] = UNIT,
+        labelled: bool = True,
     ):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -53,13 +55,13 @@ class Parquet:
             # Not mapped: a file that is cut off meanwhile gives an error, where a map would end the process.
             self.file = pq.ParquetFile(self.path, memory_map=False)
             schema = self.file.schema_arrow
-            missing = {"image", "label"}.difference(schema.names)
+            missing = {"image", *(("label",) if labelled else ())}.difference(schema.names)
             if missing:
                 raise AssayError(
                     f"{self.path} has columns {some(schema.names)} but no "
                     f"{' and no '.join(sorted(missing))}; rename yours to image and label."
                 )
-            if not pa.types.is_integer(schema.field("label").type):
+            if labelled and not pa.types.is_integer(schema.field("label").type):
                 raise AssayError(
                     f"Column label of {self.path} is {one_line(schema.field('label').type)}; give class indices as "
                     "integers from 0."
@@ -68,7 +70,10 @@ class Parquet:
                 raise AssayError(
                     f"{self.path} holds {self.file.metadata.num_rows:,} rows, more than {MOST_ROWS:,}; give a part."
                 )
-            labels = self.file.read(columns=["label"]).column("label")
+            if labelled:
+                labels = self.file.read(columns=["label"]).column("label")
+            else:
+                labels = pa.chunked_array([np.zeros(self.file.metadata.num_rows, dtype=np.int64)])
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise AssayError(f"{self.path} cannot be read as Parquet ({one_line(error)}); write it again.") from error
         if labels.null_count:
@@ -77,7 +82,9 @@ class Parquet:
         if not len(labels):
             raise AssayError(f"{self.path} holds no rows; give at least one input.")
         self.labels = as_labels(labels.to_numpy(), len(labels))
-        self.classes = named_by_datasets(schema) if classes is None else tuple(classes)
+        self.classes: tuple[str, ...] | None = None if classes is None else tuple(classes)
+        if classes is None and labelled:
+            self.classes = named_by_datasets(schema)
         check_classes(self.labels, self.classes)
         counts = [self.file.metadata.row_group(g).num_rows for g in range(self.file.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(counts)])  # the first row of each group, and the end
@@ -223,6 +230,18 @@ def check_footer(path: Path) -> None:
         length = int.from_bytes(file.read(4), "little")
     if min(length, end) > MOST_FOOTER:
         raise AssayError(f"{path} describes itself in {length:,} bytes, over {MOST_FOOTER:,}; write it again.")
+
+
+def names_in_parquet(path: Path) -> list[str]:
+    """The columns that a file has; what is wrong with it is told by `Parquet`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        check_footer(path)
+        return list(pq.read_schema(path, memory_map=False).names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, AssayError):
+        return ["label"]
 
 
 def named_by_datasets(schema: Any) -> tuple[str, ...] | None:

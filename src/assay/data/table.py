@@ -39,7 +39,8 @@ class Table:
     `columns` are those that the model is shown, in its order: all but the target and ids unless given. `categories`
     names columns that are some whatever they look like (a postcode). Where cells are missing a number is the median, a
     category one of its own. `classes` and `task` are as for `Target`. What `train` is given, a table, decides all but
-    the cells: its columns, codes, medians and classes; see `like`.
+    the cells: its columns, codes, medians and classes; see `like`. Rows that nobody `labelled` need no target, and have
+    zeros. The column `apart` says where rows come from, and is shown to no model that does not name it.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Table:
         columns: Sequence[str] | None = None,
         categories: Sequence[str] = (),
         train: Table | None = None,
+        labelled: bool = True,
+        apart: str | None = None,
     ) -> None:
         if encode not in ("codes", "one-hot"):
             raise AssayError(f"encode is {encode!r}; give 'codes' or 'one-hot'.")
@@ -64,8 +67,14 @@ class Table:
             self.content = _content(table)
         else:
             table = read_columns(self.path, words)
-        asked = find(table, target, "target column", where)
-        self.target = Target.of(target, asked, classes=classes, task=task, constant=train is not None)
+        if labelled:
+            asked = find(table, target, "target column", where)
+            self.target = Target.of(target, asked, classes=classes, task=task, constant=train is not None)
+        else:
+            self.target = Target(target, np.zeros(table.num_rows, dtype=np.int64), None)
+        self.apart = apart
+        self.origins = _told(table.column(apart)) if apart in table.column_names else None
+        """What each row has in the column `apart`, in words, None where the cell is empty."""
         self.encoding: Encoding = encode
         self.notes: list[str] = []
         """What a reader should know of the columns, in sentences."""
@@ -74,7 +83,7 @@ class Table:
         """The columns of the table that the model is shown."""
         for name in (*categories, *(columns or ())):
             find(table, name, "column", where)
-        shown = [name for name in columns or table.column_names if name != target]
+        shown = [name for name in columns or table.column_names if name != target and (columns or name != apart)]
         if columns is not None and (len(shown) < len(columns) or len(set(shown)) < len(shown)):
             raise AssayError(f"`columns` names the target or a column twice ({some(list(columns))}); name each once.")
         values = self._fitted(table, shown, set(words), columns is not None) if train is None else None
@@ -93,14 +102,17 @@ class Table:
         """A data frame of pandas, polars or pyarrow, or a dict of columns."""
         return cls(frame, target, **told)
 
-    def like(self, source: Any) -> Table:
+    def like(self, source: Any, *, labelled: bool = True) -> Table:
         """Another file or frame read as this one, which was trained on, is: the same columns, codes, medians, classes.
 
-        A category that this one does not have is refused.
+        A category that this one does not have is refused. `labelled` says whether it has the target.
         """
         classes = self.target.classes
         asked: Asked = "classification" if classes is not None else "regression"
-        return Table(source, self.target.name, classes=classes, task=asked, encode=self.encoding, train=self)
+        return Table(
+            source, self.target.name, classes=classes, task=asked, encode=self.encoding, train=self, labelled=labelled,
+            apart=self.apart,
+        )  # fmt: skip
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -214,6 +226,14 @@ def _content(table: Any) -> str:  # pyarrow.Table
         digest.update(f"{name!r} {column.type}".encode())
         digest.update(batch.serialize())
     return digest.hexdigest()
+
+
+def _told(column: Any) -> list[str | None]:  # pyarrow.ChunkedArray
+    """The cells of a column in words."""
+    return [
+        None if cell is None or cell != cell else f"{cell:.12g}" if isinstance(cell, float) else str(cell)
+        for cell in column.to_pylist()
+    ]
 
 
 def _id(cells: Cells) -> str | None:

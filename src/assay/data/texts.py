@@ -44,7 +44,8 @@ class Texts:
     """Texts with their targets. Rows of tokens are padded at the end to one `length`, the longest unless given.
 
     `vocabulary` is how many tokens the model knows, the tokenizer's own number unless given; `pad` the token after the
-    end, the tokenizer's `pad_token_id` or 0. `classes` and `task` are as for `Target`.
+    end, the tokenizer's `pad_token_id` or 0. `classes` and `task` are as for `Target`. A file of texts that nobody
+    `labelled` needs no target, and has zeros.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Texts:
         pad: int | None = None,
         classes: Sequence[str] | None = None,
         task: Asked | None = None,
+        labelled: bool = True,
     ) -> None:
         path = Path(source) if isinstance(source, str | Path) else None
         if path is not None and path.is_dir():
@@ -67,7 +69,11 @@ class Texts:
             where = "The frame" if path is None else str(path)
             table = columns_of_frame(source) if path is None else read_columns(path, [text])
             column = find(table, text, "column of texts", where)
-            self.target = Target.of(target, find(table, target, "target column", where), classes=classes, task=task)
+            if labelled:
+                asked = find(table, target, "target column", where)
+                self.target = Target.of(target, asked, classes=classes, task=task)
+            else:
+                self.target = Target(target, np.zeros(table.num_rows, dtype=np.int64), None)
             self.all = _strings(text, column)
         self.notes: list[str] = []
         self.tokens: NDArray[np.int32] | None = None  # n length

@@ -18,6 +18,7 @@ from assay.standard import Standards
 from assay.subjects import open_subject
 
 if TYPE_CHECKING:
+    from assay.domain import Domain
     from assay.probe import Probe
     from assay.subject import InputSpace, Subject
     from assay.subjects import Source
@@ -41,13 +42,15 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
     chosen_from = subject.in_classes()
     trial = tried(chosen_from, place)
     asked, left = _planned(subject, budget_name)
-    files = ", ".join(f"{name} {len(data):,}" for name, data in subject.data.items())
+    domains = subject.domains()
+    files = ", ".join(f"{name} {len(data):,}" for name, data in subject.data.items() if name not in domains)
     size = sum(p.numel() for p in subject.model.parameters())
     lines = (
         ("model", f"{subject.name}{f', {size:,} parameters' if size else ''}. {subject.about}".rstrip()),
         ("task", _task(subject)),
         ("inputs", _inputs(subject.inputs)),
         ("data", f"{files} {subject.task.noun}s"),
+        *([("domains", ", ".join(_domain(each) for each in domains.values()))] if domains else []),
         ("score", _score(chosen_from, trial)),
         ("gradients", "yes" if subject.differentiable else "none: questions that need them are not asked"),
         ("answers", "the same each time" if subject.draws == 1 else f"random: means of {subject.draws} passes"),
@@ -65,6 +68,11 @@ def _task(subject: Subject) -> str:
         return f"{subject.task.name()}: {subject.task.output}"
     few = ", ".join(names[:CLASSES]) + (f" and {len(names) - CLASSES} more" if len(names) > CLASSES else "")
     return f"{subject.task.name()} of {len(names)}: {few}"
+
+
+def _domain(domain: Domain) -> str:
+    where = "" if domain.at is None or f"{domain.at:g}" in domain.name else f" at {domain.at:g}"
+    return f"{domain.name}{where} {len(domain.data):,} {'with' if domain.labelled else 'without'} labels"
 
 
 def _inputs(space: InputSpace) -> str:

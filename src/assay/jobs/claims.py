@@ -44,6 +44,8 @@ class Entry:
     command: str
     seconds: float
     when: str
+    here: str = ""
+    """On what it was tested; empty in a record from before this was kept."""
 
 
 def claims() -> dict[str, Claim]:
@@ -87,6 +89,7 @@ def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
         command=shlex.join(["assay", "claims", "test", name, *options]),
         seconds=time.perf_counter() - start,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
+        here=tested.here,
     )
     write_atomically(_file(root, name), strict_json({"format": FORMAT, **dataclasses.asdict(entry)}))
     return entry
@@ -103,7 +106,7 @@ def read(root: Path = LEDGER) -> dict[str, Entry]:
 
 def _entry(path: Path) -> Entry:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = {"here": "", **json.loads(path.read_text(encoding="utf-8"))}
         told: dict[str, Any] = {f.name: stored[f.name] for f in dataclasses.fields(Entry)}
         evidence = told["evidence"]
         measures = tuple(
@@ -126,6 +129,8 @@ class _Told:
     says: str
     numbers: tuple[tuple[str, str, str, str], ...]
     """Published what, published value, measured what, measured value."""
+    here: str
+    """On what it was tested, or would be."""
     how: str
 
 
@@ -152,11 +157,11 @@ def _tell(name: str, each: Claim, entry: Entry | None) -> _Told:
     )
     if entry is None:
         how = f"Never run here; it takes about {each.minutes:g} min: assay claims test {name}"
-        return _Told(name, each, "not run", "", numbers, how)
+        return _Told(name, each, "not run", "", numbers, each.here, how)
     versions = ", ".join(f"{package} {version}" for package, version in entry.versions.items())
     reworded = "" if entry.says == each.says else f" It was tested as it was worded then: {entry.says}"
     how = f"{moment(entry.when)}, {entry.machine}, {versions}: {entry.command}{reworded}"
-    return _Told(name, each, entry.evidence.verdict, entry.evidence.says, numbers, how)
+    return _Told(name, each, entry.evidence.verdict, entry.evidence.says, numbers, entry.here or each.here, how)
 
 
 def page_markdown(root: Path = LEDGER) -> str:
@@ -168,7 +173,7 @@ def page_markdown(root: Path = LEDGER) -> str:
             "",
             _md(t.claim.says),
             "",
-            f"Source: {_md(t.claim.source)}. Tested here on: {_md(t.claim.here)}.",
+            f"Source: {_md(t.claim.source)}. Tested here on: {_md(t.here)}.",
             "",
         ]
         lines += [_md(t.says), ""] if t.says else []
@@ -236,7 +241,7 @@ _PAGE = """{% extends "base.html" %}
 </tbody>
 </table>
 {% endif %}
-<dl class="method"><dt>Tested on</dt><dd>{{ told.claim.here }}</dd><dt>Record</dt><dd>{{ told.how }}</dd></dl>
+<dl class="method"><dt>Tested on</dt><dd>{{ told.here }}</dd><dt>Record</dt><dd>{{ told.how }}</dd></dl>
 </section>
 {% endfor %}
 </main>

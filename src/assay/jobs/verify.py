@@ -114,7 +114,7 @@ def verify(
     broken += wrong
     unchecked += untold
     lost: list[str] = []
-    asked = subject.in_classes()
+    asked, subject = subject.in_classes().everywhere(), subject.everywhere()
     with undisturbed(asked.model, run):
         for i, (probe, samples, witnesses) in enumerate(kept):
             doing(f"comparing {probe} with the subject")

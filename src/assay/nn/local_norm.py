@@ -89,7 +89,13 @@ class LocalNorm(nn.Module):
     def _normalised(self, x: Tensor, shared: int, first: int, last: int) -> Tensor:  # n c *d -> n c *d
         """`shared` rows have their statistics in common; the groups from `first` to before `last` get rows in turn."""
         others = len(x) // (shared * (last - first))
-        weight, bias = (p[first:last].flatten().repeat(others) for p in (self.weight, self.bias))
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if last - first < self.groups:
+            weight, bias = weight[first:last], bias[first:last]
+        if others > 1:
+            weight, bias = weight.repeat(others, 1), bias.repeat(others, 1)
+        weight, bias = weight.view(-1), bias.view(-1)
         if shared * math.prod(x.shape[2:]) == 1:
             warnings.warn(
                 "LocalNorm has one value for each channel, an input alone on a map of 1 x 1: its output is the shift "
@@ -98,7 +104,9 @@ class LocalNorm(nn.Module):
             )
             return 0 * x + bias.to(x.dtype).reshape(x.shape)
         seen = x.reshape(shared, -1, *x.shape[2:])
-        return F.batch_norm(seen, None, None, weight, bias, training=True, eps=self.eps).reshape(x.shape)
+        # what F.batch_norm calls, without its check of the size: that was just made, and a small batch waits for it
+        out = torch.batch_norm(seen, weight, bias, None, None, True, 0.0, self.eps, torch.backends.cudnn.enabled)
+        return out.view_as(x)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, groups={self.groups}" + (f", alone={self.alone}" if self.alone else "")
@@ -197,6 +205,9 @@ class LocalNormed(Members):
     def _in_blocks(self, x: Tensor) -> Tensor:  # n *d -> n *o
         """The net's answer where neighbours are a group: the layers deal rows out in turn, so they are put that way."""
         size, longer = divmod(len(x), self.groups)
+        if not longer:
+            told: Tensor = self.net(x.view(self.groups, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1))
+            return told.view(size, self.groups, *told.shape[1:]).transpose(0, 1).flatten(0, 1)
         cut = longer * (size + 1)
         place = torch.arange(len(x), device=x.device)
         blocks = place[:cut].view(longer, size + 1), place[cut:].view(self.groups - longer, size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 
 import torch
@@ -13,6 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 from assay.errors import AssayError
 from assay.nn.members import Drawn
 from assay.nn.replaced import replaced
+
+WORTH = 1 << 20  # values, below which starting the kernel takes longer than what it saves
 
 
 class Noise(nn.Module):
@@ -30,10 +34,36 @@ class Noise(nn.Module):
         self.is_off = not bool(self.std.any())
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *d
-        return x if self.is_off else x + self.std.to(x) * torch.randn_like(x)
+        if self.is_off:
+            return x
+        added = _added_at_once(x, self.std)
+        return torch.addcmul(x, self.std.to(x), torch.randn_like(x)) if added is None else added(x, self.std)
 
     def extra_repr(self) -> str:
         return f"std={float(self.std.mean()):g}"
+
+
+def _added_at_once(x: Tensor, std: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """What adds noise of this one deviation to these values in one kernel (noise_kernel.py), where that can be."""
+    serves = (
+        x.is_cuda
+        and std.ndim == 0
+        and WORTH <= x.numel() < 1 << 31
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)))
+        and not torch.compiler.is_compiling()  # which fuses the noise with more than that
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
+    )
+    return _kernel() if serves else None
+
+
+@cache
+def _kernel() -> Callable[[Tensor, Tensor], Tensor] | None:
+    try:
+        from assay.nn.noise_kernel import Added
+    except ImportError:  # torch without Triton
+        return None
+    return Added.apply
 
 
 def with_noise(

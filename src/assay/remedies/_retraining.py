@@ -16,7 +16,7 @@ from torch import Generator, nn
 
 from assay.errors import AssayError
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import Augment, Loss, Optimiser, Order, anew, fit, trainable
+from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, anew, fit, trainable
 from assay.methods.uncertainty.alike import alike
 from assay.nn.members import Members
 from assay.probe import undisturbed
@@ -92,11 +92,13 @@ class Retraining(Remedy):
         after_step: Callable[[], None] | None = None,
         swift: bool = False,
         resumes: bool = False,
+        rows: Rows | None = None,
     ) -> nn.Module:
         """Train `model` in place on the subject's training data; return it in eval mode.
 
         `resumes`: after a kill it goes on at its last epoch, where the run has a place to keep it; only for a training
-        whose `augment`, `order` and hooks hold nothing from step to step.
+        whose `augment`, `order` and hooks hold nothing from step to step. `rows` are the same inputs with more in their
+        targets than a label, for a loss that reads more.
         """
         epochs, data = self.epochs_on(subject), subject.data["train"]
         keep = run.keep if resumes else None
@@ -121,7 +123,7 @@ class Retraining(Remedy):
 
             fit(
                 model,
-                data,
+                data if rows is None else rows,
                 epochs=epochs,
                 lr=self.learning_rate,
                 batch=self.batch,
@@ -193,10 +195,15 @@ class Hardening(Retraining):
         about: str,
         loss: Loss = F.cross_entropy,
         augment: Augment | None = None,
+        order: Order | None = None,
+        rows: Rows | None = None,
     ) -> nn.Module:
         """`train`, which goes on after a kill and, of a large net on a GPU, is swift."""
         fast = _is_swift(subject.model, run)
-        return self.train(model, subject, run, rng, about=about, loss=loss, augment=augment, swift=fast, resumes=True)
+        return self.train(
+            model, subject, run, rng, about=about, loss=loss, augment=augment, order=order, rows=rows, swift=fast,
+            resumes=True,
+        )  # fmt: skip
 
     @staticmethod
     def adversary(

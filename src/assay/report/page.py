@@ -20,7 +20,7 @@ from assay.finding import Alarm, Gallery, Measure, Panel, share
 from assay.probe import OTHER, THEMES, Answer
 from assay.report import words
 from assay.report.figures import draw
-from assay.report.four_attacks import four_attacks
+from assay.report.sensitivity import sensitivity
 from assay.report.what_next import what_next
 from assay.standard import Judgement
 from assay.store import slug
@@ -64,7 +64,7 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
             folded=not_asked(audit),
             nexts=what_next(audit),
             footer=list(colophon(audit)),
-            attacks=four_attacks(audit.rows),
+            sensitivity=sensitivity(audit.rows),
             most_measures=MOST_MEASURES,
             script=Markup(script),
             script_hash=base64.b64encode(sha256(script.encode()).digest()).decode("ascii"),
@@ -236,13 +236,17 @@ def facts(subject: Described) -> list[Fact]:
         Fact("Task", words.task(subject.task, len(classes)), "" if nameless else ", ".join(classes)),
         Fact("Input", f"{sides}{' values' if len(subject.shape) == 1 else ''}, {between}"),
         Fact("Parameters", f"{subject.parameters:,}" if subject.parameters else "none that torch holds"),
-        Fact("Data", ", ".join(f"{name} {size:,}" for name, size in subject.splits.items())),
+        Fact("Data", ", ".join(_split(name, subject) for name in subject.splits)),
         Fact("Origin", " → ".join(("as given", *subject.origin))),
         Fact("Gradients", "yes" if subject.differentiable else "no, answers only"),
     ]
     if subject.draws > 1:
         told.append(Fact("Random", f"answers are averages of {subject.draws} draws"))
     return told
+
+
+def _split(name: str, subject: Described) -> str:
+    return f"{name} {subject.splits[name]:,}{' without labels' if name in subject.unlabelled else ''}"
 
 
 def colophon(audit: Audit) -> Iterator[tuple[str, str]]:

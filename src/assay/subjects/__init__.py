@@ -5,12 +5,13 @@ Importing this needs no torch: the command line does it to answer `--help`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay import shelf
-from assay.data.plain_file import check_plain
+from assay.data.plain_file import check_plain, refuse_leading_out
 from assay.errors import AssayError
 from assay.subjects import doors
 
@@ -63,6 +64,14 @@ class Source:
     """FILE.py:FUNCTION, MODULE:FUNCTION or gymnasium's id of what the policy acts in."""
     trust: tuple[str, ...] = ()
     """Types that a .skops file may be made of beside those that skops trusts."""
+    gallery: str | None = None
+    """Where the items lie that a model of descriptors searches for what answers the queries of --data."""
+    domain: tuple[str, ...] = ()
+    """NAME=PATH of data from elsewhere, with labels or without."""
+    domains: str | None = None
+    """A folder in which each folder or file is such a domain, under its own name."""
+    domain_column: str | None = None
+    """Of a table, the column that says which domain a row is of."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -78,13 +87,49 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for name in ("target", "text", "train", "task", "output", "layout", "builder", "environment"):
+        for name in ("target", "text", "train", "task", "gallery", "output", "layout", "builder", "environment"):
             text = getattr(self, name)
             if text is not None:
                 words += [f"--{name}", text]
-        for option, texts in (("--fixed", self.fixed), ("--feed", self.feed), ("--trust", self.trust)):
+        if self.domains is not None:
+            words += ["--domains", self.domains]
+        if self.domain_column is not None:
+            words += ["--domain-column", self.domain_column]
+        lists = (("--fixed", self.fixed), ("--feed", self.feed), ("--trust", self.trust), ("--domain", self.domain))
+        for option, texts in lists:
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
+
+    def places(self) -> dict[str, Path]:
+        """Where each domain lies that was named, by its name; refused where one is given twice or is not there."""
+        pairs = []
+        for word in self.domain:
+            name, _, where = word.partition("=")
+            if not (name and where):
+                raise AssayError(f"--domain {word!r} is not NAME=PATH; write for example --domain night=night.npz.")
+            pairs.append((name, Path(where)))
+        if self.domains is not None:
+            pairs += [(path.stem if path.is_file() else path.name, path) for path in _bodies(self.domains)]
+        found: dict[str, Path] = {}
+        for name, path in pairs:
+            if name in found:
+                raise AssayError(f"The domain {name!r} is given twice, {found[name]} and {path}; rename one.")
+            if not path.exists():
+                raise AssayError(f"There is nothing at {path}, given as --domain {name}; check the path.")
+            found[name] = path
+        return found
+
+
+def _bodies(folder: str) -> list[Path]:
+    """What lies in a folder of domains, each under its own name."""
+    if not Path(folder).is_dir():
+        raise AssayError(f"--domains {folder} is no folder; give one that holds a folder or a file for each domain.")
+    found = sorted(each for each in Path(folder).iterdir() if each.name[0] != ".")
+    for each in found:
+        refuse_leading_out(each, Path(folder))
+    if not found:
+        raise AssayError(f"--domains {folder} is empty; put a folder or a file for each domain into it.")
+    return found
 
 
 def located(source: Source) -> Path | None:
@@ -92,7 +137,7 @@ def located(source: Source) -> Path | None:
     text = source.subject
     if source.draws is not None and source.draws < 1:
         raise AssayError(f"--draws {source.draws} is no number of passes; give 1 for a deterministic model, else more.")
-    if source.size is not None and source.data is None:
+    if source.size is not None and source.data is None and not source.domain and source.domains is None:
         raise AssayError(f"--size {source.size} scales the images of --data, and there is no --data; give both.")
     if source.layout not in (None, "nchw", "nhwc"):
         raise AssayError(f"--layout {source.layout!r} is none; give nchw (channels first) or nhwc (channels last).")
@@ -101,9 +146,18 @@ def located(source: Source) -> Path | None:
         raise AssayError("--task control is for a policy; say what it acts in: --environment FILE.py:FUNCTION.")
     if acts and source.task not in (None, "control"):
         raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
-    for option in ("target", "text", "train", "task", "fixed"):
+    check_gallery(source)
+    for option in ("target", "text", "train", "task", "fixed", "domain_column"):
         if getattr(source, option) not in (None, (), "control") and source.data is None:
-            raise AssayError(f"--{option} is about the table of --data, and there is no --data; give both.")
+            raise AssayError(
+                f"--{option.replace('_', '-')} is about the table of --data, and there is no --data; give both."
+            )
+    if source.domain_column is not None and source.domain_column == source.target:
+        raise AssayError(
+            f"--domain-column {source.domain_column!r} is the target, which tells classes apart and no domains; name "
+            "another column."
+        )
+    source.places()
     if text in shelf.names("subjects"):
         return None
     path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)
@@ -119,10 +173,23 @@ def located(source: Source) -> Path | None:
     return path
 
 
+def check_gallery(source: Source) -> None:
+    """Refuse a gallery that nothing is looked for in, or that another task has no use for."""
+    if source.gallery is None:
+        return
+    if source.data is None:
+        raise AssayError(f"--gallery {source.gallery} is searched for what answers queries; give them as --data.")
+    if source.task not in (None, "retrieval"):
+        raise AssayError(f"--gallery is for retrieval, and the task is {source.task!r}; leave one out.")
+    if not Path(source.gallery).exists():
+        raise AssayError(f"There is no gallery {source.gallery!r}; check the path.")
+
+
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
     from assay.subject import Subject
     from assay.subjects._assembly import adjusted, assembled
+    from assay.subjects._domains import with_domains
 
     path = located(source)
     if path is None:
@@ -132,15 +199,23 @@ def open_subject(source: Source) -> Subject:
         raise AssayError(f"{source.subject!r} is no model that can be opened; give {FORMS}.")
     if not isinstance(made, Subject):
         return assembled(made, source)
-    return adjusted(made, source) if path.suffix == ".py" else made
+    return adjusted(made, source) if path.suffix == ".py" else with_domains(made, source)
 
 
-def brought(model: Any, data: Any, task: Task | None = None, *, bounds: Any = None, draws: int = 1) -> Subject:
+def brought(
+    model: Any,
+    data: Any,
+    task: Task | None = None,
+    *,
+    bounds: Any = None,
+    draws: int = 1,
+    domains: Mapping[str, Any] | None = None,
+) -> Subject:
     """Whatever was brought in Python, through the door that fits it, with its data: see `Subject.of`."""
     from assay.subjects._assembly import joined
 
     opened = doors.of(model)
-    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task)
+    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task, domains)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

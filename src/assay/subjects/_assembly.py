@@ -22,15 +22,18 @@ from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.data.texts import Texts
+from assay.domain import Unlabelled, apart, refuse_domain
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
-from assay.subject import SURE, InputSpace, Subject, answer_once, check, extremes, first_inputs
+from assay.space import extremes
+from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
+from assay.subjects._domains import by_column, typed, with_domains
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Tagging, Task, find
+from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Search, Tagging, Task, find
 
 NAMES = "The numbers of a row are read as names (bytes, words, codes), which are not moved by a little."
 SERIAL = ("forecast", "tagging")
@@ -42,11 +45,38 @@ def assembled(opened: Opened, source: Source) -> Subject:
     """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
     if source.environment is not None:
         return _policy(opened, source, source.environment)
+    if source.gallery is not None:
+        return _searching(opened, source, source.gallery)
     given = opened.data
     if given is None or source.data is not None:
         given = data_of(source, opened.channels, opened)
         opened = _with_categories(opened, given)
-    return joined(opened, given, source)
+    parts, said = by_column(given if isinstance(given, Mapping) else {"test": given}, source)
+    if said:
+        opened = dataclasses.replace(opened, notes=(*opened.notes, said))
+    if not source.places():
+        return joined(opened, given, source, domains=parts)
+    chosen = _chooses(source, opened)
+    given = in_splits(given, source.bounds, classes=chosen)
+    shape = tuple(first_inputs(_test(given)).shape[1:])
+    named = typed(source, _test(given), shape, opened.classes or (), chosen)
+    if twice := sorted(set(parts) & set(named)):
+        raise AssayError(f"The domain {twice[0]!r} is a value of --domain-column too; rename it.")
+    return joined(opened, given, source, domains={**parts, **named})
+
+
+def _searching(opened: Opened, source: Source, gallery: str) -> Subject:
+    """A model of descriptors with its gallery, its queries, and those of each domain."""
+    paths = {"test": str(source.data), **{name: str(path) for name, path in source.places().items()}}
+    labelled = dataclasses.replace(source, task=None)  # which would read targets, and here they are labels
+    given = {name: data_of(dataclasses.replace(labelled, data=path), opened.channels) for name, path in paths.items()}
+    items = data_of(dataclasses.replace(labelled, data=gallery), opened.channels)
+    subject = Subject.retrieval(
+        _one_output(opened, source, given, Search), items, given, name=opened.name, bounds=source.bounds,
+        mean=source.mean, std=source.std, draws=source.draws or 1, about=opened.about,
+    )  # fmt: skip
+    differentiable = opened.gradients is not False and _has_gradient(subject)
+    return dataclasses.replace(subject, differentiable=differentiable, notes=(*opened.notes, *subject.notes))
 
 
 def _policy(opened: Opened, source: Source, word: str) -> Subject:
@@ -93,7 +123,7 @@ def _policy(opened: Opened, source: Source, word: str) -> Subject:
         notes=(*subject.notes, *told),
     )
     check(subject)
-    return subject
+    return with_domains(subject, source)
 
 
 def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[Any, Any]:
@@ -106,10 +136,21 @@ def _sides(ends: Sequence[NDArray[np.float64]], least: Any, most: Any) -> tuple[
     return tuple(low.tolist()), tuple(high.tolist())
 
 
-def joined(opened: Opened, given: Any, source: Source, task: Task | None = None) -> Subject:
-    """A model that came through its door, and data in any form that `Subject.of` takes."""
+def joined(
+    opened: Opened,
+    given: Any,
+    source: Source,
+    task: Task | None = None,
+    domains: Mapping[str, Any] | None = None,
+) -> Subject:
+    """A model that came through its door, and data and domains in any form that `Subject.of` takes."""
     chosen = _chooses(source, opened) if task is None else "classes" in task.gives
-    given = in_splits(_encoded(given, opened), source.bounds, classes=chosen)
+    elsewhere = {name: apart(each) for name, each in (domains or {}).items()}
+    splits = given if isinstance(given, Mapping) else {"test": given}
+    for name in elsewhere:
+        refuse_domain(name, splits)
+    splits = {**splits, **{name: each for name, (each, _) in elsewhere.items()}}
+    given = in_splits(_encoded(splits, opened), source.bounds, classes=chosen)
     if task is None and (named := _named(source, given)) is not None:
         given = {split: as_targets(each, split, source.bounds) for split, each in given.items()}
         task = _as_named(named, opened, given, source)
@@ -122,10 +163,15 @@ def joined(opened: Opened, given: Any, source: Source, task: Task | None = None)
     if tokens and opened.tokens is None:
         opened = dataclasses.replace(opened, notes=(*opened.notes, NAMES))
     told: dict[str, Any] = {} if task is not None else {"classes": opened.classes}
+    read = {
+        name: given[name] if known else Unlabelled(as_targets(given[name], name, source.bounds))
+        for name, (_, known) in elsewhere.items()
+    }
     subject = Subject.of(
         _one_output(opened, source, given, task),
-        given,
+        {split: each for split, each in given.items() if split not in elsewhere},
         task,
+        domains=read,
         name=opened.name,
         bounds=_numbers_of_tokens(opened.tokens, given, source.bounds) if tokens else source.bounds,
         mean=source.mean,
@@ -240,6 +286,11 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             f"{source.subject} is a whole subject, so --environment does not apply; name it where that is built: "
             "Subject.of(..., environment=...)."
         )
+    if source.gallery is not None:
+        raise AssayError(
+            f"{source.subject} is a whole subject, so --gallery does not apply; give it where that is built: "
+            "Subject.retrieval(model, gallery, queries)."
+        )
     refuse(source, "bounds", "mean", "std", "fixed", *OPTIONS)
     if source.task is not None and source.target is None:  # of a table it says how the column is read
         raise AssayError(
@@ -247,8 +298,13 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             "not apply; leave it out."
         )
     if source.data is not None:
-        subject = dataclasses.replace(subject, data={"test": _other_data(subject, source, source.data)})
+        given = _other_data(subject, source, source.data)
+        given = given if isinstance(given, Mapping) else {"test": given}
+        parts, said = by_column(given, source)
+        notes = (*subject.notes, said) if said else subject.notes
+        subject = dataclasses.replace(subject, data={**given, **parts}, unlabelled={}, at={}, notes=notes)
         check(subject)
+    subject = with_domains(subject, source)
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
 
 
@@ -313,7 +369,10 @@ def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
     classes = None if opened is None or opened.answers == "numbers" else opened.classes
     columns = None if opened is None else opened.columns
     asked = cast(Asked | None, "regression" if opened and opened.answers == "numbers" else source.task)
-    first = Table(source.train or source.data, source.target, classes=classes, columns=columns, task=asked)
+    first = Table(
+        source.train or source.data, source.target, classes=classes, columns=columns, task=asked,
+        apart=source.domain_column,
+    )  # fmt: skip
     if source.train is None:
         return {"test": first}
     return {"test": first.like(source.data), "train": first}

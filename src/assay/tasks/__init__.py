@@ -18,6 +18,7 @@ from assay.tasks.image_to_image import ImageToImage
 from assay.tasks.pairs import Comparison, Ranking, Similarity
 from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
+from assay.tasks.search import Search
 from assay.tasks.segmentation import Segmentation
 from assay.tasks.tagging import Tagging
 from assay.tasks.task import Focus, Task, Trivial
@@ -35,6 +36,7 @@ __all__ = [
     "Ranking",
     "Regression",
     "Retrieval",
+    "Search",
     "Segmentation",
     "Similarity",
     "Tagging",

@@ -86,8 +86,9 @@ class Job:
 
     def reads(self) -> list[Path]:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
-        told = (self.source.data, self.source.builder, self.source.environment, self.source.train)
+        told = (self.source.data, self.source.builder, self.source.environment, self.source.train, self.source.gallery)
         words = [self.source.subject, *(word or "" for word in told)]
+        words += [*self.source.domain, self.source.domains or ""]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
 
@@ -152,10 +153,11 @@ def _typed_again(stored: Audit, folder: Path, more: str, probes: tuple[str, ...]
 def named_paths(words: Sequence[str]) -> list[Path]:
     """The files and folders among these words, of a model the folder that it lies in: its weights may lie beside it.
 
-    Where ASSAY_DATA names a folder, that too.
+    Also those behind a name, as in --domain NAME=PATH. Where ASSAY_DATA names a folder, that too.
     """
     paths = []
-    for word in (*words, os.environ.get("ASSAY_DATA", "")):
+    behind = [word.partition("=")[2] for word in words if "=" in word]
+    for word in (*words, *behind, os.environ.get("ASSAY_DATA", "")):
         path = Path(word.rpartition(":")[0] if ".py:" in word else word)
         if word and path.exists():
             model = path.suffix.lower() in (".py", ".pt2", ".onnx", ".pt", ".pth", ".pkl", ".ckpt", ".bin")

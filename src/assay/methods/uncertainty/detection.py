@@ -41,13 +41,16 @@ def auroc(inside: Scores, outside: Scores) -> float:  # m, n -> in [0, 1]
 
 def auroc_interval(inside: Scores, outside: Scores, *, level: float = 0.95) -> tuple[float, float]:
     """Low and high of the AUROC at `level`, for scores that are independent between inputs."""
+    sizes = len(check_scores(inside, "inside")), len(check_scores(outside, "outside"))
+    return area_interval(auroc(inside, outside), *sizes, level=level)
 
+
+def area_interval(value: float, m: float, n: float, *, level: float = 0.95) -> tuple[float, float]:
+    """Low and high of an area that m and n independent scores have, or that is worth as much as one."""
     from scipy.optimize import brentq
 
     if not 0 < level < 1:
         raise AssayError(f"auroc_interval got level={level}; it wants one between 0 and 1, such as 0.95.")
-    value = auroc(inside, outside)
-    m, n = len(check_scores(inside, "inside")), len(check_scores(outside, "outside"))
     z = NormalDist().inv_cdf((1 + level) / 2)
 
     def excess(a: float) -> float:

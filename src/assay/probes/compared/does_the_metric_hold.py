@@ -20,6 +20,8 @@ from assay.methods.certify.nearest_bound import check_votes
 from assay.methods.certify.points import points as stored_points
 from assay.probe import Need, Probe
 from assay.standard import Standard
+from assay.tasks import Search
+from assay.tasks.search import Described
 
 if TYPE_CHECKING:
     from assay.run import Run, Shard
@@ -59,6 +61,7 @@ class Terms(NamedTuple):
     moves: str
     among: str
     own: float | None = None  # the error of the model's own answers
+    blind: Beside | None = None  # that of a model which sees no input; None: the commonest class
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ class DoesTheMetricHold(Probe):
     any other network the embedding is taken, which is what its last linear layer sees, and the nearest of at most 2,000
     training points gives the label. The units of an embedding mean nothing, so that there the change is `share` of the
     median distance from an input to the nearest point of another class. `k` neighbours vote.
+
+    Of a search of a gallery the descriptors are taken as they are: how far that of a query may move before what comes
+    first is no longer relevant, as a share of the median distance to the nearest item that is not.
     """
 
     radius: float = 0.5
@@ -91,6 +97,9 @@ class DoesTheMetricHold(Probe):
         check_votes(self.k)
 
     def why_not(self, subject: Subject) -> str | None:
+        if isinstance(subject.task, Search):
+            size = subject.task.gallery.size * subject.task.gallery.width
+            return None if size <= RAW else f"its gallery holds {size:,} numbers, and bounds are found among {RAW:,}"
         if (reason := super().why_not(subject)) is not None or stored_points(subject.model) is not None:
             return reason
         if "train" not in subject.data:
@@ -101,6 +110,8 @@ class DoesTheMetricHold(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        if isinstance(subject.task, Search):
+            return self._search(subject, subject.task.gallery, run, index)
         if stored_points(subject.model) is not None:
             return self._metric(subject, run, index)
         if self.why_not(subject) is not None:  # it was a nearest neighbour before it was read in shares of the range
@@ -164,6 +175,46 @@ class DoesTheMetricHold(Probe):
         both = in_two_classes(stored["embedded"], stored["y"])
         return self._told(index, label, spaces, terms, about, both, seed=run.seed)
 
+    def _search(self, subject: Subject, gallery: Described, run: Run, index: Ints) -> Finding:
+        """The descriptors of a search: its first items vote whether they are relevant, and those are the query's own.
+
+        Of descriptors of length 1 the nearest by the cosine is the nearest in l2 too.
+        """
+        work = partial(_describe, subject)
+        rows = run.map(work, subject, "test", index, "describing the queries")
+        points = gallery.on(torch.device("cpu"))[0].double().numpy()
+        group = np.asarray(rows["y"], dtype=np.int64)[:, 0]
+        there, at = np.unique(group, return_inverse=True)
+        parts, order = [], np.argsort(at, kind="stable")
+        with run.progress("how far each neighbour holds", len(there)) as tick:
+            for number, some in zip(there, np.split(order, np.cumsum(np.bincount(at))[:-1]), strict=True):
+                own = np.zeros(len(points), dtype=np.int64)
+                own[gallery.rows[gallery.starts[number] : gallery.starts[number + 1]]] = 1
+                parts.append(score(points, own, rows["descriptor"][some], np.ones(len(some)), self.k, None))
+                tick(1)
+        back = np.argsort(order)
+        found = Scored(
+            radius=np.concatenate([p.radius for p in parts])[back],
+            bound=np.concatenate([p.bound for p in parts])[back],
+            wrong=np.concatenate([p.wrong for p in parts])[back],
+            apart=np.concatenate([p.apart for p in parts])[back],
+            exact=parts[0].exact,
+        )
+        spaces = {"descriptors": found.in_units_of(float(np.median(found.apart)))}
+        terms = Terms(
+            radius=self.share,
+            size=f"{self.share:.3g} of the median distance to an item that is not relevant",
+            axis="size of the change / median distance to an item that is not relevant",
+            moves="the descriptor of one changes",
+            among=f"{len(points):,} items of the gallery",
+            blind=Beside(subject.blind("test", index)[0], 1 - subject.trivially_right("test", index)[1]),
+        )
+        about = (
+            "What is certified is the descriptor: how far a vector may move before what comes first is not relevant. "
+            "It says nothing of how far a change of the query moves that vector; ask worst-case-accuracy."
+        )
+        return self._told(index, group, spaces, terms, about, seed=run.seed)
+
     def _told(
         self, index: Ints, label: Ints, spaces: Mapping[str, Scored], terms: Terms, *says: str, seed: int
     ) -> Finding:
@@ -193,7 +244,8 @@ class DoesTheMetricHold(Probe):
                     beside=(
                         *(Beside(o, float(s.wrong.mean())) for o, s in others.items()),
                         *own,
-                        Beside("always the commonest class", float((label != np.bincount(label).argmax()).mean())),
+                        terms.blind
+                        or Beside("always the commonest class", float((label != np.bincount(label).argmax()).mean())),
                     ),
                 ),
                 Measure.median(
@@ -253,6 +305,10 @@ def score(points: Any, owner: Any, x: Any, label: Any, k: int, factor: Floats | 
 
 def _middle(values: Floats) -> float:
     return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _describe(subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
+    return {"y": shard.y, "descriptor": subject.predict(shard.x).double()}
 
 
 def _embed(subject: Subject, raw: bool, shard: Shard) -> Mapping[str, Tensor]:

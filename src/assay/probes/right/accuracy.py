@@ -5,7 +5,6 @@ Right is what the task calls good enough to rely on: the label, a number within 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,8 +32,9 @@ from assay.finding import (
     wilson,
 )
 from assay.probe import Probe
+from assay.probes._leaks import seen_in_training
 from assay.probes._mistakes import mistakes
-from assay.run import KEPT_BYTES, batch_of
+from assay.run import KEPT_BYTES
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -245,33 +245,16 @@ def _no_better(label: NDArray[np.int64], right: NDArray[np.bool_]) -> bool:  # n
 
 def _leaks(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Alarm, ...]:
     """Test inputs that stand bit for bit in the training data say nothing about new inputs."""
-    if "train" not in subject.data:
-        return ()
-    batch = batch_of(subject.inputs.shape)
-    tested: dict[bytes, int] = {}
-    for start in range(0, len(index), batch):
-        rows = index[start : start + batch]
-        x = subject.data["test"].take(rows)[0].numpy()
-        tested |= {_digest(row): int(i) for row, i in zip(x, rows, strict=True)}
-    train, leaked = subject.data["train"], set()
-    with run.progress("looking for test inputs in the training data", len(train)) as tick:
-        for start in range(0, len(train), batch):
-            rows = np.arange(start, min(start + batch, len(train)))
-            leaked |= {tested[d] for d in map(_digest, train.take(rows)[0].numpy()) if d in tested}
-            tick(len(rows))
-    if not leaked:
+    leaked = seen_in_training(subject, run, {"test": index})["test"]
+    if not len(leaked):
         return ()
     return (
         Alarm(
             f"{share(len(leaked), len(index))} of the test inputs stand in the training data too (for example "
-            f"input {min(leaked)}); the accuracy may be memory.",
+            f"input {leaked[0]}); the accuracy may be memory.",
             doubts=("accuracy",),
         ),
     )
-
-
-def _digest(x: NDArray[np.float32]) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
 
 
 SHELVED = Accuracy

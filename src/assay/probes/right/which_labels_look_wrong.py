@@ -19,7 +19,6 @@ from assay.finding import (
     Alarm,
     Bars,
     Beside,
-    Exhibit,
     Finding,
     Gallery,
     Measure,
@@ -29,11 +28,11 @@ from assay.finding import (
     wilson,
 )
 from assay.inputs.reach import Reach
-from assay.inputs.show import Cells
 from assay.methods.train.label_noise import Planted, left_out_margin, likest, plant
 from assay.methods.train.typicality import comparable, counted, nearest_rows, typicality, unit_rows
 from assay.methods.uncertainty.detection import auroc, auroc_interval
 from assay.probe import Need, Probe
+from assay.probes._on_show import on_show
 from assay.run import HELD_BYTES
 from assay.standard import Standard
 
@@ -49,7 +48,6 @@ COPIES, SHARE = 10, 0.05  # of the labels, to set the limit and as many to measu
 BLUNT = 0.75  # of the area: below it flips look like ordinary inputs, because classes overlap or half of them are wrong
 CLEAR = 0.8  # of the nearest inputs: a label that so many share stands where no other label does
 FEW = 100  # training inputs
-CELLS = 8  # of a row on show
 Finder = Literal["typicality", "left-out"]
 WORDS: dict[Finder, str] = {"typicality": "typicality", "left-out": "a linear classifier that left it out"}
 
@@ -355,11 +353,7 @@ def _suspects(subject: Subject, table: Table, counts: NDArray[Any], most: int) -
             f"{names[told['label'][i]]}, says its label; {int(counts[i, other])} of its {near} nearest are "
             f"{names[other]}; the model says {names[told['said'][i]]}"
         )
-        place = int(told["index"][i])
-        if subject.inputs.is_picture:
-            exhibits.append(Exhibit.of(place, caption, one.numpy(), low=subject.inputs.low, high=subject.inputs.high))
-        else:
-            exhibits.append(Exhibit(index=place, caption=f"{caption}. {_cells(subject, one)}", panels=()))
+        exhibits.append(on_show(subject, subject.data["train"], int(told["index"][i]), one, caption))
     return (
         Gallery(
             name="suspects",
@@ -368,15 +362,6 @@ def _suspects(subject: Subject, table: Table, counts: NDArray[Any], most: int) -
             says="Numbers are places in the training data. Wrong labels and rare inputs look alike here: look.",
         ),
     )
-
-
-def _cells(subject: Subject, x: Tensor) -> str:  # *d
-    shown = subject.kind.show(x) if subject.kind is not None else None
-    if isinstance(shown, Cells):
-        cells = [f"{name} {value}" for name, value in shown.cells]
-    else:
-        cells = [f"{value:.3g}" for value in x.flatten()[: CELLS + 1].tolist()]
-    return ", ".join(cells[:CELLS]) + (", ..." if len(cells) > CELLS else "")
 
 
 SHELVED = WhichLabelsLookWrong

@@ -15,13 +15,14 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from assay.data.corruptions import CORRUPTIONS, corrupt
-from assay.data.held_out import FITTING
+from assay.domain import NO_DOMAIN, OUTLIERS
 from assay.errors import AssayError, SubjectError
 from assay.finding import Alarm, Bars, Beside, Boxes, Finding, Matrix, Measure, Table, View
 from assay.methods.uncertainty import CalibrationError
 from assay.methods.uncertainty.above_floor import AboveFloor, above_floor
 from assay.methods.uncertainty.under_shift import drift, drift_above_floor
 from assay.probe import Need, Probe
+from assay.probes._leaks import leaked_domains
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SHARE = 0.35  # of the budget's inputs, because each of them is asked about 81 times
-OUTLIERS = "outliers"
-"""A split whose inputs belong to no class: confidence in them can be measured, and accuracy cannot."""
-NO_SHIFT = ("train", "test", *FITTING, OUTLIERS)
 Floats = NDArray[np.float64]
 
 
@@ -71,7 +69,7 @@ class ConfidenceUnderShift(Probe):
             return None
         return (
             f"it corrupts images, and an input here has shape {subject.inputs.shape}; a split of shifted inputs under "
-            f"any name but {', '.join(NO_SHIFT)} would do"
+            f"any name but {', '.join(NO_DOMAIN)} would do"
         )
 
     def ask(self, subject: Subject, run: Run) -> Finding:
@@ -116,7 +114,10 @@ class ConfidenceUnderShift(Probe):
             measures=tuple(measures),
             samples=Table("test", columns),
             views=tuple(views),
-            alarms=(Alarm(says, doubts=tuple(few)),) if few else (),
+            alarms=(
+                *((Alarm(says, doubts=tuple(few)),) if few else ()),
+                *(leaked_domains(subject, run, measures) if shifts else ()),
+            ),
         )
 
     def _error(self, name: str, error: AboveFloor, n: int, about: str, *beside: Beside) -> Measure:
@@ -291,7 +292,7 @@ class ConfidenceUnderShift(Probe):
 
 
 def _shifts(subject: Subject) -> list[str]:
-    return [split for split in subject.data if split not in NO_SHIFT]
+    return [name for name, domain in subject.domains().items() if domain.labelled]
 
 
 def _weights(kinds: int) -> Floats:  # -> sums, 1 + kinds * severities

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.corruptions import CORRUPTIONS, corrupt
-from assay.data.held_out import FITTING, Part, held_out
+from assay.data.held_out import Part, held_out
 from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Finding, Histogram, Matrix, Measure, Table, View, wilson
 from assay.methods.uncertainty.conformal import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from assay.run import Run, Shard
     from assay.subject import Subject
 
-NO_SHIFT = ("train", "test", *FITTING, "outliers")  # of outliers there is no true class that a set could hold
 SCORES: tuple[ScoreName, ...] = ("lac", "aps", "raps")
 RULES = (*(name.upper() for name in SCORES), *(f"{name.upper()} per class" for name in SCORES))
 NAMED = 8  # classes in an alarm
@@ -87,7 +86,7 @@ class HowOftenIsTheSetRight(Probe):
         held, size = rows["held"].astype(bool), rows["size"]  # n r 1+c
         label = np.asarray(rows["label"], dtype=np.int64)
         shifts = {}
-        for split in (name for name in subject.data if name not in NO_SHIFT):
+        for split in (name for name, domain in subject.domains().items() if domain.labelled):
             chosen = run.pick(subject.data[split])
             shifts[split] = run.map(partial(work, ()), subject, split, chosen, f"sets on {split}")
         whose = f"its own sets ({own.rule})" if own else "plain sets: the likeliest classes until they sum to it"

@@ -1,0 +1,146 @@
+"""Domain: one of the places that data come from, another camera, another year, with labels or without."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.data.held_out import FITTING
+from assay.data.open import has_labels, open_data
+from assay.errors import AssayError
+from assay.given import Bound, Data, as_data, as_targets
+
+OUTLIERS = "outliers"
+"""A split whose inputs belong to no class: confidence in them can be measured, and accuracy cannot."""
+NO_DOMAIN = ("train", "test", *FITTING, OUTLIERS)
+"""Splits that have a part of their own to play. Every other one is a domain with labels."""
+LEAST = 30  # inputs of a domain, below which no number about it is worth telling
+NUMBER = re.compile(r"(?:(?:^|(?<=[^0-9A-Za-z]))-)?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain by name. `at` is where it lies along what changes from one to the next: an angle, a year."""
+
+    name: str
+    data: Data
+    labelled: bool
+    at: float | None = None
+
+
+class Unlabelled:
+    """Other data of which the inputs alone are known: every label is 0, and nobody may read it."""
+
+    def __init__(self, whole: Data) -> None:
+        self.whole, self.classes = whole, None
+        self.labels: NDArray[np.int64] = np.zeros(len(whole), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
+        return self.whole.take(indices)[0], torch.zeros(len(indices), dtype=torch.int64)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"unlabelled {self.whole.fingerprint()}".encode()).hexdigest()
+
+
+def number_in(name: str) -> float | None:
+    """The one number in a name: 15 in "rotated-15", 2009 in "2009", -5 in "celsius=-5"; None where there are several.
+
+    A hyphen after a letter or a digit joins, and is no sign.
+    """
+    found = NUMBER.findall(name)
+    return float(found[0]) if len(found) == 1 else None
+
+
+def refuse_domain(name: str, splits: Collection[str] = ()) -> None:
+    """Refuse a name that stands for something else."""
+    if name in NO_DOMAIN:
+        raise AssayError(f"A domain cannot be named {name!r}, which is a split with a part of its own; rename it.")
+    if name in splits:
+        raise AssayError(f"The domain {name!r} is given twice, as a split too; give each a name of its own.")
+
+
+def refuse_few(name: str, n: int) -> None:
+    """Refuse a domain that is too small to say anything about."""
+    if n < LEAST:
+        raise AssayError(
+            f"The domain {name!r} has {n} inputs; give at least {LEAST}, or leave it out: fewer say too little."
+        )
+
+
+def not_to_fit_on(name: str, domains: Mapping[str, Domain]) -> str | None:
+    """Why nothing can be fitted on the labels of the domain of this name and then be asked about there, or None."""
+    labelled = sorted(each.name for each in domains.values() if each.labelled)
+    if name not in labelled:
+        why = "has no labels" if name in domains else "is none of this subject's"
+        known = ", ".join(labelled) or "none"
+        return f"it is fitted on labels, and the domain {name!r} {why}; domains with labels: {known}"
+    if len(domains[name].data) < 2 * LEAST:
+        return (
+            f"it is fitted on one half of a domain and asked about on the other, and {name!r} has "
+            f"{len(domains[name].data)} inputs; give at least {2 * LEAST}"
+        )
+    return None
+
+
+def named_apart(data: Mapping[str, Data], unlabelled: Mapping[str, Data]) -> dict[str, Unlabelled]:
+    """Domains without labels, none of which has the name of a split; what else was given is hidden."""
+    for name, domain in unlabelled.items():
+        refuse_domain(name)
+        if name in data and not (isinstance(domain, Unlabelled) and data[name] is domain):
+            raise AssayError(f"The domain {name!r} is given twice, with labels and without; give each a name.")
+    return {name: d if isinstance(d, Unlabelled) else Unlabelled(d) for name, d in unlabelled.items()}
+
+
+def apart(given: Any) -> tuple[Any, bool]:
+    """What was given as a domain, as a split is given, and whether it has labels; zeros stand for those it has not.
+
+    An array or a tensor alone, a pair (x, None), `Unlabelled`, and a path at which there are inputs alone have none.
+    """
+    if isinstance(given, Unlabelled):
+        return given, False
+    if isinstance(given, str | Path) and not has_labels(given):
+        return open_data(given, labelled=False), False
+    alone = isinstance(given, tuple | list) and len(given) == 2 and given[1] is None
+    if alone or isinstance(given, np.ndarray | Tensor):
+        x = given[0] if alone else given
+        return (x, np.zeros(len(x), dtype=np.int64)), False
+    return given, True
+
+
+def taken(
+    domains: Mapping[str, Any], splits: Mapping[str, Any], bounds: tuple[Bound, Bound] | None, *, classes: bool = True
+) -> tuple[dict[str, Data], dict[str, Unlabelled]]:
+    """What was given as domains beside these splits: those with labels, and those without; `classes` as in Loaded."""
+    labelled: dict[str, Data] = {}
+    unlabelled: dict[str, Unlabelled] = {}
+    for name, given in domains.items():
+        refuse_domain(name, splits)
+        each, known = apart(given)
+        data = as_data(each, name, bounds) if classes or not known else as_targets(each, name, bounds)
+        refuse_few(name, len(data))
+        if known:
+            labelled[name] = data
+        else:
+            unlabelled[name] = data if isinstance(data, Unlabelled) else Unlabelled(data)
+    return labelled, unlabelled
+
+
+def domains_of(data: Mapping[str, Data], unlabelled: Mapping[str, Data], at: Mapping[str, float]) -> dict[str, Domain]:
+    """The domains by name, those with labels first, each in the order given."""
+    labelled = {name: each for name, each in data.items() if name not in NO_DOMAIN and name not in unlabelled}
+    return {
+        name: Domain(name, each, name in labelled, at.get(name, number_in(name)))
+        for name, each in {**labelled, **unlabelled}.items()
+    }

@@ -1,0 +1,1 @@
+"""What changes between one domain and another: measured, tested, weighed."""

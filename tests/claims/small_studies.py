@@ -1,0 +1,88 @@
+"""Studies of large networks, made to run in a second: a few small images of the bundled sample and little effort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.claims import li2021_mmf, liu2021_baselines, liu2021_random, liu2021_sde, ye2021_capacity, yin2021_localnorm
+from assay.data import beyond, fashion
+from assay.nn import vgg
+
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class Small:
+    settings: Mapping[str, Any]
+    every: int = 4  # pixel of an image is kept
+    stages: tuple[int, ...] = (1, 1, 1)  # of VGG16
+    ungated: tuple[str, ...] = ()  # claims that may be judged on such networks too
+
+
+RANDOM_ARMS = tuple(liu2021_random.EPOCHS)
+STUDIES: dict[ModuleType, Small] = {
+    li2021_mmf: Small({
+        "SEEDS": 2, "EPOCHS": 1, "BATCH": 30, "WIDTH": 2, "LOOKED_AT": 60, "EARLY": "body.2", "LATE": "body.4",
+    }),
+    liu2021_baselines: Small({
+        "SEEDS": 1, "EPOCHS": 1, "AGAIN": 1, "BATCH": 30, "WIDTH": 1, "IMAGES": 12, "CLEAN": 30, "STEPS": 2,
+        "PRINTED_STEPS": 2, "PGD_STEPS": 2,
+    }),
+    liu2021_random: Small({
+        "SEEDS": 1, "EPOCHS": dict.fromkeys(RANDOM_ARMS, 1), "BATCH": 30, "WIDTH": 1, "INNER_STEPS": 1, "IMAGES": 12,
+        "CLEAN": 30, "DRAWS": {arm: 2 if liu2021_random.DRAWS[arm] > 1 else 1 for arm in RANDOM_ARMS}, "EOT": 2,
+        "PGD_STEPS": 2, "STEPS": 2, "PRINTED_STEPS": 2, "ANSWERS": 2, "TRACED": 8, "PAIRS": 3, "TANH_EPOCHS": 1,
+    }, ungated=("second-order",)),
+    liu2021_sde: Small({
+        "SEEDS": 1, "WIDTH": 2, "GRID": 0.5, "EPOCHS": 1, "BATCH": 30, "DRAWS": 2, "CLEAN": 20, "CORRUPTED": 5,
+        "TYPES": liu2021_sde.TYPES[:2], "TRACED": 6, "STEPS": 2, "EOT": 2, "PATHS": 2,
+    }, every=3),
+    ye2021_capacity: Small({
+        "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
+        "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in ye2021_capacity.PRICES.items()},
+    }, every=7, ungated=("sturdier",)),
+    yin2021_localnorm: Small({
+        "SEEDS": 1, "EPOCHS": 1, "BATCH": 16, "WIDTH": 2, "GROUPS": 4, "IMAGES": 40,
+        "LEVELS": {"AGN": (1.0,), "APN": (0.5,), "MBN": (0.5,)},
+    }, stages=(1, 1)),
+}  # fmt: skip
+
+
+def forget() -> None:
+    """Nothing that a study has kept is left."""
+    for study in STUDIES:
+        for kept in vars(study).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+
+
+@contextmanager
+def made_small(study: ModuleType) -> Iterator[None]:
+    """CIFAR-10 is sixty small images of the bundled sample in three equal colours, MNIST the same in grey."""
+    small, patch, bundled = STUDIES[study], pytest.MonkeyPatch(), fashion.load_fashion()
+    for name, value in small.settings.items():
+        patch.setattr(study, name, value)
+    patch.setattr(vgg, "STAGES", small.stages)
+    patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
+    grey = {part: data.x[:60, :, :: small.every, :: small.every] for part, data in bundled.items()}
+    labels = np.arange(60) % 10
+    arrays = type(bundled["test"])
+    patch.setattr(beyond, "mnist", lambda: {part: arrays(x, labels, CIFAR) for part, x in grey.items()})
+    patch.setattr(
+        beyond, "cifar10", lambda: {part: arrays(np.repeat(x, 3, axis=1), labels, CIFAR) for part, x in grey.items()}
+    )
+    few = {part: arrays(data.x[:100], data.labels[:100], data.classes) for part, data in bundled.items()}
+    patch.setattr(fashion, "load_fashion", lambda: few)
+    forget()
+    try:
+        yield
+    finally:
+        patch.undo()
+        forget()

@@ -1,0 +1,53 @@
+"""Every study of large networks, on a few images: it runs, stands beside print and knows that it is not print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+from small_studies import STUDIES, forget, made_small
+
+from assay.claim import Claim
+from assay.errors import AssayError
+from assay.run import Run
+
+BY_NAME = {study.__name__.rpartition(".")[2]: study for study in STUDIES}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_without_data_it_says_how_to_have_it(name: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    forget()
+    gated = next(claim for claim in BY_NAME[name].SHELVED if claim.name not in STUDIES[BY_NAME[name]].ungated)
+    with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
+        gated.test(run)
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    study = BY_NAME[request.param]
+    with made_small(study):
+        yield study
+
+
+@pytest.mark.parametrize(
+    ("small", "claim"),
+    [pytest.param(name, c, id=f"{name}-{c.name}") for name, study in BY_NAME.items() for c in study.SHELVED],
+    indirect=["small"],
+)
+def test_it_runs_and_knows_it_is_not_print(small: ModuleType, claim: Claim, run: Run) -> None:
+    evidence = claim.test(run)
+    if claim.name not in STUDIES[small].ungated:
+        assert evidence.verdict == "cannot tell"
+        assert "The networks are not those in print" in evidence.says or "which are not print's" in evidence.says
+    names = [m.name for m in evidence.measures]
+    assert len(set(names)) == len(names) > 0
+    assert all(m.value is not None and np.isfinite(m.value) for m in evidence.measures)
+    for printed, measure in zip(claim.published, evidence.measures, strict=False):
+        ours, theirs = (re.sub(r"\d+ passes", "passes", n) for n in (measure.name, printed.what))  # fewer here
+        assert (ours.removesuffix(", printed"), measure.unit) == (theirs, printed.unit)
+    assert len(evidence.measures) >= len(claim.published)
+    assert claim.test(run) == evidence
