@@ -39,7 +39,7 @@ def build():
 """
 
 FORKER = """
-import dataclasses, json, os, signal, sys, time
+import dataclasses, gc, json, os, signal, sys, time
 import torch
 import torch.fx.experimental.symbolic_shapes  # the first gradient loads it, which takes a second
 torch.set_num_threads(1)
@@ -75,6 +75,8 @@ try:
     command(json.loads(sys.stdin.readline()))
 except SystemExit as e:
     print(e.code, file=back)
+gc.collect()
+gc.freeze()  # or each fork looks through all of torch again, and copies it
 for line in sys.stdin:
     words, kill_after, kill_at_rename = json.loads(line)
     pid = os.fork()
