@@ -88,7 +88,7 @@ def test_nets_side_by_side_are_each_a_convolutional_network(tiny: None) -> None:
     for k in range(2):
         h = x[k][:, None]
         for layer, channels in ((0, 1), (1, 3)):
-            w = nets.w[layer][k].T.reshape(3, channels, 5, 5)
+            w = nets.w[layer][k].T.reshape(3, 5, 5, channels).movedim(3, 1)
             h = F.max_pool2d(F.conv2d(h, w, nets.b[layer][k, 0]).relu(), 2)
         h = h.permute(0, 2, 3, 1).flatten(1)
         for layer in (2, 3):

@@ -268,7 +268,7 @@ SHELVED = (
         published=(),
         here=f"{NETS}; {DEFENCES}; l_inf at {STEP:g}: one step as printed, and {PGD_STEPS} steps up the margin from a "
         f"random point; {HOLDS}; the undefended net has the same further epochs, of plain batches",
-        minutes=30,
+        minutes=230,
         test=single_steps_fail,
     ),
     Claim(
@@ -279,7 +279,7 @@ SHELVED = (
         published=(),
         here=f"{NETS}; {DEFENCES}; l_inf at 8/255: {PGD_STEPS} steps up the cross-entropy as printed, and up the "
         f"margin of the logits from a random point; {HOLDS}",
-        minutes=40,
+        minutes=420,
         test=distillation_fails,
     ),
     Claim(
@@ -294,7 +294,7 @@ SHELVED = (
         here=f"{NETS}; {DEFENCES}; Carlini-Wagner at a fixed c: printed {PRINTED_STEPS} steps of Adam at 0.001, "
         f"adaptive {STEPS} at 0.1 fading to 0; holds if all of them are below {100 * LOW:g} % at c = {CS[-1]:g} under "
         "the adaptive attack; random self-ensemble itself is in liu2021-random/rse-against-c",
-        minutes=60,
+        minutes=870,
         test=against_c,
     ),
 )

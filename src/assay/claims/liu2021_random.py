@@ -563,7 +563,7 @@ SHELVED = (
         here=f"{NETS}; {NOISE}; {CARLINI_WAGNER}; holds if RSE is ahead at every c under both attacks; `cannot tell` "
         f"unless in every seed {CLEAN_GATES}, and that at most {100 * AT_WEAK:g} % at c = {CS[-1]:g} under the printed "
         "attack (printed: 2.19 %; how strong a c is depends on the size of the logits, which grows with training)",
-        minutes=60,
+        minutes=450,
         test=against_c,
     ),
     Claim(
@@ -577,7 +577,7 @@ SHELVED = (
         here=f"{NETS}; {NOISE}; {CARLINI_WAGNER}; at c = {WEAK:g} and {STRONG:g}, by the printed attack, with the "
         "adaptive one beside it; one pass: the mean over as many passes of whether each is right; `cannot tell` unless "
         f"in every seed {CLEAN_GATES}",
-        minutes=60,
+        minutes=300,
         test=ensemble_when_strong,
     ),
     Claim(
@@ -589,7 +589,7 @@ SHELVED = (
         f"none: at most {100 * NO_MORE:g} points ahead of the undefended net under the adaptive attack at both radii "
         "(printed: curves that lie together, Fig. 2.8, no numbers); `cannot tell` unless the clean accuracies are at "
         f"least {100 * LEAST['BNN']:g} % (BNN) and {100 * LEAST['none']:g} % in every seed",
-        minutes=60,
+        minutes=250,
         test=bnn_alone,
     ),
     Claim(
@@ -624,7 +624,7 @@ SHELVED = (
         f"every seed adversarial training has a clean accuracy of at least {100 * LEAST['adversarial training']:g} % "
         f"(printed: 80.3) and at least {100 * AT_MID:g} % at 0.035 under the printed attack (printed: 31.1), and "
         f"Adv-BNN a clean one of at least {100 * LEAST['Adv-BNN']:g} % (printed: 79.7)",
-        minutes=200,
+        minutes=500,
         test=mid_radius,
     ),
 )

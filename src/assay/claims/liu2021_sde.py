@@ -298,7 +298,7 @@ SHELVED = (
         here=f"{NETS}; {len(TYPES)} corruptions of Assay's own strengths ({', '.join(TYPES)}) on {CORRUPTED} test "
         f"images, means of {DRAWS} passes (print: 100); holds if dropout is ahead of the ODE, and of itself without "
         f"noise at test time, at all five levels; {GATED}",
-        minutes=60,
+        minutes=220,
         test=on_corrupted,
     ),
     Claim(
@@ -311,7 +311,7 @@ SHELVED = (
             for name, value in TABLE_2_5.items()
         ),
         here=f"{NETS}; the first {CLEAN} test images, means of {DRAWS} passes; {GATED}",
-        minutes=60,
+        minutes=220,
         test=on_clean,
     ),
     Claim(
@@ -324,7 +324,7 @@ SHELVED = (
         f"same noise, the middle of {PATHS} paths for each image; holds if the exponent over the depth is smaller than "
         "the ODE's, as it is and as a share of the state (printed: one image, drawn, no numbers); the same net with "
         f"its noise turned off beside it; {GATED}",
-        minutes=60,
+        minutes=120,
         test=error_growth,
     ),
 )

@@ -25,8 +25,8 @@ SOURCE = (
 )
 Way = Literal["AGG", "HIR", "MMD", "gradient reversal", "HIR within domains", "HIR across domains"]
 SEEDS, ANGLES, CLASSES, IMAGES = 5, (0, 15, 30, 45, 60, 75), 10, 100  # of each class
-EACH, STEPS = 5, 600  # inputs of each class from each domain in a batch; batches
-FEW, FEW_STEPS = 1, 150  # of the study of pairs
+EACH, STEPS = 5, 800  # inputs of each class from each domain in a batch; batches
+FEW, FEW_STEPS = 1, 50  # of the study of pairs
 LR, ALPHA = 1e-3, 1e-3
 MMD, REVERSAL = 1.0, 1.0  # weights of the two that align features; print has none
 KERNELS, KERNEL, WIDTHS, CRITIC = 32, 5, (120, 84), 100
@@ -67,7 +67,7 @@ def _domains(seed: int, device: str) -> Domains:
 class Nets(nn.Module):
     """Networks side by side: two convolutions, each halved by its maxima, and three linear layers; and their critics.
 
-    Products of patches, because a convolution in so many groups has no fast backward pass.
+    A convolution is a product of patches, of all networks at once.
     """
 
     def __init__(self, seeds: Sequence[int], side: int, domains: int) -> None:
@@ -86,7 +86,7 @@ class Nets(nn.Module):
     def features(self, x: Tensor) -> Tensor:  # s b h w -> s b f
         h = x[..., None]
         for layer in (0, 1):
-            patches = h.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1)  # s b h w c k k
+            patches = h.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1).movedim(4, 6)  # s b h w k k c: as it lies in memory
             s, b, high, wide = patches.shape[:4]
             h = torch.baddbmm(self.b[layer], patches.reshape(s, b * high * wide, -1), self.w[layer]).relu()
             h = h.reshape(s, b, high, wide, -1)[:, :, : high // 2 * 2, : wide // 2 * 2]

@@ -348,7 +348,7 @@ SHELVED = (
         ),
         here=HERE + ". The public code keeps the best test accuracy over the epochs, so print's numbers stand beside "
         "those of the best epoch; judged is the last",
-        minutes=120,
+        minutes=80,
         test=generalisation,
     ),
     Claim(
@@ -357,7 +357,7 @@ SHELVED = (
         says="A network of less capacity holds better under attack; print does not say so, and does not measure it.",
         published=(),
         here=f"{HERE}; {ATTACKED:,} test images, PGD of {STEPS} steps at l_inf {RADIUS:g}",
-        minutes=120,
+        minutes=80,
         test=sturdier,
     ),
 )

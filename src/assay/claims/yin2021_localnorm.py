@@ -252,7 +252,7 @@ SHELVED = (
         says="With rotated copies for its statistics an image alone is answered as accurately as in a batch.",
         published=(),
         here=f"{HERE}; three rotations by a quarter; at most {100 * NEAR:g} points below LN-Batch count as the same",
-        minutes=400,
+        minutes=240,
         test=rotations,
     ),
     Claim(
@@ -267,7 +267,7 @@ SHELVED = (
             Published("accuracy, LN-Voting", 0.9529, "table 1, CIFAR10-VGG", "%"),
         ),
         here=HERE + "; beside it batches sorted by class, which print does not have",
-        minutes=400,
+        minutes=240,
         test=clean,
     ),
     Claim(
@@ -280,7 +280,7 @@ SHELVED = (
             Published("accuracy, LN-Voting, AGN 1, as coded", 0.83, "sec. 5, CIFAR10, and fig. 6a", "%"),
         ),
         here=HERE,
-        minutes=400,
+        minutes=260,
         test=under_noise,
     ),
     Claim(
@@ -290,7 +290,7 @@ SHELVED = (
         "takes passes, also where these take the statistics of the test batch.",
         published=(),
         here=f"{HERE}. The {GROUPS} nets are one ensemble for all seeds; print compares with single nets only",
-        minutes=600,
+        minutes=430,
         test=at_equal_cost,
     ),
 )

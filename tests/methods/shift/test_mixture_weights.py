@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.shift.domain_posteriors import domain_posteriors
 from assay.methods.shift.mixture_weights import mixture_weights
 
 Floats = NDArray[np.float64]
@@ -44,6 +45,22 @@ def test_a_target_of_seven_and_three_tenths_is_recovered_with_a_learned_classifi
         told = model.predict_proba(mixed((0.7, 0.3, 0.0), 2000, seed)[:, None])
         alpha = mixture_weights(torch.as_tensor(told), torch.tensor(sizes) / sum(sizes))
         assert alpha.tolist() == pytest.approx([0.7, 0.3, 0.0], abs=0.05)
+
+
+def test_a_domain_around_another_is_told_from_it() -> None:
+    """No plane parts the two, and a target of seven and three tenths is still recovered."""
+    rng = np.random.default_rng(0)
+
+    def ring(n: int, size: float) -> Tensor:
+        way = rng.normal(size=(n, 2))
+        return torch.as_tensor(size * way / np.linalg.norm(way, axis=1, keepdims=True) + rng.normal(0, 0.6, (n, 2)))
+
+    target = torch.cat([ring(700, 1.0), ring(300, 3.0)])
+    told, priors = domain_posteriors([ring(300, 1.0), ring(450, 3.0)], target)
+    assert priors.tolist() == pytest.approx([0.4, 0.6])
+    assert mixture_weights(told, priors).tolist() == pytest.approx([0.7, 0.3], abs=0.05)
+    with pytest.raises(AssayError, match="nothing to tell apart"):
+        domain_posteriors([target], target)
 
 
 def test_weighted_sources_beat_equal_ones_where_their_labels_differ() -> None:

@@ -209,9 +209,9 @@ class Home:
 
     def weights(self, there: Answers) -> Floats | None:  # -> n
         """How often the like of each home answer comes there, by t densities in the directions in which answers differ
-        most; None where there are too few for that."""
+        most; None where there are too few for that, or all are one."""
         both = self.answers.told @ self.basis, there.told @ self.basis
-        if min(map(len, both)) < self.basis.shape[1] + 2:
+        if min(map(len, both)) < self.basis.shape[1] + 2 or float(np.ptp(np.concatenate(both), axis=0).max()) < STILL:
             return None
         source, target = (torch.from_numpy(np.ascontiguousarray(each)) for each in both)
         found: Floats = importance_weights(fit_ratio(source, target)(source)).numpy()

@@ -28,7 +28,7 @@ from assay.methods.shift.accuracy_estimates import (
     weighted_accuracy,
 )
 from assay.methods.shift.importance_weights import too_few
-from assay.methods.shift.label_conflict import label_conflict
+from assay.methods.shift.label_conflict import Conflict, label_conflict
 from assay.probe import Need, Probe
 from assay.run import HELD_BYTES
 from assay.standard import Standard
@@ -118,9 +118,6 @@ class WhatWillItScoreThere(Probe):
         beside = [Beside("at home, measured", estimator.home.accuracy)]
         if t.measured is not None:
             beside.append(Beside("measured there", float(t.measured.mean())))
-        beside += [Beside(name, each.value) for name, each in t.estimates.items() if name != chosen]
-        if t.weighted is not None:
-            beside.append(Beside(WEIGHTED, t.weighted.value))
         return Measure(
             name=f"predicted accuracy on {t.name}",
             value=found.value,
@@ -226,18 +223,27 @@ def _conflict(subject: Subject, run: Run, name: str, index: NDArray[np.int64], t
     (x, y), (x_there, y_there) = found
     low, span = (edge.flatten() for edge in subject.inputs.edges())
     x, x_there = ((each - low) / span.clamp_min(1e-30) for each in (x, x_there))
-    middle = x.mean(0)
-    directions = torch.linalg.svd(x - middle, full_matrices=False).Vh[:DIRECTIONS].T  # d e
-    tested = label_conflict(
-        (x - middle) @ directions, y, (x_there - middle) @ directions, y_there,
-        classes=len(subject.task.classes), rng=torch.Generator().manual_seed(run.seed),
-    )  # fmt: skip
-    if tested is None or tested.p_value > CONFLICT or tested.low <= 0:
+    rng_of = torch.Generator().manual_seed(run.seed)
+    tested = conflict_between(x, y, x_there, y_there, classes=len(subject.task.classes), rng=rng_of)
+    if tested is None:
         return ""
     return (
         f"Like inputs have other labels on {name!r} than at home (p = {tested.p_value:.3f} over {tested.pairs} pairs "
         "of near inputs): a label conflict, which no estimate without labels can see."
     )
+
+
+def conflict_between(
+    x: Tensor, y: Tensor, x_there: Tensor, y_there: Tensor, *, classes: int, rng: torch.Generator
+) -> Conflict | None:  # n *d, n, m *d, m
+    """A label conflict that is no chance, sought in home's principal directions; None where there is none to see."""
+    home, there = x.flatten(1), x_there.flatten(1)
+    middle = home.mean(0)
+    directions = torch.linalg.svd(home - middle, full_matrices=False).Vh[:DIRECTIONS].T  # d e
+    tested = label_conflict(
+        (home - middle) @ directions, y, (there - middle) @ directions, y_there, classes=classes, rng=rng
+    )
+    return tested if tested is not None and tested.p_value <= CONFLICT and tested.low > 0 else None
 
 
 def _in_order(told: Sequence[Told], chosen: str | None) -> list[Told]:
