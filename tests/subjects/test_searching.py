@@ -58,3 +58,17 @@ def test_what_does_not_fit_is_told(files, told, says):
 def test_a_whole_subject_has_its_gallery(files):
     with pytest.raises(AssayError, match=r"whole subject, so --gallery does not apply.*Subject\.retrieval"):
         open_subject(Source("digits-mlp", data=str(files / "queries.npz"), gallery=str(files / "gallery.npz")))
+
+
+def test_other_queries_for_a_whole_search_are_told_where_to_be_given(files):
+    (files / "mine.py").write_text(
+        "import numpy as np\nfrom torch import nn\nfrom assay.subject import Subject\n"
+        "def build():\n    x = np.random.default_rng(0).random((8, 3))\n"
+        "    return Subject.retrieval(nn.Linear(3, 4), (x, np.arange(8) % 2), (x[:2] / 2, [0, 1]))\n"
+    )
+    name, queries = f"{files / 'mine.py'}:build", str(files / "queries.npz")
+    assert isinstance(open_subject(Source(name)).task, Search)
+    with pytest.raises(AssayError, match="so --data does not apply; give others where it is built"):
+        open_subject(Source(name, data=queries))
+    with pytest.raises(AssayError, match="so --domain does not apply; give a domain where it is built"):
+        open_subject(Source(name, domain=(f"night={queries}",)))

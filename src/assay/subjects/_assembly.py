@@ -394,6 +394,11 @@ def _other_data(subject: Subject, source: Source, path: str) -> Any:
     """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
     from assay.subjects.doors.ranker_file import open_pairs
 
+    if isinstance(subject.task, Search):
+        raise AssayError(
+            f"{source.subject} is asked with queries that were matched with its gallery, so --data does not apply; "
+            "give others where it is built: Subject.retrieval(model, gallery, queries)."
+        )
     if not isinstance(subject.task, Comparison):
         return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None, task=subject.task)
     shape = subject.inputs.shape[1:]  # of one input
