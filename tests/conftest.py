@@ -6,12 +6,14 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import typer
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -44,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _as_users_have_it() -> None:
     """Which plugins this pytest loads is its own affair: tests start others, which find Assay's by themselves."""
     os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power. That files are synchronised before they are named is seen where it is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture
@@ -103,6 +113,8 @@ class Ended(NamedTuple):
 
 
 Command = Callable[..., Ended]
+built = cache(typer.main.get_command)
+"""The parser of the command line, which a process builds once and a test process would build for each command."""
 
 
 @pytest.fixture
@@ -115,6 +127,7 @@ def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         capfd.readouterr()
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["assay", *words])
+            patch.setattr(typer.main, "get_command", built)
             with pytest.raises(SystemExit) as ended:
                 cli.main(guarded=False)
         assert isinstance(ended.value.code, int)

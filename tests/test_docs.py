@@ -92,7 +92,10 @@ def _the_bundled_report_is_whole_and_small(folder: Path) -> tuple[Path, set[str]
     rows = {row["probe"]: row for row in stored[run]["rows"]}
     asked = {name for name, row in rows.items() if row["status"] == "asked"}
     assert asked >= {"accuracy", "confidence", "worst-case-accuracy", "everyday-change", "certified-radius"}
-    others = ("it takes long", "of two inputs", "convolution", "numbers", "needs texts", "an environment", "search of a gallery")
+    others = (
+        "it takes long", "of two inputs", "convolution", "numbers", "needs texts", "an environment",
+        "search of a gallery", "a domain beside train and test", "the cue of each input",
+    )  # fmt: skip
     assert all(any(why in rows[name]["why"] for why in others) for name in set(rows) - asked)
     assert rows["accuracy"]["measures"][0]["value"] > 0.9
     assert (run / "report.html").stat().st_size < 3_000_000

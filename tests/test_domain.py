@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from assay.audit import Described, describe
-from assay.data.arrays import Arrays
+from assay.data.arrays import Arrays, Targets
 from assay.domain import Domain, Unlabelled, number_in
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
@@ -21,6 +21,7 @@ from assay.fingerprint import of_model
 from assay.probe import Probe, put
 from assay.run import Run
 from assay.subject import Subject, check
+from assay.tasks import Labels
 
 X = np.random.default_rng(0).random((40, 1, 8, 8)).astype(np.float32)
 Y = np.arange(40) % 3
@@ -121,6 +122,14 @@ def test_labels_that_nobody_has_are_not_checked_and_inputs_are(subject):
         check(replace(subject, unlabelled={"far": Arrays(255 * X, Y)}))
     with pytest.raises(AssayError, match="The domain 'far' has 29 inputs; give at least 30"):
         check(replace(subject, unlabelled={"far": Arrays(X[:29], Y[:29])}))
+
+
+def test_zeros_are_no_targets_of_any_task(subject):
+    """Where targets are rows of labels, a zero for each input would not pass for one."""
+    rows = Targets(X, np.eye(3, dtype=np.int64)[Y])
+    several = replace(subject, task=Labels(("a", "b", "c")), data={"test": rows}, unlabelled={"far": ALL})
+    check(several)
+    check(several.everywhere())
 
 
 @pytest.mark.parametrize("name", ["train", "test", "calibration", "validation", "outliers"])

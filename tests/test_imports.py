@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,11 @@ def test_nothing_heavy_is_imported_before_it_is_needed(module):
     code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_takes_half_a_second_to_load_is_loaded_where_it_is_used():
+    """`assay check` loads every question and asks none."""
+    slow = re.compile(r"^(?:from|import) (?:scipy\.(?:stats|optimize|spatial)|sklearn|torch\._dynamo)", re.M)
+    rooms = [path for room in ("probes", "methods") for path in (ROOT / "src/assay" / room).rglob("*.py")]
+    assert len(rooms) > 100
+    assert [str(path.relative_to(ROOT)) for path in rooms if slow.search(path.read_text())] == []

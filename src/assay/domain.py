@@ -79,6 +79,21 @@ def refuse_few(name: str, n: int) -> None:
         )
 
 
+def not_to_fit_on(name: str, domains: Mapping[str, Domain]) -> str | None:
+    """Why nothing can be fitted on the labels of the domain of this name and then be asked about there, or None."""
+    labelled = sorted(each.name for each in domains.values() if each.labelled)
+    if name not in labelled:
+        why = "has no labels" if name in domains else "is none of this subject's"
+        known = ", ".join(labelled) or "none"
+        return f"it is fitted on labels, and the domain {name!r} {why}; domains with labels: {known}"
+    if len(domains[name].data) < 2 * LEAST:
+        return (
+            f"it is fitted on one half of a domain and asked about on the other, and {name!r} has "
+            f"{len(domains[name].data)} inputs; give at least {2 * LEAST}"
+        )
+    return None
+
+
 def named_apart(data: Mapping[str, Data], unlabelled: Mapping[str, Data]) -> dict[str, Unlabelled]:
     """Domains without labels, none of which has the name of a split; what else was given is hidden."""
     for name, domain in unlabelled.items():

@@ -4,7 +4,7 @@ from assay.claims import fuhl2021
 
 
 def test_the_identity_is_found_under_sgd_and_not_under_adam(run, monkeypatch):
-    monkeypatch.setattr(fuhl2021, "STEPS", 100)
+    monkeypatch.setattr(fuhl2021, "STEPS", 40)
     evidence = fuhl2021.same_weights(run)
     sgd, adam = (m.value for m in evidence.measures)
     assert sgd < 1e-12

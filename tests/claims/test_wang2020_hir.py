@@ -88,7 +88,7 @@ def test_nets_side_by_side_are_each_a_convolutional_network(tiny: None) -> None:
     for k in range(2):
         h = x[k][:, None]
         for layer, channels in ((0, 1), (1, 3)):
-            w = nets.w[layer][k].T.reshape(3, channels, 5, 5)
+            w = nets.w[layer][k].T.reshape(3, 5, 5, channels).movedim(3, 1)
             h = F.max_pool2d(F.conv2d(h, w, nets.b[layer][k, 0]).relu(), 2)
         h = h.permute(0, 2, 3, 1).flatten(1)
         for layer in (2, 3):
@@ -127,7 +127,7 @@ def test_losses_are_sums_over_nets_and_pairs_of_one_domain_and_of_two_make_all(t
     split = within * inside / pairs + across * (pairs - inside) / pairs
     assert_close(split, whole["HIR"] - plain, rtol=1e-3, atol=1e-5)
     for way in WAYS[2:4]:
-        assert float(whole[way] - plain) > 0  # type: ignore[index]
+        assert float((whole[way] - plain).detach()) > 0  # type: ignore[index]
     # a critic descends what its net climbs
     told = study.loss_of("gradient reversal", nets, x, y, 0.0)
     grads = torch.autograd.grad(told, [nets.w[3], nets.w[6]])
@@ -166,14 +166,14 @@ def test_verdicts_against_plain_training(monkeypatch: pytest.MonkeyPatch, hir: A
     assert ("not those in print" in evidence.says) == (agg == 0.7)
 
 
-@pytest.mark.parametrize(("mmd", "verdict"), [(0.9, "holds"), (0.99, "fails")])
+@pytest.mark.parametrize(("mmd", "verdict"), [(0.9, "holds"), (0.99, "fails"), (0.1, "cannot tell")])
 def test_verdicts_against_invariant_features(monkeypatch: pytest.MonkeyPatch, mmd: float, verdict: str) -> None:
     seen = made_up(AGG=PLAIN, HIR=0.96, MMD=mmd, gradient_reversal=0.9)
     monkeypatch.setattr(study, "_all", lambda ways, run: seen)
     assert study.ahead_of_invariant_features(None).verdict == verdict  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("within", "verdict"), [(0.9, "holds"), (0.99, "fails"), (0.97, "cannot tell")])
+@pytest.mark.parametrize(("within", "verdict"), [(0.9, "holds"), (0.97, "fails"), (0.968, "cannot tell")])
 def test_verdicts_of_the_ablation(monkeypatch: pytest.MonkeyPatch, within: float, verdict: str) -> None:
     seen = made_up(AGG=PLAIN, HIR=0.97, HIR_within_domains=within, HIR_across_domains=0.97)
     monkeypatch.setattr(study, "_all", lambda ways, run: seen)

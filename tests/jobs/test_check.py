@@ -48,6 +48,12 @@ def test_it_tells_task_inputs_data_score_and_questions():
     assert told["next"] == "assay audit digits-mlp"
 
 
+def test_it_tells_domains_with_their_sizes_and_whether_they_have_labels():
+    told = dict(check(Source("rotated-digits")).lines)
+    assert told["data"] == "train 1,000, test 250 inputs"
+    assert told["domains"] == "rotated-0 300 with labels, rotated-75 247 without labels"
+
+
 def test_every_question_is_asked_or_has_its_reason():
     understood = check(Source("digits-mlp"))
     subject = open_subject(Source("digits-mlp"))

@@ -46,3 +46,16 @@ def test_before_a_fit_nothing_is_changed_and_a_split_for_calibration_comes_first
     assert "calibration" not in cured.data
     assert len(cured.data["test"]) == len(digits.data["test"])
     assert "single answers" in (Recalibration().why_not(replace(digits, draws=5)) or "")
+
+
+def test_on_a_domain_it_is_fitted_there_and_test_stays_whole(digits: Subject, run: Run) -> None:
+    x, y = digits.data["test"].take(torch.arange(400).numpy())
+    odd = torch.where(torch.arange(400) % 3 == 0, (y + 1) % 10, y)
+    elsewhere = replace(digits, data={**digits.data, "elsewhere": Arrays(x, odd)})
+    part = held_out(elsewhere.data, "elsewhere")
+    cured = Recalibration(domain="elsewhere").apply(elsewhere, run)
+    fitted = fit_ensemble_temperature(digits.predict(x[part.fit]), odd[part.fit])
+    torch.testing.assert_close(cured.predict(x).softmax(1), fitted.apply(digits.predict(x)), atol=1e-4, rtol=0)
+    assert len(cured.data["elsewhere"]) == len(part.ask)
+    assert len(cured.data["test"]) == len(digits.data["test"])
+    assert "none of this subject's" in str(Recalibration(domain="nowhere").why_not(elsewhere))

@@ -149,3 +149,28 @@ def test_a_cure_asks_before_and_after_about_the_same_inputs(sharp: Subject, tmp_
     note = f"keeps {len(part.fit):,} of the {len(sharp.data['test']):,} test inputs for itself"
     assert any(note in told for told in done.notes)
     assert note in done.page.read_text(encoding="utf-8")
+
+
+def test_on_a_domain_it_is_fitted_to_one_half_and_the_other_stays(digits: Subject, run: Run) -> None:
+    x, y = digits.data["test"].take(np.arange(400))
+    odd = torch.where(
+        torch.arange(400) % 3 == 0, (y + 1) % 10, y
+    )  # labels that no home input has: it is too sure there
+    elsewhere = replace(digits, data={**digits.data, "elsewhere": Arrays(x, odd)}, unlabelled={"dark": Arrays(x, y)})
+    remedy, part = Temperature(domain="elsewhere"), held_out(elsewhere.data, "elsewhere")
+    assert part.split == "elsewhere"
+    assert sorted([*part.fit, *part.ask]) == list(range(400))
+    cured = remedy.apply(elsewhere, run)
+    want = fit_temperature(digits.predict(x[part.fit]), odd[part.fit]).temperature
+    assert float(1 / scale(cured)[0]) == pytest.approx(want, rel=1e-5)
+    left = cured.data["elsewhere"]
+    assert np.array_equal(left.take(np.arange(len(left)))[0], x[part.ask])
+    assert surprise(cured, left) < 0.9 * surprise(elsewhere, left)
+    assert surprise(cured, left) < surprise(Temperature().apply(elsewhere, run), left)
+    assert cured.data["test"].fingerprint() == digits.data["test"].fingerprint()
+    assert list(cured.data) == list(elsewhere.data)
+    assert "one half of 'elsewhere', which left the data" in cured.about
+    assert "has no labels; domains with labels: elsewhere" in str(Temperature(domain="dark").why_not(elsewhere))
+    assert "none of this subject's" in str(Temperature(domain="nowhere").why_not(elsewhere))
+    few = replace(digits, data={**digits.data, "few": Arrays(x[:50], y[:50])})
+    assert "'few' has 50 inputs; give at least 60" in str(Temperature(domain="few").why_not(few))

@@ -14,7 +14,6 @@ from torch import nn
 from assay import Regression, Subject
 from assay.errors import AssayError
 from assay.jobs.audit.job import Job
-from assay.jobs.check import check as look
 from assay.subjects import Source, open_subject
 
 RNG = np.random.default_rng(0)
@@ -90,14 +89,6 @@ def test_words_read_back_as_the_same_source(place):
 def test_a_guarded_child_may_read_what_lies_behind_a_name(place):
     reads = Job(source=source(domain=("day=labelled.npz",), domains="far")).reads()
     assert {(place / "labelled.npz").resolve(), (place / "far").resolve(), (place / "test").resolve()} <= set(reads)
-
-
-def test_check_tells_domains_with_sizes_and_labels(place):
-    told = dict(look(source(domain=("day=labelled.npz",), domains="far")).lines)
-    assert told["data"] == "test 45 inputs"
-    assert told["domains"] == (
-        "day 60 with labels, night 30 with labels, 2009 40 without labels, bare 60 without labels"
-    )
 
 
 def test_a_reference_subject_takes_domains_too(tmp_path):
@@ -274,3 +265,27 @@ def test_a_column_that_parts_nothing_is_refused_in_one_line(table, told, words):
     with pytest.raises(AssayError, match=words) as refused:
         open_subject(replace(table, **told))
     assert "\n" not in str(refused.value)
+
+
+def test_texts_have_domains_in_the_form_of_the_test_data(tmp_path, monkeypatch):
+    """Tokens are the model's own, padded to the length that the test data have; classes are matched by name."""
+    from assay.data.texts import Texts
+    from assay.subjects._domains import typed
+
+    def letters(some):
+        return [[ord(c) - 96 for c in text if c != " "] for text in some]
+
+    monkeypatch.chdir(tmp_path)
+    for name, rows in {
+        "test": ["text,mood", *(f"abcd,{mood}" for mood in ("bad", "good") * 20)],
+        "far": ["text,mood", *(f"ba,{mood}" for mood in ("good", "bad") * 20)],
+        "bare": ["text", *["c"] * 40],
+    }.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows))
+    test = Texts("test.csv", "mood", tokenizer=letters, vocabulary=27)
+    asked = Source("mood", data="test.csv", text="text", target="mood", domain=("far=far.csv", "bare=bare.csv"))
+    found = typed(asked, test, (4,), ("bad", "good"), True)
+    assert found["far"].take(np.arange(2))[0].tolist() == [[2, 1, 0, 0]] * 2
+    assert found["far"].labels[:2].tolist() == [1, 0]
+    assert found["bare"].take(np.arange(1))[0].tolist() == [[3, 0, 0, 0]]
+    assert type(found["bare"]).__name__ == "Unlabelled"

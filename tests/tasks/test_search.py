@@ -111,6 +111,16 @@ def test_its_words_name_the_items():
     assert len(task.named) == G
 
 
+def test_its_picture_is_the_item_that_comes_first():
+    x = torch.rand(6, 1, 3, 2, generator=torch.Generator().manual_seed(0))
+    items, starts = Targets(20 * x.numpy() - 10, np.zeros(6, dtype=np.int64)), np.array([0, 1])
+    gallery = Described(items, x.flatten(1), "euclidean", starts, np.array([0]), bounds=(-10.0, 10.0))
+    shown = Search(gallery).picture(x[4].flatten())
+    np.testing.assert_allclose(shown, x[4].numpy(), atol=1e-6)
+    rows, _ = described()
+    assert Search(rows).picture(torch.zeros(D)) is None
+
+
 def test_answers_and_targets_that_are_none_are_told():
     gallery, _ = described()
     task = Search(gallery)

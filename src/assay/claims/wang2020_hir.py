@@ -29,6 +29,8 @@ EACH, STEPS = 5, 600  # inputs of each class from each domain in a batch; batche
 FEW, FEW_STEPS = 1, 150  # of the study of pairs
 LR, ALPHA = 1e-3, 1e-3
 MMD, REVERSAL = 1.0, 1.0  # weights of the two that align features; print has none
+ALIGNED: dict[Way, float] = {"MMD": 0.898, "gradient reversal": 0.943}  # printed of MMD-AAE and of DA
+SHORT = 0.05  # how far below print they may be and be what print compares with
 KERNELS, KERNEL, WIDTHS, CRITIC = 32, 5, (120, 84), 100
 AT_ONCE = 1000  # images of each network that are answered together
 ENDS = (0, 5)  # of the angles
@@ -67,7 +69,7 @@ def _domains(seed: int, device: str) -> Domains:
 class Nets(nn.Module):
     """Networks side by side: two convolutions, each halved by its maxima, and three linear layers; and their critics.
 
-    Products of patches, because a convolution in so many groups has no fast backward pass.
+    A convolution is a product of patches, of all networks at once.
     """
 
     def __init__(self, seeds: Sequence[int], side: int, domains: int) -> None:
@@ -86,7 +88,7 @@ class Nets(nn.Module):
     def features(self, x: Tensor) -> Tensor:  # s b h w -> s b f
         h = x[..., None]
         for layer in (0, 1):
-            patches = h.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1)  # s b h w c k k
+            patches = h.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1).movedim(4, 6)  # s b h w k k c: as it lies in memory
             s, b, high, wide = patches.shape[:4]
             h = torch.baddbmm(self.b[layer], patches.reshape(s, b * high * wide, -1), self.w[layer]).relu()
             h = h.reshape(s, b, high, wide, -1)[:, :, : high // 2 * 2, : wide // 2 * 2]
@@ -279,10 +281,16 @@ def ahead_of_invariant_features(run: Run) -> Evidence:
     seen = _all(ways, run)
     gaps = [_accuracy(f"accuracy of HIR less that of {way}", seen["HIR"] - seen[way]) for way in ways[2:]]
     beside = [_accuracy(f"accuracy of {way} less that of AGG", seen[way] - seen["AGG"]) for way in ways[2:]]
+    short = [
+        f"{way} is right on {100 * float(seen[way].mean()):.1f} % (printed: {100 * printed:.1f} %)"
+        for way, printed in ALIGNED.items()
+        if float(seen[way].mean()) < printed - SHORT
+    ]
     return _judged(
-        _above(*gaps),
+        "cannot tell" if short else _above(*gaps),
         f"Points of accuracy by which HIR is ahead of MMD and of gradient reversal: {' and '.join(map(_points, gaps))}"
-        f"; by which these are ahead of AGG: {' and '.join(map(_points, beside))}.",
+        f"; by which these are ahead of AGG: {' and '.join(map(_points, beside))}."
+        + (f" What it is compared with is not what print had: {' and '.join(short)}." if short else ""),
         seen["AGG"],
         _accuracy("accuracy, gradient reversal, mean over angles", seen["gradient reversal"]),
         *(_accuracy(f"accuracy, {way}, mean over angles", seen[way]) for way in ("HIR", "AGG", "MMD")),  # type: ignore[index]
@@ -297,8 +305,10 @@ def needs_domains(run: Run) -> Evidence:
     gap = _accuracy("accuracy of HIR less that of HIR within domains", seen["HIR"] - seen["HIR within domains"])
     gains = [_accuracy(f"accuracy of {way} less that of AGG", seen[way] - seen["AGG"]) for way in ways[1:]]
     told = ", ".join(f"{way} {_points(gain)}" for way, gain in zip(ways[1:], gains, strict=True))
+    most = (gains[0].value or 0) / 2  # of what HIR gains
+    verdict: Held = "holds" if (gap.low or 0) > most else "fails" if (gap.high or 0) < most else "cannot tell"
     return _judged(
-        _above(gap),
+        verdict,
         f"Points of accuracy gained over AGG: {told}. Pairs of two domains bring HIR {_points(gap)} points beyond "
         "pairs of one domain, at the same weight of the mean pair.",
         seen["AGG"],
@@ -373,8 +383,8 @@ HERE = (
     f"same ones at each of {len(ANGLES)} angles; two convolutions of {KERNELS} kernels of {KERNEL} x {KERNEL}, each "
     f"with maxima of 2 x 2, and linear layers of {WIDTHS[0]}, {WIDTHS[1]} and {CLASSES} (print names the counts of "
     f"kernels and layers alone); Adam at {LR:g}, {STEPS} batches of {EACH * CLASSES * (len(ANGLES) - 1)} (print names "
-    f"no count), alpha {ALPHA:g}; from the same weights on the same batches; intervals over the seeds; no tuning on "
-    "the angle held out"
+    f"no count), alpha {ALPHA:g}; from the same weights on the same batches; intervals over the seeds; nothing was "
+    "chosen by the angle held out"
 )
 
 
@@ -417,7 +427,8 @@ SHELVED = (
     Claim(
         name="pairs-of-two-domains",
         source=SOURCE,
-        says="What HIR gains comes of its domains: pairs of inputs of two domains gain more than pairs of one domain.",
+        says="Most of what HIR gains comes of its domains: without pairs of inputs of two domains more than half is "
+        "lost.",
         published=(),
         here=f"{HERE}; the ablation that print lacks: L_h over pairs of one domain alone, and of two domains alone, "
         "each with the alpha that gives the mean pair as much weight",

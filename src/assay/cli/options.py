@@ -128,6 +128,14 @@ class Opening:
             "labels, detection, retrieval; of a table classification or regression; of a policy control.",
         ),
     ] = None
+    gallery: Annotated[
+        str | None,
+        typer.Option(
+            "--gallery",
+            metavar="PATH",
+            help="What a model that returns vectors searches for the queries of --data: the same label answers.",
+        ),
+    ] = None
     bounds: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -207,6 +215,7 @@ class Opening:
             builder=self.builder,
             environment=self.environment,
             trust=tuple(self.trust or ()),
+            gallery=self.gallery,
             domain=tuple(self.domain or ()),
             domains=self.domains,
             domain_column=self.domain_column,

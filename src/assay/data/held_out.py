@@ -60,7 +60,7 @@ class Part:
 
 
 class HeldOut(NamedTuple):
-    """Rows of `split` to fit on, and rows of 'test' to ask about; none is both."""
+    """Rows of `split` to fit on, and rows to ask about, of 'test' unless `split` is a domain; none is both."""
 
     split: str
     fit: NDArray[np.int64]
@@ -70,24 +70,27 @@ class HeldOut(NamedTuple):
 def left_to_ask(splits: Mapping[str, Labelled], part: HeldOut) -> tuple[dict[str, Labelled], str]:
     """The data without what was fitted on, and in words what left them."""
     data = {name: split for name, split in splits.items() if name != part.split}
-    if part.split != "test":
+    if part.split in FITTING:
         return data, f"the split {part.split!r}, which left the data"
-    data["test"] = Part(splits["test"], part.ask)
-    return data, "one half of 'test', which left the data"
+    halved: dict[str, Labelled] = {part.split: Part(splits[part.split], part.ask)}
+    return {name: halved.get(name, split) for name, split in splits.items()}, (
+        f"one half of {part.split!r}, which left the data"
+    )
 
 
-def held_out(splits: Mapping[str, Labelled]) -> HeldOut:
-    """A split of its own, and then all of 'test'; or one half of 'test', and then the other."""
-    labels = np.asarray(splits["test"].labels)
-    for name in FITTING:
+def held_out(splits: Mapping[str, Labelled], domain: str | None = None) -> HeldOut:
+    """A split of its own, and then all of 'test'; or one half of 'test', and then the other; or halves of a domain."""
+    cut = domain or "test"
+    labels = np.asarray(splits[cut].labels)
+    for name in FITTING if domain is None else ():
         if name in splits:
             return HeldOut(name, np.arange(len(splits[name])), np.arange(len(labels)))
     if len(labels) < 2:
         raise AssayError(
-            f"The split 'test' has {len(labels)} input and cannot be cut in two, to fit on and to ask about; give more "
-            f"inputs, or a split 'calibration'."
+            f"The split {cut!r} has {len(labels)} input and cannot be cut in two, to fit on and to ask about; give "
+            f"more inputs, or a split 'calibration'."
         )
     order = np.random.default_rng(CUT).permutation(len(labels))
     if labels.ndim == 1 and labels.dtype.kind in "iub":
         order = order[np.argsort(labels[order], kind="stable")]  # class by class, at random in each
-    return HeldOut("test", np.sort(order[1::2]), np.sort(order[::2]))
+    return HeldOut(cut, np.sort(order[1::2]), np.sort(order[::2]))

@@ -12,9 +12,9 @@ number,
 
 of which no two are equal, so that a block and its neighbours agree on every order.
 
-A running list of the k best is kept for each query. A block is looked into only for queries of which its largest
-similarity is above the k-th kept, about k / t of the rows for block t: beside the product that is one maximum for each
-block.
+A running list of the k best is kept for each query. A piece of a block is looked into only for queries of which its
+largest similarity is above the k-th kept, which after m rows is so for about k / m of the rows: beside the product that
+leaves one maximum for each piece.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from torch import Tensor
 from assay.errors import AssayError, ShapeError
 
 Metric = Literal["cosine", "euclidean"]
-QUERIES = 1024  # that are looked for together
-ROWS = 1024  # of the gallery that they are compared with at a time
+QUERIES = 2048  # that are looked for together
+ROWS = 2048  # of the gallery that they are compared with at a time
+PART = 64  # of those, whose largest similarity decides whether they are looked into
 PLACE = 2**32
 
 
@@ -77,33 +78,44 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Nearest
 
 def _nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Nearest:
     step = max(ROWS, k)
+    shifted = bool(offset.any())  # the offset as one more number of each row is cheaper than a sum afterwards
+    asked = torch.cat([queries, queries.new_ones(len(queries), 1)], 1) if shifted else queries
     room = queries.new_empty(len(queries), step)
     best = queries.new_zeros((len(queries), 0), dtype=torch.long)  # n k keys, the largest first
     least = queries.new_empty(len(queries))  # the last similarity among them
     for start in range(0, len(gallery), step):
-        block = gallery[start : start + step]
+        block = gallery[start : start + step].float()
+        if shifted:
+            block = torch.cat([block, offset[start : start + step, None].float()], 1)
         out = room if len(block) == step else queries.new_empty(len(queries), len(block))
-        s = torch.addmm(offset[start : start + step].float(), queries, block.T, out=out)
-        if not start:
+        s = torch.mm(asked, block.T, out=out)
+        if start:
+            _merge(best, least, s, start)
+        else:
             best = key(s, torch.arange(len(block), device=s.device)).topk(min(k, len(block)), dim=1).values
             least = similarity_of(best[:, -1])
-            continue
-        hit = (s.amax(1) > least).nonzero()[:, 0]  # a later row that is only as near as the k-th comes after it
-        if len(hit):
-            best[hit] = _merged(best[hit], s[hit], least[hit], start)
-            least[hit] = similarity_of(best[hit, -1])
     rows = rows_of(best).sort(dim=1).values
     exact = (gallery[rows].double() * queries[:, None].double()).sum(2) + offset[rows]
     exact, order = exact.sort(dim=1, descending=True, stable=True)
     return Nearest(rows.gather(1, order), exact.float())
 
 
-def _merged(best: Tensor, s: Tensor, least: Tensor, start: int) -> Tensor:  # n k, n b, n -> n k
-    """The best keys so far and those of a block, whose similarities are mostly too small to come in."""
-    above = s > least[:, None]
-    row, place = above.nonzero(as_tuple=True)
-    count = torch.bincount(row, minlength=len(s))
-    slot = torch.arange(len(row), device=s.device) - (count.cumsum(0) - count)[row]
-    new = best.new_full((len(best), int(count.max())), torch.iinfo(torch.long).min)
-    new[row, slot] = key(s[row, place], start + place)
-    return torch.cat([best, new], 1).topk(best.shape[1], dim=1).values
+def _merge(best: Tensor, least: Tensor, s: Tensor, start: int) -> None:  # n k, n, n b
+    """Put what of a block is nearer than the k-th so far among the best keys; most of it is not, and is not touched.
+
+    A row that is only as near as the k-th comes later, and after it.
+    """
+    part = PART if s.shape[1] % PART == 0 else s.shape[1]
+    pieces = s.view(len(s), -1, part)
+    query, piece = (pieces.amax(2) > least[:, None]).nonzero(as_tuple=True)
+    if not len(query):
+        return
+    some = pieces[query, piece]
+    at, place = (some > least[query, None]).nonzero(as_tuple=True)
+    hit, owner, count = torch.unique_consecutive(query[at], return_inverse=True, return_counts=True)
+    slot = torch.arange(len(at), device=s.device) - (count.cumsum(0) - count)[owner]
+    new = best.new_full((len(hit), int(count.max())), torch.iinfo(torch.long).min)
+    new[owner, slot] = key(some[at, place], start + part * piece[at] + place)
+    kept = torch.cat([best[hit], new], 1).topk(best.shape[1], dim=1).values
+    best[hit] = kept
+    least[hit] = similarity_of(kept[:, -1])

@@ -224,7 +224,13 @@ def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tupl
     if prints[0] == prints[1]:
         return subject, ()
     left = len(frame.data["test"])
+    parts = [name for name in prints[1] if prints[0].get(name) != prints[1][name]]
     note = "The remedy keeps a split of the data for itself; before and after are asked without it."
+    if parts:
+        note = (
+            f"The remedy keeps part of {', '.join(map(repr, parts))} for itself; before and after are both asked about "
+            "the rest, so that they pair."
+        )
     if prints[0]["test"] != prints[1]["test"]:
         note = (
             f"The remedy keeps {len(subject.data['test']) - left:,} of the {len(subject.data['test']):,} test inputs "
@@ -237,6 +243,7 @@ def _schedule(plain: Remedy, chosen: Remedy) -> str:
     with_ = ", ".join(
         f"{spelled(name)}={value:g}" if isinstance(value, float) else f"{spelled(name)}={value}"
         for name, value in plain.settings().items()
+        if value not in ("", ())  # nobody was named
     )
     return (
         f"The control is a {plain.name().replace('-', ' ')} with the same data, seed and schedule ({with_}); what "

@@ -89,9 +89,13 @@ class LocalNorm(nn.Module):
     def _normalised(self, x: Tensor, shared: int, first: int, last: int) -> Tensor:  # n c *d -> n c *d
         """`shared` rows have their statistics in common; the groups from `first` to before `last` get rows in turn."""
         others = len(x) // (shared * (last - first))
-        weight, bias = self.weight[first:last].flatten(), self.bias[first:last].flatten()
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if last - first < self.groups:
+            weight, bias = weight[first:last], bias[first:last]
         if others > 1:
-            weight, bias = weight.repeat(others), bias.repeat(others)
+            weight, bias = weight.repeat(others, 1), bias.repeat(others, 1)
+        weight, bias = weight.view(-1), bias.view(-1)
         if shared * math.prod(x.shape[2:]) == 1:
             warnings.warn(
                 "LocalNorm has one value for each channel, an input alone on a map of 1 x 1: its output is the shift "
@@ -202,9 +206,8 @@ class LocalNormed(Members):
         """The net's answer where neighbours are a group: the layers deal rows out in turn, so they are put that way."""
         size, longer = divmod(len(x), self.groups)
         if not longer:
-            dealt = x.unflatten(0, (self.groups, size)).transpose(0, 1).flatten(0, 1)
-            told: Tensor = self.net(dealt)
-            return told.unflatten(0, (size, self.groups)).transpose(0, 1).flatten(0, 1)
+            told: Tensor = self.net(x.view(self.groups, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1))
+            return told.view(size, self.groups, *told.shape[1:]).transpose(0, 1).flatten(0, 1)
         cut = longer * (size + 1)
         place = torch.arange(len(x), device=x.device)
         blocks = place[:cut].view(longer, size + 1), place[cut:].view(self.groups - longer, size)

@@ -18,7 +18,7 @@ MOST = 1 << 31  # values, which are counted in 32 bits
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def add_noise(x: Any, out: Any, seed: Any, std: Any, n: Any, BLOCK: tl.constexpr) -> None:
+def add_noise(x, out, seed, std, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton reads annotations
     place = tl.program_id(0) * 4 * BLOCK + tl.arange(0, BLOCK)
     a, b, c, d = tl.randn4x(tl.load(seed), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
     size = tl.load(std)

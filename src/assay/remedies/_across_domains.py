@@ -192,11 +192,9 @@ class AcrossDomains(Hardening):
         return replace(subject, data=self.roles(subject).asked).cured(model, self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
-        halves = [name for name, domain in cured.domains().items() if domain.labelled and name != self.hold_out]
-        trained = [name for name in halves if name not in (self.targets or ())]
+        hidden = (self.hold_out, *(self.targets or ()))
+        trained = [name for name, domain in cured.domains().items() if domain.labelled and name not in hidden]
         told = [f"It was trained on 'train'{_and(trained, ' and on one half of ')}."]
-        if halves:
-            told.append(f"Before and after are asked about the other half of {_listed(halves)}, so that they pair.")
         without = [*(self.targets or ())] or [name for name in cured.unlabelled if name != self.hold_out]
         if self.targets is not None and without:
             told.append(f"Of {_listed(without)} it saw inputs and no label.")

@@ -20,10 +20,10 @@ class Coral(Aligning):
     mk-mmd-adaptation.
     """
 
-    weight: float = 1.0
+    weight: float = 100.0
 
     source: ClassVar[str] = "Sun & Saenko, ECCV 2016 workshops, arXiv:1607.01719"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "how-far-is-it-from-home", "confidence-under-shift")
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         return coral(a, b)

@@ -30,7 +30,7 @@ class GradientReversal(Adapting):
     weight: float = 1.0
 
     source: ClassVar[str] = "Ganin & Lempitsky, ICML 2015, arXiv:1409.7495"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "how-far-is-it-from-home", "confidence-under-shift")
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.name())

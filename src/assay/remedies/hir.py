@@ -27,7 +27,7 @@ class Hir(AcrossDomains):
     across: bool = True
 
     source: ClassVar[str] = "Wang, Loog & van Gemert, ICPR 2020, arXiv:2010.07591"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "confidence-under-shift")
 
     def __post_init__(self) -> None:
         Method(self.alpha or 0.0)

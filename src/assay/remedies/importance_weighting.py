@@ -39,7 +39,7 @@ class ImportanceWeighting(Adapting):
     components: int = 3
 
     source: ClassVar[str] = "Shimodaira 2000; Wang, dissertation, TU Delft 2024, sec. 5.4.1"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = ("what-will-it-score-there", "confidence-under-shift")
     evenly: ClassVar[bool] = False  # the ratio is that of the inputs as they come
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ class MkMmdAdaptation(Aligning):
     weight: float = 0.99
 
     source: ClassVar[str] = "Long et al., ICML 2015, arXiv:1502.02791; Wang, dissertation, TU Delft 2024, sec. 2.3.3"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "how-far-is-it-from-home", "confidence-under-shift")
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         return mk_mmd(a, b)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from assay.data.held_out import held_out, left_to_ask
+from assay.domain import not_to_fit_on
 from assay.methods.uncertainty.dirichlet import fit_dirichlet
 from assay.methods.uncertainty.ensemble_temperature import fit_ensemble_temperature
 from assay.nn.recalibrated import Mixed, Remapped
@@ -26,11 +27,13 @@ class Recalibration(Remedy):
     `kind` "ets" mixes the temperature-scaled, the given and the uniform probabilities, and keeps the answers;
     "dirichlet" maps the logarithms of all probabilities linearly, may change answers and wants more inputs; `lam` holds
     it near a scaling of each class. It is fitted on the split 'calibration', else 'validation', else on a fixed
-    half of 'test'; what it was fitted on leaves the cured subject's data.
+    half of 'test'; what it was fitted on leaves the cured subject's data. With `domain` it is fitted on a fixed half of
+    that domain, for use there, and the other half stays to ask about.
     """
 
     kind: Literal["ets", "dirichlet"] = "ets"
     lam: float = 0.01
+    domain: str | None = None
 
     source: ClassVar[str] = (
         "Zhang, Kailkhura & Han, ICML 2020, arXiv:2003.07329 (ets); Kull et al., NeurIPS 2019, "
@@ -43,13 +46,13 @@ class Recalibration(Remedy):
             return reason
         if subject.draws > 1:
             return f"it maps single answers, and this subject's are means of {subject.draws} random ones"
-        return None
+        return None if self.domain is None else not_to_fit_on(self.domain, subject.domains())
 
     def cost(self) -> Cost:
         return Cost(training=0, inference=1)
 
     def frame(self, subject: Subject) -> Subject:
-        part = held_out(subject.data)
+        part = held_out(subject.data, self.domain)
         data, left = left_to_ask(subject.data, part)
         classes = len(subject.task.classes)
         model = Mixed(subject.model) if self.kind == "ets" else Remapped(subject.model, classes)
@@ -59,7 +62,7 @@ class Recalibration(Remedy):
         return replace(subject.cured(model, self.name()), data=data, about=about.strip())
 
     def apply(self, subject: Subject, run: Run) -> Subject:
-        cured, part = self.frame(subject), held_out(subject.data)
+        cured, part = self.frame(subject), held_out(subject.data, self.domain)
         with undisturbed(subject.model, run):
             given, truth = run.predict(subject, part.split, part.fit, "held-out inputs")
         logits, labels = torch.from_numpy(given), torch.from_numpy(truth)

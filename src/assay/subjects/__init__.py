@@ -64,6 +64,8 @@ class Source:
     """FILE.py:FUNCTION, MODULE:FUNCTION or gymnasium's id of what the policy acts in."""
     trust: tuple[str, ...] = ()
     """Types that a .skops file may be made of beside those that skops trusts."""
+    gallery: str | None = None
+    """Where the items lie that a model of descriptors searches for what answers the queries of --data."""
     domain: tuple[str, ...] = ()
     """NAME=PATH of data from elsewhere, with labels or without."""
     domains: str | None = None
@@ -85,7 +87,7 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for name in ("target", "text", "train", "task", "output", "layout", "builder", "environment"):
+        for name in ("target", "text", "train", "task", "gallery", "output", "layout", "builder", "environment"):
             text = getattr(self, name)
             if text is not None:
                 words += [f"--{name}", text]
@@ -144,6 +146,7 @@ def located(source: Source) -> Path | None:
         raise AssayError("--task control is for a policy; say what it acts in: --environment FILE.py:FUNCTION.")
     if acts and source.task not in (None, "control"):
         raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
+    check_gallery(source)
     for option in ("target", "text", "train", "task", "fixed", "domain_column"):
         if getattr(source, option) not in (None, (), "control") and source.data is None:
             raise AssayError(
@@ -168,6 +171,18 @@ def located(source: Source) -> Path | None:
         raise AssayError(f"{text!r} is a folder; give {FORMS}, and a folder of images as --data.")
     check_plain(path)
     return path
+
+
+def check_gallery(source: Source) -> None:
+    """Refuse a gallery that nothing is looked for in, or that another task has no use for."""
+    if source.gallery is None:
+        return
+    if source.data is None:
+        raise AssayError(f"--gallery {source.gallery} is searched for what answers queries; give them as --data.")
+    if source.task not in (None, "retrieval"):
+        raise AssayError(f"--gallery is for retrieval, and the task is {source.task!r}; leave one out.")
+    if not Path(source.gallery).exists():
+        raise AssayError(f"There is no gallery {source.gallery!r}; check the path.")
 
 
 def open_subject(source: Source) -> Subject:

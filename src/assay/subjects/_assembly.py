@@ -33,7 +33,7 @@ from assay.subjects._domains import by_column, typed, with_domains
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
 from assay.subjects.doors.opened import OneOutput, Opened, only_output, outputs, refuse
-from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Tagging, Task, find
+from assay.tasks import Comparison, Control, Labels, Ranking, Regression, Search, Tagging, Task, find
 
 NAMES = "The numbers of a row are read as names (bytes, words, codes), which are not moved by a little."
 SERIAL = ("forecast", "tagging")
@@ -45,6 +45,8 @@ def assembled(opened: Opened, source: Source) -> Subject:
     """A bare model and its data as a subject; whether it has gradients is tried, not believed."""
     if source.environment is not None:
         return _policy(opened, source, source.environment)
+    if source.gallery is not None:
+        return _searching(opened, source, source.gallery)
     given = opened.data
     if given is None or source.data is not None:
         given = data_of(source, opened.channels, opened)
@@ -61,6 +63,20 @@ def assembled(opened: Opened, source: Source) -> Subject:
     if twice := sorted(set(parts) & set(named)):
         raise AssayError(f"The domain {twice[0]!r} is a value of --domain-column too; rename it.")
     return joined(opened, given, source, domains={**parts, **named})
+
+
+def _searching(opened: Opened, source: Source, gallery: str) -> Subject:
+    """A model of descriptors with its gallery, its queries, and those of each domain."""
+    paths = {"test": str(source.data), **{name: str(path) for name, path in source.places().items()}}
+    labelled = dataclasses.replace(source, task=None)  # which would read targets, and here they are labels
+    given = {name: data_of(dataclasses.replace(labelled, data=path), opened.channels) for name, path in paths.items()}
+    items = data_of(dataclasses.replace(labelled, data=gallery), opened.channels)
+    subject = Subject.retrieval(
+        _one_output(opened, source, given, Search), items, given, name=opened.name, bounds=source.bounds,
+        mean=source.mean, std=source.std, draws=source.draws or 1, about=opened.about,
+    )  # fmt: skip
+    differentiable = opened.gradients is not False and _has_gradient(subject)
+    return dataclasses.replace(subject, differentiable=differentiable, notes=(*opened.notes, *subject.notes))
 
 
 def _policy(opened: Opened, source: Source, word: str) -> Subject:
@@ -270,6 +286,11 @@ def adjusted(subject: Subject, source: Source) -> Subject:
             f"{source.subject} is a whole subject, so --environment does not apply; name it where that is built: "
             "Subject.of(..., environment=...)."
         )
+    if source.gallery is not None:
+        raise AssayError(
+            f"{source.subject} is a whole subject, so --gallery does not apply; give it where that is built: "
+            "Subject.retrieval(model, gallery, queries)."
+        )
     refuse(source, "bounds", "mean", "std", "fixed", *OPTIONS)
     if source.task is not None and source.target is None:  # of a table it says how the column is read
         raise AssayError(
@@ -373,6 +394,11 @@ def _other_data(subject: Subject, source: Source, path: str) -> Any:
     """The data of the source for a subject that is whole: of a model of pairs, pairs of the inputs there."""
     from assay.subjects.doors.ranker_file import open_pairs
 
+    if isinstance(subject.task, Search):
+        raise AssayError(
+            f"{source.subject} is asked with queries that were matched with its gallery, so --data does not apply; "
+            "give others where it is built: Subject.retrieval(model, gallery, queries)."
+        )
     if not isinstance(subject.task, Comparison):
         return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None, task=subject.task)
     shape = subject.inputs.shape[1:]  # of one input

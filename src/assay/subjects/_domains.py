@@ -23,7 +23,7 @@ from assay.errors import AssayError, SubjectError
 from assay.given import Data, pixel_bounds
 from assay.subject import Subject, check
 from assay.subjects import Source
-from assay.tasks import Comparison
+from assay.tasks import Comparison, Search
 
 
 def typed(source: Source, test: Data, shape: tuple[int, ...], classes: tuple[str, ...], chosen: bool) -> dict[str, Any]:
@@ -125,6 +125,11 @@ def with_domains(subject: Subject, source: Source) -> Subject:
     if isinstance(subject.task, Comparison) or subject.environment is not None:
         what = "acts in an environment" if subject.environment is not None else "compares two inputs"
         raise AssayError(f"{source.subject} {what}, and --domain is for models of single inputs; leave it out.")
+    if isinstance(subject.task, Search):
+        raise AssayError(
+            f"{source.subject} is asked with queries that were matched with its gallery, so --domain does not apply; "
+            "give a domain where it is built, as a split of the queries: Subject.retrieval(model, gallery, queries)."
+        )
     space, chosen = subject.inputs, "classes" in subject.task.gives
     if space.ranges is None and space.is_image:
         source = replace(source, bounds=(space.low, space.high))

@@ -18,10 +18,10 @@ HELD = {"train": 300, "test": 247}
 
 
 def network() -> nn.Sequential:
-    """Two convolutions with ReLUs and pooling, and a linear layer."""
+    """Two convolutions with ReLUs and mean pooling, which certificates can read, and a linear layer."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
         nn.Flatten(), nn.Linear(128, 10),
     )  # fmt: skip  # n 1 8 8 -> n 10
 
@@ -55,8 +55,8 @@ def build() -> Subject:
         name="rotated-digits",
         classes=data["test"].classes,
         domains={"rotated-0": data["rotated-0"], "rotated-75": (data["rotated-75"].x, None)},
-        about="A convolutional network trained on 1,000 digits of 8 x 8 that lean by 15 to 60 degrees; right on 0.9440 "
-        "of the 250 test images, and on 0.7233 of the 300 that do not lean.",
+        about="A convolutional network trained on 1,000 digits of 8 x 8 that lean by 15 to 60 degrees; right on 0.9520 "
+        "of the 250 test images, and on 0.8167 of the 300 that do not lean.",
     )
 
 

@@ -162,7 +162,6 @@ class Search(Task):
     headline: ClassVar[str] = "precision of the first"
     good: ClassVar[str] = "puts a relevant item first"
     output: ClassVar[str] = "(n, d) descriptors, as many numbers as those of the gallery have"
-    noun: ClassVar[str] = "query"
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.gallery.size:

@@ -255,3 +255,11 @@ def test_weights_of_too_few_answers_or_of_one_are_none(fitted: Estimator) -> Non
     p = np.tile([0.4, 0.3, 0.2, 0.1], (50, 1))
     same = Answers.of(p.max(1), p)
     assert Home(same, np.arange(50) % K == 0).weights(same) is None
+
+
+def test_the_interval_of_a_weighted_accuracy_holds_what_unequal_weights_cost() -> None:
+    rng = np.random.default_rng(10)
+    made = [weighted_accuracy(rng.random(300) < 0.7, rng.exponential(size=300)) for _ in range(400)]
+    held = np.mean([each.low <= 0.7 <= each.high for each in made])
+    assert 0.91 <= held <= 0.98
+    assert np.mean([each.effective for each in made]) == pytest.approx(150, rel=0.05)

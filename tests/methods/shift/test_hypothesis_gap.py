@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.shift.hypothesis_gap import HypothesisGap, _posterior, hypothesis_gaps
+from assay.methods.shift.hypothesis_gap import HypothesisGap, _differ, hypothesis_gaps
 
 Domain = tuple[Tensor, Tensor]
 
@@ -32,9 +32,9 @@ def test_three_domains_that_one_threshold_serves() -> None:
     """Fig. 3.2: densities differ from domain to domain, and what is said of a z does not."""
     gaps = asked(*(normal(i, (i - 3.0, i + 1.0), 0.4) for i in range(3)))
     for gap in gaps:
-        assert float(gap.differs.double().mean()) < 0.02
+        assert float(gap.differs[gap.common].double().mean()) < 0.02
         assert abs(excess(gap)) < 0.02
-    assert [float(gap.common.double().mean()) > 0.3 for gap in gaps] == [True] * 3
+        assert float(gap.common.double().mean()) > 0.2
 
 
 def test_under_prior_shift_the_same_class_conditionals_have_another_posterior() -> None:
@@ -44,23 +44,30 @@ def test_under_prior_shift_the_same_class_conditionals_have_another_posterior() 
     kl = [float((gap.kl - gap.kl_by_chance)[gap.common].mean()) for gap in (*shifted, *steady)]
     assert min(excess(gap) for gap in shifted) > max(excess(gap) for gap in steady) + 0.02
     assert min(kl[:2]) > max(kl[2:]) + 0.02
-    # Bayes' thresholds are 0 and -log(9)/2 = -1.1, and lie between them in all domains together
+    # Bayes' thresholds are 0 and -log(9)/2 = -1.1
     between = ((even[0] > -1.1) & (even[0] < 0))[:, 0]
     assert float(shifted[0].differs[between].double().mean()) > 3 * float(shifted[0].differs[~between].double().mean())
 
 
-def test_labels_turned_round_are_a_gap_of_half_with_two_domains() -> None:
+def test_labels_turned_round_are_a_gap_of_all() -> None:
     z, y = normal(0, (-2, 2), 0.5)
     again, other = normal(1, (-2, 2), 0.5)
     gaps = asked((z, y), (again, 1 - other))
-    assert all(excess(gap) > 0.3 for gap in gaps)  # all domains together say one label or the other
+    assert all(excess(gap) > 0.95 for gap in gaps)
+
+
+def test_a_large_domain_counts_no_more_than_a_small_one() -> None:
+    large, turned = normal(9, (-2, 2), 0.5, n=600)
+    gaps = asked(*(normal(i, (-2, 2), 0.5, n=60) for i in range(3)), (large, 1 - turned))
+    assert all(abs(excess(gap)) < 0.05 for gap in gaps[:3])  # two of the three others agree
+    assert excess(gaps[3]) > 0.9
 
 
 def test_a_constant_representation_is_hypothesis_invariant() -> None:
     y = torch.arange(60) % 2
     gaps = asked(*((torch.zeros(60, 3), y) for _ in range(3)))
     assert all(float(gap.differs.double().sum()) == 0 for gap in gaps)
-    assert all(float(gap.kl.max()) < 1e-4 for gap in gaps)
+    assert all(float(gap.kl.max()) < 0.01 for gap in gaps)
 
 
 def test_random_labels_differ_by_chance_and_no_more() -> None:
@@ -80,19 +87,19 @@ def test_disjoint_supports_have_nothing_in_common() -> None:
 def test_other_units_change_nothing() -> None:
     domains = [normal(i, (-1, 1), 1.0) for i in range(2)]
     for plain, scaled in zip(asked(*domains), asked(*((1000 * z, y) for z, y in domains)), strict=True):
-        torch.testing.assert_close(scaled.differs, plain.differs)
+        assert float((scaled.differs != plain.differs).double().mean()) < 0.01  # but for rounding
         torch.testing.assert_close(scaled.kl, plain.kl)
 
 
-def test_a_posterior_counts_the_nearest_and_what_is_as_near() -> None:
-    apart = torch.tensor([[0.0, 1.0, 1.0, 2.0]])
-    hot = torch.tensor([[1.0, 0], [0, 1.0], [0, 1.0], [1.0, 0]])
-    torch.testing.assert_close(_posterior(apart, hot, 1), torch.tensor([[1.0, 0.0]]))
-    torch.testing.assert_close(_posterior(apart, hot, 2), torch.tensor([[1 / 3, 2 / 3]]))
+def test_posteriors_that_an_input_or_two_part_are_a_tie() -> None:
+    p, q = torch.tensor([[0.5, 0.4, 0.1]]), torch.tensor([[0.4, 0.5, 0.1]])
+    assert not bool(_differ(p.repeat(20, 1), q.repeat(20, 1)).any())  # 3 of 20 are more than a tenth
+    assert bool(_differ(p.repeat(40, 1), q.repeat(40, 1)).all())
+    assert not bool(_differ(p.repeat(40, 1), p.repeat(40, 1)).any())
 
 
 def test_bad_input_is_refused_in_one_line() -> None:
-    with pytest.raises(AssayError, match=r"domains of \[300, 6\] inputs; give at least 8"):
+    with pytest.raises(AssayError, match=r"domains of \[300, 6\] inputs; give at least 20"):
         asked(normal(0, (-1, 1), 1.0), normal(0, (-1, 1), 1.0, n=6))
     with pytest.raises(ShapeError, match="two or more"):
         asked(normal(0, (-1, 1), 1.0))

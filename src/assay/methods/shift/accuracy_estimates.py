@@ -27,6 +27,11 @@ Source: Guillory et al., ICCV 2021, arXiv:2107.03315 (difference of confidences)
     interval is that of split conformal prediction, Vovk et al. 2005, over changes instead of inputs.
 Departs from print: no slope has an intercept, so that no change means no loss. Of scores equal to t ATC counts the
     share that makes home exact. Adds: shares of classes, the choice and the intervals.
+Measured (`benchmarks/score_there.py fashion`, 500 inputs, seed 0): the chosen estimate erred by 2.8 points over
+    80 domains of families that it was not fitted to, ATC by 8.0 at best and the difference of confidences by 8.3; its
+    intervals, 28 points wide, held 99 %. Changes left out decide the choice and no domain does, but that
+    dispersity is among the estimates, and the 0.2, were settled with an eye on these domains and on those of a small
+    network for CIFAR-10: that network is no fresh trial of either.
 """
 
 from __future__ import annotations

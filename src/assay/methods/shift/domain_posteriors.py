@@ -3,7 +3,8 @@ r"""Which source domain an input looks like: P(i | z) by logistic regression on 
     log P(i | z) = b_i + w_i . k(L, z) + const,     L at most LANDMARKS rows of the sources, k the kernel of mk_mmd.py
 
 A kernel rather than z itself, because a domain of several classes lies in several places, and one that surrounds
-another cannot be cut off by a plane. Penalised by |w|^2 / 2 C, so that posteriors of few inputs are not surer than they may be.
+another cannot be cut off by a plane. Penalised by |w|^2 / 2 C, so that posteriors of few inputs are not surer than they
+may be.
 
 Source: Zhu & Hastie, JCGS 2005 (kernel logistic regression with few points); for mixture_weights.py.
 """

@@ -1,11 +1,16 @@
-r"""Whether one hypothesis on the features serves every domain: what P(y | z, D) says against what P(y | z) says.
+r"""Whether one hypothesis on the features serves every domain: what they say of the class in it, and in the others.
 
     hypothesis invariance (HIR)    argmax_y P(y | z, D) = argmax_y P(y | z)      for all D, wherever D has z
     its strong version             P(y | z, D) = P(y | z)
 
-Both posteriors are shares of labels among the k nearest inputs, of the domain and of all domains, each domain counting
-as much as another, the input itself left out. What chance makes two such estimates differ by is measured where nothing
-differs, between two halves of the domain, and stands beside: it is too much by a little, since halves are sparser.
+What all domains say of z is a mixture of what each says. So both hold of all domains exactly if each domain agrees with
+the others together, and that is what is asked: a posterior of all domains that holds the domain itself would agree with
+it wherever the domain is dense, whatever the others say.
+
+Posteriors are kernel ridge regressions (leave_one_out.py) on the domain, each input left out in turn, and on as many
+inputs of each other one. Two that a few of the n inputs would make equal are a tie, not a disagreement. What chance
+makes two such estimates differ by is measured where nothing differs, between two halves of the domain, and stands
+beside: it is too much by a little, since halves are sparser.
 
 Only inputs that another domain holds too (support_overlap.py) say anything. Where the supports are disjoint every
 representation is hypothesis invariant, and so is a constant one: read it with the overlap, and with the accuracy.
@@ -24,19 +29,21 @@ import torch
 from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
+from assay.methods.shift.leave_one_out import Told
 from assay.methods.shift.support_overlap import held
 
-MOST, LEAST = 15, 3  # neighbours
+LEAST, MOST = 20, 600  # inputs of a domain, and of all the others, as many of each: fits take their cube
 SPLITS = 5  # into halves
+TIE = 3.0  # inputs, of all of them: what leaving one out can move
 
 
 class HypothesisGap(NamedTuple):
     """Of one domain, for each of its inputs."""
 
     common: Tensor  # n: another domain has inputs there
-    differs: Tensor  # n: the domain's own posterior has another largest class than that of all domains
+    differs: Tensor  # n: the domain's own posterior has another largest class than that of the others
     by_chance: Tensor  # n: how often halves of the domain differ so
-    kl: Tensor  # n: KL of the domain's posterior from that of all, in nats
+    kl: Tensor  # n: KL of the domain's posterior from that of the others, in nats
     kl_by_chance: Tensor  # n
 
 
@@ -47,40 +54,44 @@ def hypothesis_gaps(
     if len(z) < 2 or len(z) != len(y) or any(len(a) != len(b) for a, b in zip(z, y, strict=True)):
         raise ShapeError(f"hypothesis_gaps got features of {len(z)} domains and labels of {len(y)}; give two or more.")
     sizes = [len(part) for part in z]
-    k = max(LEAST, min(MOST, min(sizes) // 10))
-    if min(sizes) < 2 * k + 2:
-        raise AssayError(f"hypothesis_gaps got domains of {sizes} inputs; give at least {2 * k + 2} of each.")
+    if min(sizes) < LEAST:
+        raise AssayError(f"hypothesis_gaps got domains of {sizes} inputs; give at least {LEAST} of each.")
     rows = [part.detach().flatten(1).double() for part in z]
-    rows = [part - rows[0].mean(0) for part in rows]  # distances stay, and their rounding shrinks
-    hot = [torch.nn.functional.one_hot(part, classes).double() for part in y]
-    pool, pooled = torch.cat(rows), torch.cat([h * (max(sizes) / len(h)) for h in hot])
-    found, start = [], 0
-    for d, mine in enumerate(rows):
-        others = [part for e, part in enumerate(rows) if e != d]
-        common = torch.stack([held(mine, part) for part in others]).any(0)
-        apart = torch.cdist(mine, pool)
-        apart[:, start : start + len(mine)].fill_diagonal_(torch.inf)
-        own = apart[:, start : start + len(mine)]
-        alone, every = _posterior(own, hot[d], k), _posterior(apart, pooled, k)
-        chance, kl_chance = torch.zeros(2, len(mine)).to(own)
+    found = []
+    for d, (mine, label) in enumerate(zip(rows, y, strict=True)):
+        others = [e for e in range(len(rows)) if e != d]
+        common = torch.stack([held(mine, rows[e]) for e in others]).any(0)
+        alone = Told(mine, label, classes).left_out
+        each = max(LEAST, min(MOST // len(others), *(sizes[e] for e in others)))
+        drawn = {e: torch.randperm(sizes[e], generator=rng, device=rng.device)[:each].to(mine.device) for e in others}
+        taught, known = (torch.cat([part[e][drawn[e]] for e in others]) for part in (rows, y))
+        every = Told(taught, known, classes).at(mine)
+        chance, kl_chance = torch.zeros(2, len(mine), dtype=torch.float64, device=mine.device)
         for _ in range(SPLITS):
             first = torch.randperm(len(mine), generator=rng, device=rng.device).to(mine.device) % 2 == 0
-            one, two = (_posterior(own[:, half], hot[d][half], k) for half in (first, ~first))
-            chance += (one.argmax(1) != two.argmax(1)) / SPLITS
+            one, two = (_from_half(mine, label, half, classes) for half in (first, ~first))
+            chance += _differ(one, two) / SPLITS
             kl_chance += (_kl(one, two) + _kl(two, one)) / (2 * SPLITS)
-        found.append(HypothesisGap(common, alone.argmax(1) != every.argmax(1), chance, _kl(alone, every), kl_chance))
-        start += len(mine)
+        found.append(HypothesisGap(common, _differ(alone, every), chance, _kl(alone, every), kl_chance))
     return found
 
 
-def _posterior(apart: Tensor, weight: Tensor, k: int) -> Tensor:  # n m, m c -> n c
-    """The share of each class among the k nearest, and among all that are as near as the k-th of them."""
-    reach = apart.topk(k, 1, largest=False).values[:, -1:]
-    counts = (apart <= reach).to(weight) @ weight
-    return counts / counts.sum(1, keepdim=True)
+def _from_half(z: Tensor, y: Tensor, half: Tensor, classes: int) -> Tensor:  # n d, n, n -> n c
+    """What one half says of all, of its own inputs without them."""
+    told = Told(z[half], y[half], classes)
+    answers = told.at(z)
+    answers[half] = told.left_out
+    return answers
+
+
+def _differ(p: Tensor, q: Tensor) -> Tensor:  # n c, n c -> n
+    """Whether the largest classes differ, by more than a tie in both."""
+    first, second = p.argmax(1, keepdim=True), q.argmax(1, keepdim=True)
+    apart = torch.minimum(p.gather(1, first) - p.gather(1, second), q.gather(1, second) - q.gather(1, first))[:, 0]
+    return apart > TIE / len(p)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:  # n c, n c -> n
-    """With a thousandth of the uniform in both, so that no class is impossible."""
-    p, q = (0.999 * part + 0.001 / part.shape[1] for part in (p, q))
+    """Of what they say as probabilities, none of them below a hundredth."""
+    p, q = (part.clamp_min(0.01) / part.clamp_min(0.01).sum(1, keepdim=True) for part in (p, q))
     return (p * (p / q).log()).sum(1)

@@ -1,6 +1,7 @@
-r"""What can be told of labels from features, each input answered by the others: kernel ridge regression in closed form.
+r"""What can be told of labels from features: kernel ridge regression, each input answered by the others.
 
-    f_-i(x_i) = Y_i - (G^-1 Y)_i / (G^-1)_ii,     G = K + penalty * I,  K_ij = exp(-|x_i - x_j|^2 / s)
+    f(x) = mean + k(x, X) G^-1 Y,     G = K + penalty * I,   K_ij = exp(-|x_i - x_j|^2 / s)
+    f_-i(x_i) = Y_i - (G^-1 Y)_i / (G^-1)_ii                 without a second fit
 
 Y are rows of zeros and a one, less their mean; s is the median squared distance, so that the unit does not matter; the
 penalty is the one of PENALTIES with the smallest squared error, each input left out in turn. Where all inputs are the
@@ -21,24 +22,42 @@ from assay.methods.shift.mk_mmd import median_distance
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 
 
+class Told:
+    """A fit to features and labels; `left_out` is its answer to each of these inputs without its own label."""
+
+    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:  # n *d, n
+        if len(x) < 2 or y.shape != x.shape[:1]:
+            raise ShapeError(
+                f"leave_one_out got {tuple(x.shape)} features and {tuple(y.shape)} labels; give 2 or more of each."
+            )
+        rows = x.detach().flatten(1).double()
+        self.centre = rows.mean(0)
+        self.rows = rows - self.centre  # distances stay, and their rounding shrinks
+        hot = torch.nn.functional.one_hot(y, classes).double()
+        self.mean = hot.mean(0)
+        self.scale = median_distance(self.rows)
+        values, vectors = torch.linalg.eigh(self._kernel(self.rows))
+        turned = vectors.T @ (hot - self.mean)
+        self.left_out: Tensor = hot
+        error = torch.inf
+        for penalty in PENALTIES:
+            shrunk = 1 / (values.clamp_min(0) + penalty)
+            weights = vectors @ (shrunk[:, None] * turned)
+            missed = weights / (vectors.square() @ shrunk)[:, None]  # n k
+            now = float(missed.square().mean())
+            if now < error:
+                self.weights, self.left_out, error = weights, hot - missed, now
+
+    def _kernel(self, rows: Tensor) -> Tensor:  # m d -> m n
+        near: Tensor = (-torch.cdist(rows, self.rows).square() / self.scale).exp()
+        return near
+
+    def at(self, x: Tensor) -> Tensor:  # m *d -> m k
+        """An estimate of P(y | x) for other inputs."""
+        told: Tensor = self.mean + self._kernel(x.detach().flatten(1).double() - self.centre) @ self.weights
+        return told
+
+
 def leave_one_out(x: Tensor, y: Tensor, classes: int) -> Tensor:  # n *d, n -> n k
     """An estimate of P(y | x) for each input, made without its own label; float64."""
-    if len(x) < 2 or y.shape != x.shape[:1]:
-        raise ShapeError(
-            f"leave_one_out got {tuple(x.shape)} features and {tuple(y.shape)} labels; give 2 or more of each."
-        )
-    rows = x.detach().flatten(1).double()
-    rows = rows - rows.mean(0)
-    hot = torch.nn.functional.one_hot(y, classes).double()
-    off = hot - hot.mean(0)
-    apart = torch.cdist(rows, rows).square()
-    values, vectors = torch.linalg.eigh((-apart / median_distance(rows)).exp())
-    turned = vectors.T @ off
-    best, error = off, torch.inf
-    for penalty in PENALTIES:
-        shrunk = 1 / (values.clamp_min(0) + penalty)
-        missed = vectors @ (shrunk[:, None] * turned) / (vectors.square() @ shrunk)[:, None]  # n k
-        now = float(missed.square().mean())
-        if now < error:
-            best, error = missed, now
-    return hot - best
+    return Told(x, y, classes).left_out

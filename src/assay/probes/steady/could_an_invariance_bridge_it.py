@@ -19,12 +19,12 @@ from assay.methods.shift.domain_order import LEAST as ORDERED
 from assay.methods.shift.domain_order import along_parameter, seriate
 from assay.methods.shift.domain_posteriors import domain_posteriors
 from assay.methods.shift.hypothesis_gap import HypothesisGap, hypothesis_gaps
-from assay.methods.shift.label_conflict import Conflict, label_conflict
+from assay.methods.shift.label_conflict import DEALS, Conflict, label_conflict
 from assay.methods.shift.leave_one_out import leave_one_out
 from assay.methods.shift.mixture_weights import mixture_weights
 from assay.methods.shift.mk_mmd import Shift, mmd_test
 from assay.methods.shift.principal import principal
-from assay.methods.shift.support_overlap import held, held_by_itself
+from assay.methods.shift.support_overlap import LEVEL, held
 from assay.methods.shift.two_samples import PriorGap, prior_gap
 from assay.methods.uncertainty.activations import shown
 from assay.probe import Need, Probe
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 EACH = 300  # inputs of a domain: what is done to them grows with the square
 FEW = 30  # inputs, below which nothing is said of a domain
-CERTAIN = 0.01  # p of a label conflict, over the number of domains that are asked
+CERTAIN = 0.01  # p of a label conflict
+MOST, LEAST = 0.1, 0.5  # a gap or a conflict, and shared support
 CONFLICT, GAP, SUPPORT = "label conflict", "hypothesis gap", "shared support"
 Floats = NDArray[np.float64]
 
@@ -66,9 +67,9 @@ class CouldAnInvarianceBridgeIt(Probe):
         "sec. 3.3 and 8.1 (label conflict, support, mixtures); how each is measured: methods/shift/"
     )
     standards: ClassVar[tuple[Standard, ...]] = (
-        Standard(at_most=0.1),
-        Standard(measure=CONFLICT, at_most=0.1),
-        Standard(measure=SUPPORT, at_least=0.5),
+        Standard(at_most=MOST),
+        Standard(measure=CONFLICT, at_most=MOST),
+        Standard(measure=SUPPORT, at_least=LEAST),
     )
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class CouldAnInvarianceBridgeIt(Probe):
             _support_measure(SUPPORT, support.overlap if support else None, seen, "the least of all domains"),
         ]
         for row in rows.values():
-            measures += row.measures(run.seed)
+            measures += row.measures(run.seed) if row.away else []
         mixtures = {name: seen.mixture(name) for name in seen.unlabelled} if len(seen.sources) > 1 else {}
         for name, (alpha, low, high) in mixtures.items():
             measures += [
@@ -101,7 +102,7 @@ class CouldAnInvarianceBridgeIt(Probe):
         measures += order.measures
         alarms = [
             *seen.alarms,
-            *(alarm for row in rows.values() for alarm in row.alarms(CERTAIN / max(1, seen.compared))),
+            *(alarm for row in rows.values() for alarm in row.alarms(seen.certain)),
         ]
         if gaps.size == 0:
             alarms.append(Alarm(_why_no_gap(seen), doubts=(GAP,)))
@@ -147,7 +148,8 @@ class _Seen:
         beside = ["test"] if self.home != "test" and len(subject.data["test"]) >= FEW else []
         self.asked = [*beside, *known]
         self.sources = [self.home, *self.labelled]
-        self.compared = len(self.labelled)
+        # over the number of domains that are asked, but not below what the swaps can reach
+        self.certain = max(CERTAIN / max(1, len(self.labelled)), 1 / (1 + DEALS))
         everywhere, layer = subject.everywhere(), _layer(subject, run)
         self.index, z, x = {}, {}, {}
         self.y: dict[str, Tensor] = {}
@@ -182,7 +184,6 @@ class _Seen:
             z_known, y_known = ([of[n] for n in labelled] for of in (self.z, self.y))
             gaps = hypothesis_gaps(z_known, y_known, self.classes, rng=self.rng)
             self.gaps = dict(zip(labelled, gaps, strict=True))
-        self.itself = float(held_by_itself(self.z[self.home]).double().mean())
 
     def mixture(self, name: str) -> tuple[Floats, Floats, Floats]:
         """The shares of the sources in a domain without labels, with their intervals."""
@@ -190,7 +191,8 @@ class _Seen:
         again = np.random.default_rng(self.run.seed).multinomial(len(told), np.full(len(told), 1 / len(told)), size=200)
         alpha = mixture_weights(told, priors).numpy()
         low, high = np.quantile(mixture_weights(told, priors, torch.as_tensor(again)).numpy(), (0.025, 0.975), axis=0)
-        return alpha, np.minimum(low, alpha), np.maximum(high, alpha)
+        alpha, low, high = (np.round(part, 6) for part in (alpha, np.minimum(low, alpha), np.maximum(high, alpha)))
+        return alpha, low, high
 
 
 @dataclass
@@ -274,7 +276,7 @@ class _Row:
             found.append(
                 Measure.mean(
                     f"divergence of posteriors {on}", kl, better="lower", seed=seed, unit="nats",
-                    about="mean KL of what features say in this domain from what they say in all, less chance",
+                    about="mean KL of what features say in this domain from what they say in others, less chance",
                 )
             )  # fmt: skip
         if self.conflict is not None:
@@ -378,8 +380,8 @@ def _excess(gaps: Sequence[HypothesisGap]) -> Floats:
 def _gap_measure(name: str, excess: Floats, seed: int, where: str) -> Measure:
     about = (
         f"share of inputs, {where}, that the domain's own posterior on features puts into another class than that of "
+        "the other domains, less what chance adds"
     )
-    about += "all domains, less what chance adds"
     if excess.size == 0:
         return Measure(name=name, value=None, better="lower", unit="%", about=about)
     low, high = bootstrap(lambda counts: counts @ excess / excess.size, excess.size, seed=seed)
@@ -414,7 +416,7 @@ def _support_measure(name: str, overlap: NDArray[np.bool_] | None, seen: _Seen, 
     return Measure.proportion(
         name, overlap, better="higher",
         about=f"{about}: features ({seen.spoken}) within reach of those of home, or of any source where labels lack",
-        beside=(Beside(f"what {seen.home} shares with itself", seen.itself),),
+        beside=(Beside(f"what {seen.home} shares with itself", LEVEL),),
     )  # fmt: skip
 
 
@@ -453,9 +455,12 @@ def _order(seen: _Seen, seed: int) -> _Order:
             about=f"correlation of distances between mean features with those of {', '.join(map(str, at))}; p = "
             f"{along.p_value:.3g}",
         )  # fmt: skip
-        kept = along.p_value <= 0.05
-        how = f"correlation {along.correlation:.2f}, p = {along.p_value:.2g}"
-        return _Order((measure,), f"Its features {'keep' if kept else 'do not show'} the order of the domains ({how}).")
+        how = f"(correlation {along.correlation:.2f}, p = {along.p_value:.2g})"
+        if along.p_value <= 0.05:
+            return _Order((measure,), f"Its features keep the order of the domains {how}.")
+        if len(names) == ORDERED:  # no order of so few is unlikely enough
+            return _Order((measure,), f"{len(names)} domains are too few to tell whether they keep an order {how}.")
+        return _Order((measure,), f"Its features do not show the order of the domains {how}.")
     found = seriate(apart, seed=seed)
     line = ", ".join(names[i] for i in found.order)
     measure = Measure(
@@ -521,7 +526,7 @@ def _table(rows: Mapping[str, _Row]) -> Matrix:
         columns=COLUMNS,
         values=tuple(cells(row) for row in rows.values()),
         says="Gaps are 0 where an invariance holds; the first two are MMD^2, the others shares. Support and accuracy "
-        "are better high. What is empty was not measured, and the alarms say why.",
+        "are better high. Empty: not measured, as labels lack or the alarms say.",
     )
 
 
@@ -548,16 +553,15 @@ def _says(
     """What can be bridged, the worst first."""
     if seen.constant:
         return "It has the same features for every input: each invariance holds, and none of them is worth anything."
-    certain = CERTAIN / max(1, seen.compared)
     away = [row for row in rows.values() if row.away]
     told: list[str] = []
-    bad = [row for row in away if row.conflict and row.conflict.p_value <= certain and row.conflict.low > 0]
+    bad = [row for row in away if row.conflict and row.conflict.p_value <= seen.certain and row.conflict.low > 0]
     if bad:
         told.append(
             f"In {_named(bad)} inputs like those of {seen.home!r} have other labels: no invariance can bridge that, "
             "only labels from there can."
         )
-    far = [row for row in away if row.overlap.mean() < 0.5]
+    far = [row for row in away if row.overlap.mean() < LEAST]
     if far:
         told.append(
             f"Most features of {_named(far)} lie where {seen.home!r} has none: what it says there is a guess beyond "
@@ -565,18 +569,22 @@ def _says(
         )
     left = [row for row in away if row.gap is not None and row not in bad]
     if left:
-        mean = max(0.0, float(_excess([row.gap for row in left if row.gap]).mean()))
-        apart = [row for row in left if row.agnostic.p_value <= 0.05]
+        gap = _gap_measure(GAP, _excess([row.gap for row in left if row.gap]), seen.run.seed, "")
+        mean, low, high = (number or 0.0 for number in (gap.value, gap.low, gap.high))
+        apart = [row for row in left if min(gap.p_value for gap in (row.agnostic, row.conditional) if gap) <= 0.05]
         told.append(
             f"Where domains share features, {100 * mean:.1f} % of inputs of {_named(left)} are put into another class "
-            f"by the domain's own posterior than by that of all"
+            f"by the domain's own posterior than by that of the others"
             + (
                 "; training for hypothesis invariance is aimed at that."
-                if mean > 0.05
+                if low > MOST
                 else f": one hypothesis serves them{_though(apart)}."
+                if high <= MOST
+                else f", {100 * low:.0f} to {100 * high:.0f} with 95 % confidence: too few to tell whether one "
+                "hypothesis serves them."
             )
         )
-    shifted = [row for row in away if row.prior and row.prior.p_value <= certain]
+    shifted = [row for row in away if row.prior and row.prior.p_value <= seen.certain]
     if shifted:
         worst = max(row.prior.value for row in shifted if row.prior)
         told.append(

@@ -91,7 +91,9 @@ class HowFarIsItFromHome(Probe):
         priors = {n: bench.priors(home, n) for n in within}
         measures = [_farthest(far, found, lead, home, len(domains))]
         for name in (*domains, *(n for n in found if n not in domains)):
-            measures += [m for on in bench.on for m in found[name][on].measures(on, name, home, found[HALVES][on])]
+            for on in bench.on:
+                three = found[name][on].measures(on, name, home, found[HALVES][on])
+                measures += three if name in domains else three[:2]
             if name in within:
                 measures += _prior(name, priors[name], home)
                 measures += _classes(name, within[name], home)
@@ -132,6 +134,7 @@ class Apart(NamedTuple):
         return self.shift.p_value, *wilson(round(self.shift.p_value * (1 + deals)) - 1, deals)
 
     def measures(self, on: On, name: str, home: str, control: Apart) -> tuple[Measure, Measure, Measure]:
+        """The area, the p-value, and MMD squared itself."""
         whom = f"two halves of {home!r}" if name == HALVES else f"{name!r} against {home!r}"
         whom, beside = f"{whom}, on {on}", name != HALVES
         p, low, high = self.p()
@@ -152,6 +155,16 @@ class Apart(NamedTuple):
                 ),
             ),
             Measure(
+                name=f"p-value, {on}, {name}",
+                value=p,
+                low=min(p, low),
+                high=max(p, high),
+                n=self.n,
+                better="neither",
+                about=f"{whom}: how often inputs that are dealt anew are as far apart by MMD, of "
+                f"{len(self.shift.dealt)} deals; the interval is what more deals could say",
+            ),
+            Measure(
                 name=f"MMD squared, {on}, {name}",
                 value=self.shift.squared,
                 low=self.shift.low,
@@ -163,16 +176,6 @@ class Apart(NamedTuple):
                     Beside("the least that would be seen", self.shift.least(ALPHA)),
                     *((Beside(HALVES, control.shift.squared),) if beside else ()),
                 ),
-            ),
-            Measure(
-                name=f"p-value, {on}, {name}",
-                value=p,
-                low=min(p, low),
-                high=max(p, high),
-                n=self.n,
-                better="neither",
-                about=f"{whom}: how often inputs that are dealt anew are as far apart by MMD, of "
-                f"{len(self.shift.dealt)} deals; the interval is what more deals could say",
             ),
         )
 

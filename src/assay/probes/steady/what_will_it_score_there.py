@@ -118,9 +118,6 @@ class WhatWillItScoreThere(Probe):
         beside = [Beside("at home, measured", estimator.home.accuracy)]
         if t.measured is not None:
             beside.append(Beside("measured there", float(t.measured.mean())))
-        beside += [Beside(name, each.value) for name, each in t.estimates.items() if name != chosen]
-        if t.weighted is not None:
-            beside.append(Beside(WEIGHTED, t.weighted.value))
         return Measure(
             name=f"predicted accuracy on {t.name}",
             value=found.value,
