@@ -109,7 +109,8 @@ def teach(
             at = index.to(x.device)
             first, last = net.maps(x[at] if augment is None else augment(x[at], rng))
             f = net.descriptor(first, last)
-            loss = CLASSES * smoothed_loss(F.batch_norm(f, None, None, training=True) @ head.T, y[at]) + TRIPLETS * batch_hard(f, y[at])
+            logits = F.batch_norm(f, None, None, training=True) @ head.T
+            loss = CLASSES * smoothed_loss(logits, y[at]) + TRIPLETS * batch_hard(f, y[at])
             if heat is not None:
                 parts, sure = part_features(last, heat[at])
                 left, right = map(list, sides)
