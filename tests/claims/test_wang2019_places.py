@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from assay.claim import Claim
 from assay.claims import wang2019_places as study
+from assay.data import textured_places
 from assay.run import Run
 
 SMALL = {
@@ -139,3 +141,24 @@ def test_the_interval_holds_seeds_and_queries(monkeypatch: pytest.MonkeyPatch) -
     by_query = study._mean("m", coins, seed=0)
     half = 1.96 * 0.5 / 4000**0.5
     assert by_query.high - by_query.low == pytest.approx(2 * half, rel=0.15)
+
+
+def test_no_image_and_no_city_is_used_twice_but_the_one_that_is_asked_about(
+    tiny: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, real = [], textured_places.domain
+
+    def recorded(seed: int, n: int, texture: textured_places.Texture, *, places: int, of: int) -> Any:
+        drawn.append((seed, texture, of))
+        return real(seed, n, texture, places=places, of=of)
+
+    monkeypatch.setattr(textured_places, "domain", recorded)
+    forget()
+    for seed in (0, 1):
+        study._found("vlad", True, seed, "cpu")
+    forget()
+    assert len({seed for seed, _, _ in drawn}) == len(drawn) == 12
+    assert [texture for _, texture, _ in drawn[:6]].count("checks") == 2
+    cities = [sorted(of for _, _, of in part) for part in (drawn[:6], drawn[6:])]
+    assert [len(set(each)) for each in cities] == [3, 3]  # to see, to learn from, to be asked about
+    assert not set(cities[0]) & set(cities[1])

@@ -321,7 +321,7 @@ SHELVED = (
         "more than none, in the same domain and across domains, with adaptation and without.",
         published=_published(*PRINTED),
         here=f"{HERE}. Print's table has A1-VLAD level with VLAD on the source, and one query of 104 is a point",
-        minutes=25,
+        minutes=12,
         test=attention_first,
     ),
     Claim(
@@ -330,7 +330,7 @@ SHELVED = (
         says="Adapted by MK-MMD, VLAD and attention in both streams find more places for queries of the target domain.",
         published=_published(*((v, "S->T", adapted) for v in VARIANTS for adapted in (False, True))),
         here=f"{HERE}. Judged at {AT[-1]}, where print's gains are; A1-VLAD, which gains nothing in print, is beside",
-        minutes=25,
+        minutes=12,
         test=adaptation_helps,
     ),
     Claim(
@@ -339,7 +339,7 @@ SHELVED = (
         says="A query of another domain finds its place far less often than one of the gallery's own.",
         published=_published(*(key for key in PRINTED if not key[2])),
         here=HERE,
-        minutes=25,
+        minutes=12,
         test=harder_across,
     ),
     Claim(
@@ -350,7 +350,7 @@ SHELVED = (
         published=(),
         here=f"{HERE}. Print shows pictures; here the object is known. Mean attention on the object over that on the "
         "background, and all attention of queries over that of backgrounds alone, as logarithms",
-        minutes=25,
+        minutes=12,
         test=looks_at_places,
     ),
 )
