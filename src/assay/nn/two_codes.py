@@ -6,7 +6,7 @@
     D(x)         n           whether an image is real, as a logit
 
 Source: Su et al., "Joint Weights-Averaged and Feature-Separated Learning for Person Re-identification", ICANN 2021,
-    sec. 3.1; its networks are those of Zheng et al. (DG-Net), CVPR 2019, arXiv:1904.07223. These are small ones of the same
+    sec. 3.1; its networks are those of Zheng et al. (DG-Net), CVPR 2019, arXiv:1904.07223. These are small ones of that
     kind, for images whose sides are multiples of 4.
 """
 
