@@ -120,8 +120,8 @@ HERE = (
     f"digits of MNIST, {IMAGES} of each to learn from and {ITEMS} others of each in the gallery, whole; {QUERIES} "
     "queries of each, of which 40, 50 or 60 % of the height is seen, stretched; networks of "
     f"{len(WIDTHS)} stages with {GATHERS} gathering convolutions, alpha {ALPHA:g}, L_cla and L_tri alone, as digits "
-    f"have no body parts; {SEEDS} seeds, each with its own images; intervals resample seeds and queries. Print rests on "
-    f"300 queries of Partial-REID, where the gains of 2 and 1.7 points are six and five queries: {RULE}"
+    f"have no body parts; {SEEDS} seeds, each with its own images; intervals resample seeds and queries. Print rests "
+    f"on 300 queries of Partial-REID, where the gains of 2 and 1.7 points are six and five queries: {RULE}"
 )
 SHELVED = (
     Claim(

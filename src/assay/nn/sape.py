@@ -101,7 +101,7 @@ class Sape(nn.Module):
         self, backbone: nn.Module, channels: int, size: tuple[int, int], *, count: int = 3, reduction: int = 8
     ) -> None:
         super().__init__()
-        self.backbone, self.count = backbone, count
+        self.backbone, self.channels, self.count = backbone, channels, count
         self.attention = RelationAttention(channels, size, reduction)
         self.whole = _pointwise(channels, channels)  # W5
         self.fusion = PoseFusion(channels)
