@@ -73,15 +73,15 @@ def test_the_interval_holds_the_error_of_laws_of_other_shapes(law):
 def test_the_interval_of_a_model_that_is_nearly_always_right_or_wrong_holds_its_error(right, wrong):
     """Where all outcomes are alike they leave no noise: the interval once began at the value itself, and missed."""
     held, apart = 0, 0
-    for seed in range(100):
+    for seed in range(50):
         rng = np.random.default_rng(seed)
         score = rng.beta(8, 4.5, 200)
         law = np.where(score > 0.6, right, wrong)
         found = above_floor(score, rng.random(200) < law, draws=20, seed=seed)
         held += found.low <= np.abs(law - score).mean() <= found.high
         apart += found.low < found.value
-    assert held >= 88  # 95 are nominal
-    assert apart == 100
+    assert held >= 42  # 95 % are nominal: fewer are held once in 1300
+    assert apart == 50
 
 
 def test_an_error_of_the_laws_themselves_is_found_without_bias():
