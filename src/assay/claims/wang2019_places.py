@@ -81,7 +81,7 @@ def _encoder(seed: int, device: str) -> PlaceNet:
 @cache  # all claims are about the same networks
 def _trained(variant: Variant, adapted: bool, seed: int, device: str) -> PlaceNet:
     from assay.data.textured_places import domain
-    from assay.methods.retrieve.places import fit_places
+    from assay.methods.shift.places import fit_places
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -106,7 +106,7 @@ def _trained(variant: Variant, adapted: bool, seed: int, device: str) -> PlaceNe
 def _found(variant: Variant, adapted: bool, seed: int, device: str) -> Found:
     """On the gallery and the queries of a city that no training saw."""
     from assay.data.textured_places import domain, outliers
-    from assay.methods.retrieve.places import describe
+    from assay.methods.shift.places import describe
 
     net = _trained(variant, adapted, seed, device)
     city = 3 * seed + 2
