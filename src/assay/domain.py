@@ -57,10 +57,13 @@ class Unlabelled:
 def number_in(name: str) -> float | None:
     """The one number in a name: 15 in "rotated-15", 2009 in "2009", -5 in "celsius=-5"; None where there are several.
 
-    A hyphen after a letter or a digit joins, and is no sign.
+    A hyphen after a letter or a digit joins, and is no sign. A number that belongs to a word, as in "camera2", counts
+    things and lies along nothing.
     """
-    found = NUMBER.findall(name)
-    return float(found[0]) if len(found) == 1 else None
+    found = list(NUMBER.finditer(name))
+    if len(found) != 1 or name[: found[0].start()][-1:].isalnum():
+        return None
+    return float(found[0][0])
 
 
 def refuse_domain(name: str, splits: Collection[str] = ()) -> None:

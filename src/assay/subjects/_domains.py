@@ -115,7 +115,13 @@ def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data
         seen = [f"{value} ({n})" for value, n in sorted(few.items(), key=lambda pair: (-pair[1], pair[0]))]
         shown = ", ".join([*seen[:8], *(["..."] if len(seen) > 8 else [])])
         said.append(f"{len(few):,} values of {column!r} are in fewer than {LEAST} rows: {shown}")
-    return found, f"{' and '.join(said)}; they are in no domain, and stay in the test data." if said else ""
+    told = f"{' and '.join(said)}; they are in no domain, and stay in the test data." if said else ""
+    if tables.get("train") is None:
+        told += (
+            " Domains are rows of the test table, with which they are compared for want of --train: how far they are "
+            "from the others is understated."
+        )
+    return found, told.strip()
 
 
 def with_domains(subject: Subject, source: Source) -> Subject:
