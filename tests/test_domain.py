@@ -140,6 +140,18 @@ def test_a_domain_has_a_name_of_its_own(subject, name):
         replace(subject, unlabelled={name: ALL})
 
 
+def test_what_comes_without_labels_as_a_split_is_a_domain_without(subject):
+    """Nobody may read its zeros, and a probe reads the labels of every split."""
+    data = {"test": ALL, "far": Unlabelled(ALL)}
+    for each in (Subject.of(subject.model, data), Subject.of(subject.model, data, subject.task)):
+        assert list(each.data) == ["test"]
+        assert each.unlabelled == {"far": data["far"]}
+        assert [d.labelled for d in each.domains().values()] == [False]
+        assert list(each.everywhere().data) == ["test", "far"]
+    with pytest.raises(AssayError, match="A domain cannot be named 'train'"):
+        Subject.of(subject.model, {"test": ALL, "train": Unlabelled(ALL)})
+
+
 def test_a_domain_has_labels_or_none(subject):
     with pytest.raises(AssayError, match="The domain '2009' is given twice, with labels and without"):
         replace(subject, unlabelled={"2009": ALL})
