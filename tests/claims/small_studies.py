@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.claims import li2021_mmf, liu2021_baselines, liu2021_random, liu2021_sde, ye2021_capacity, yin2021_localnorm
+from assay.claims import (
+    li2021_mmf,
+    liu2021_baselines,
+    liu2021_random,
+    liu2021_sde,
+    meng2021_parts,
+    ye2021_capacity,
+    yin2021_localnorm,
+)
 from assay.data import beyond, fashion
 from assay.nn import vgg
 
@@ -44,6 +52,9 @@ STUDIES: dict[ModuleType, Small] = {
         "SEEDS": 1, "WIDTH": 2, "GRID": 0.5, "EPOCHS": 1, "BATCH": 30, "DRAWS": 2, "CLEAN": 20, "CORRUPTED": 5,
         "TYPES": liu2021_sde.TYPES[:2], "TRACED": 6, "STEPS": 2, "EOT": 2, "PATHS": 2,
     }, every=3),
+    meng2021_parts: Small({
+        "SEEDS": 2, "IMAGES": 4, "ITEMS": 2, "QUERIES": 3, "WIDTHS": (2, 3), "GATHERS": (1, 1), "STEPS": 2, "EACH": 2,
+    }, every=2),
     ye2021_capacity: Small({
         "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
         "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in ye2021_capacity.PRICES.items()},

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.arrays import Arrays, Targets
-from assay.data.held_out import Part, held_out
+from assay.data.held_out import Part, held_out, left_to_ask
 from assay.errors import AssayError
 
 
@@ -70,3 +70,21 @@ def test_a_part_gives_its_rows_and_has_a_name_of_its_own() -> None:
     prints = {d.fingerprint() for d in (whole, part, Part(whole, np.array([5, 0, 4])), inner)}
     assert len(prints) == 4
     assert Part(labelled([0, 1, 2, 0, 1, 2]), np.array([5, 0, 3])).fingerprint() == part.fingerprint()
+
+
+def test_what_was_fitted_on_leaves_every_split_that_holds_it():
+    """A domain may be rows of 'test', as with --domain-column: half of it fitted, 'test' must lose that half too."""
+    x = np.arange(12, dtype=np.float32).reshape(12, 1)
+    test, other = Arrays(x, np.arange(12) % 2), Arrays(x, np.arange(12) % 2)
+    domain = Part(test, np.array([2, 3, 4, 5, 6, 7]))
+    splits = {"test": test, "a": domain, "b": Part(test, np.array([0, 1, 8])), "like": other}
+    part = held_out(splits, "a")
+    left, _ = left_to_ask(splits, part)
+    fitted = set(domain.rows[part.fit])
+    values = {name: set(data.take(np.arange(len(data)))[0].flatten().int().tolist()) for name, data in left.items()}
+    assert values["test"] == set(range(12)) - fitted
+    assert values["a"] == set(domain.rows[part.ask])
+    assert values["b"] == {0, 1, 8}
+    assert left["b"] is splits["b"]
+    assert left["like"] is other
+    assert sorted(np.asarray(left["test"].labels).tolist()) == sorted(i % 2 for i in values["test"])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -472,16 +476,33 @@ def build() -> SimpleNamespace:
     return SimpleNamespace(audit=of, answered=answered, unanswered=unanswered, described=described, hostile=HOSTILE)
 
 
-@pytest.fixture(scope="module")
-def browser():
+LAUNCHED = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """One browser serves the tests of this folder that follow each other, and no other test runs beside it."""
+    yield
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        launched.cache_clear()
+        LAUNCHED.close()
+
+
+@cache
+def launched():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name)))
     if (chromium := next(found, None)) is None:
         pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as play:
-        launched = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()
+    play = LAUNCHED.enter_context(playwright.sync_playwright())
+    browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    LAUNCHED.callback(browser.close)
+    return browser
+
+
+@pytest.fixture
+def browser():
+    return launched()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ must not meet the half that it was fitted on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -59,6 +59,28 @@ class Part:
         return digest.hexdigest()
 
 
+def _rows_of(data: Labelled) -> tuple[Labelled, NDArray[np.int64]]:
+    """The data that these are a part of, which is no part itself, and their rows there."""
+    rows = np.arange(len(data), dtype=np.int64)
+    while isinstance(data, Part):
+        rows = data.rows[rows]
+        data = data.whole
+    return data, rows
+
+
+def apart_from(splits: Mapping[str, Labelled], used: Iterable[Labelled]) -> dict[str, Labelled]:
+    """The splits without the rows of what was `used`, wherever a split is of the same data: a domain of --domain-column
+    is rows of 'test', and whoever fits on it has seen those of 'test' too."""
+    taken = [_rows_of(each) for each in used]
+    left: dict[str, Labelled] = {}
+    for name, split in splits.items():
+        whole, rows = _rows_of(split)
+        seen = [np.isin(rows, gone) for of, gone in taken if of is whole]
+        kept = ~np.logical_or.reduce(seen) if seen else None
+        left[name] = split if kept is None or kept.all() else Part(split, np.flatnonzero(kept))
+    return left
+
+
 class HeldOut(NamedTuple):
     """Rows of `split` to fit on, and rows to ask about, of 'test' unless `split` is a domain; none is both."""
 
@@ -72,10 +94,8 @@ def left_to_ask(splits: Mapping[str, Labelled], part: HeldOut) -> tuple[dict[str
     data = {name: split for name, split in splits.items() if name != part.split}
     if part.split in FITTING:
         return data, f"the split {part.split!r}, which left the data"
-    halved: dict[str, Labelled] = {part.split: Part(splits[part.split], part.ask)}
-    return {name: halved.get(name, split) for name, split in splits.items()}, (
-        f"one half of {part.split!r}, which left the data"
-    )
+    left = apart_from(splits, [Part(splits[part.split], part.fit)])
+    return left, f"one half of {part.split!r}, which left the data"
 
 
 def held_out(splits: Mapping[str, Labelled], domain: str | None = None) -> HeldOut:

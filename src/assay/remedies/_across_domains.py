@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 
-from assay.data.held_out import Part, held_out
+from assay.data.held_out import Part, apart_from, held_out
 from assay.data.joined import Joined
 from assay.domain import Unlabelled
 from assay.errors import AssayError
@@ -88,7 +88,7 @@ class AcrossDomains(Hardening):
         """Who is trained on, seen without labels, and asked about."""
         sources: dict[str, Data] = {"train": subject.data["train"]}
         targets: dict[str, Data] = {}
-        asked = dict(subject.data)
+        used: list[Data] = []
         for name, domain in subject.domains().items():
             if name == self.hold_out:
                 continue
@@ -96,11 +96,11 @@ class AcrossDomains(Hardening):
                 hidden = name in (self.targets or ())
                 seen: Data = Unlabelled(domain.data) if hidden else domain.data  # not even the cut reads its labels
                 half = held_out({"test": seen})
-                asked[name] = Part(domain.data, half.ask)
+                used.append(Part(domain.data, half.fit))
                 (targets if hidden else sources)[name] = Part(seen, half.fit)
             elif self.targets is not None and (not self.targets or name in self.targets):
                 targets[name] = domain.data
-        return Roles(sources, targets, asked)
+        return Roles(sources, targets, apart_from(subject.data, used))
 
     def gathered(self, subject: Subject) -> Subject:
         """The subject whose training data are those of every domain that it trains on."""

@@ -18,12 +18,13 @@ from assay.data.plain_file import some
 from assay.data.relabelled import Relabelled
 from assay.data.table import Table
 from assay.data.texts import Texts
-from assay.domain import LEAST, NO_DOMAIN, Unlabelled, taken
-from assay.errors import AssayError, SubjectError
+from assay.domain import LEAST, NO_DOMAIN, Unlabelled, about_domain, in_their_order, refuse_domain, taken
+from assay.errors import AssayError
 from assay.given import Data, pixel_bounds
+from assay.space import left_open
 from assay.subject import Subject, check
 from assay.subjects import Source
-from assay.tasks import Comparison
+from assay.tasks import Comparison, Search
 
 
 def typed(source: Source, test: Data, shape: tuple[int, ...], classes: tuple[str, ...], chosen: bool) -> dict[str, Any]:
@@ -32,16 +33,11 @@ def typed(source: Source, test: Data, shape: tuple[int, ...], classes: tuple[str
     `shape` is that of one input, `classes` the names of the model's, and targets are classes where one is `chosen`.
     """
     found: dict[str, Any] = {}
-    names = test.classes or classes
     for name, path in source.places().items():
-        try:
+        with about_domain(name):
             data, labelled = _opened(str(path), source, _inner(test), shape, chosen)
-            found[name] = _in_their_order(data, names) if labelled and chosen else data
-        except AssayError as e:
-            raise SubjectError(f"The domain {name!r}: {e}") from e
-        if not labelled:
-            found[name] = Unlabelled(data)
-    return found
+        found[name] = data if labelled else Unlabelled(data)
+    return in_their_order(found, test.classes or classes) if chosen else found
 
 
 def _opened(path: str, source: Source, test: Data, shape: tuple[int, ...], chosen: bool) -> tuple[Data, bool]:
@@ -72,19 +68,6 @@ def _inner(data: Any) -> Data:
     return data  # type: ignore[no-any-return]
 
 
-def _in_their_order(data: Data, names: tuple[str, ...]) -> Data:
-    """A domain whose classes have names, with labels as the test data count them."""
-    if data.classes is None or tuple(data.classes) == tuple(names):
-        return data
-    strange = [name for name in data.classes if name not in names]
-    if strange:
-        raise AssayError(
-            f"it has the class {strange[0]!r}, which the model does not know, only {some(names)}; mend its name, or "
-            "give the inputs without labels."
-        )
-    return Relabelled(data, np.array([names.index(name) for name in data.classes], dtype=np.int64), tuple(names))
-
-
 def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data], str]:
     """Rows of the test table by what they have in the column of --domain-column, and what to say of the others."""
     column, table = source.domain_column, tables.get("test")
@@ -109,13 +92,20 @@ def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data
     found: dict[str, Data] = {}
     for value in sorted({str(v) for v in counts} - set(few)):
         name = f"{column}={value}" if value in NO_DOMAIN else value
+        refuse_domain(name)
         found[name] = Part(table, np.flatnonzero(rows == value))
     said = [f"{missing:,} rows have no {column!r}"] if missing else []
     if few:
         seen = [f"{value} ({n})" for value, n in sorted(few.items(), key=lambda pair: (-pair[1], pair[0]))]
         shown = ", ".join([*seen[:8], *(["..."] if len(seen) > 8 else [])])
         said.append(f"{len(few):,} values of {column!r} are in fewer than {LEAST} rows: {shown}")
-    return found, f"{' and '.join(said)}; they are in no domain, and stay in the test data." if said else ""
+    told = f"{' and '.join(said)}; they are in no domain, and stay in the test data." if said else ""
+    if tables.get("train") is None:
+        told += (
+            " Domains are rows of the test table, with which they are compared for want of --train: how far they are "
+            "from the others is understated."
+        )
+    return found, told.strip()
 
 
 def with_domains(subject: Subject, source: Source) -> Subject:
@@ -125,11 +115,19 @@ def with_domains(subject: Subject, source: Source) -> Subject:
     if isinstance(subject.task, Comparison) or subject.environment is not None:
         what = "acts in an environment" if subject.environment is not None else "compares two inputs"
         raise AssayError(f"{source.subject} {what}, and --domain is for models of single inputs; leave it out.")
+    if isinstance(subject.task, Search):
+        raise AssayError(
+            f"{source.subject} is asked with queries that were matched with its gallery, so --domain does not apply; "
+            "give a domain where it is built, as a split of the queries: Subject.retrieval(model, gallery, queries)."
+        )
     space, chosen = subject.inputs, "classes" in subject.task.gives
     if space.ranges is None and space.is_image:
         source = replace(source, bounds=(space.low, space.high))
     found = typed(source, subject.data["test"], space.shape, subject.task.classes, chosen)
     labelled, unlabelled = taken(found, {**subject.data, **subject.unlabelled}, source.bounds, classes=chosen)
+    if space.natural is None and not subject.tokens:
+        space, said = left_open(space, {**labelled, **unlabelled})
+        subject = replace(subject, inputs=space, notes=(*subject.notes, *said))
     subject = replace(
         subject,
         data={**subject.data, **labelled},

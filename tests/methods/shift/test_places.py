@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.shift.mk_mmd import mk_mmd
-from assay.methods.train.places import ADAPT, MARGIN, Miner, describe, fit_places, ranking_loss, step_loss
+from assay.methods.shift.places import ADAPT, MARGIN, Miner, describe, fit_places, ranking_loss, step_loss
 from assay.nn.vlad import PlaceNet
 
 
