@@ -44,7 +44,9 @@ def subject():
         ("celsius=-5", -5.0),
         ("-5", -5.0),
         ("rotated--15", -15.0),
-        ("zoom1.5x", 1.5),
+        ("zoom 1.5x", 1.5),
+        ("zoom1.5x", None),
+        ("camera2", None),
         ("v2-15", None),
         ("hospital", None),
         ("1e5", None),
@@ -136,6 +138,18 @@ def test_zeros_are_no_targets_of_any_task(subject):
 def test_a_domain_has_a_name_of_its_own(subject, name):
     with pytest.raises(AssayError, match=f"A domain cannot be named '{name}'"):
         replace(subject, unlabelled={name: ALL})
+
+
+def test_what_comes_without_labels_as_a_split_is_a_domain_without(subject):
+    """Nobody may read its zeros, and a probe reads the labels of every split."""
+    data = {"test": ALL, "far": Unlabelled(ALL)}
+    for each in (Subject.of(subject.model, data), Subject.of(subject.model, data, subject.task)):
+        assert list(each.data) == ["test"]
+        assert each.unlabelled == {"far": data["far"]}
+        assert [d.labelled for d in each.domains().values()] == [False]
+        assert list(each.everywhere().data) == ["test", "far"]
+    with pytest.raises(AssayError, match="A domain cannot be named 'train'"):
+        Subject.of(subject.model, {"test": ALL, "train": Unlabelled(ALL)})
 
 
 def test_a_domain_has_labels_or_none(subject):

@@ -63,7 +63,8 @@ def test_the_ends_are_beyond_and_what_is_lost_there_is_measured() -> None:
     assert lost.low is not None
     assert lost.high is not None
     assert 0.1 < lost.low < 0.25 < lost.high < 0.35
-    assert [a for a in found.alarms if "Nobody said where training lay" in a.says]
+    (unsaid,) = [a for a in found.alarms if "Nobody said where training lay" in a.says]
+    assert LOST in unsaid.doubts
     (curve,) = found.views
     assert curve.lines[0].x == (0.0, 15.0, 45.0, 75.0)
     assert curve.lines[0].y == pytest.approx((0.5, 0.8, 0.9, 0.7))
@@ -91,14 +92,26 @@ def test_a_perfect_model_loses_nothing_and_the_interval_is_not_a_point() -> None
     [
         ({}, {}, "needs a domain beside train and test"),
         ({"at0": 0.5, "at15": 0.5}, {}, "three domains with labels and a number in their names"),
-        ({"at0": 0.5, "at15": 0.5}, {"seen": "0,15"}, "inside and outside of what was seen, 0 to 15"),
-        ({"at0": 0.5, "at15": 0.5}, {"seen": "20,30"}, "inside and outside"),
+        ({"at0": 0.5, "at15": 0.5}, {"seen": "0,15"}, "outside of what was seen, 0 to 15"),
     ],
 )
 def test_it_says_which_domains_it_wants(rates: dict[str, float], settings: dict[str, str], why: str) -> None:
     answer = put(configure(DoesItExtrapolate, settings), subject(**rates), Run(engine=ThisProcess()))
     assert answer.status == "does not apply"
     assert why in answer.why
+
+
+def test_the_test_data_stand_for_what_was_seen_where_no_domain_lies_inside() -> None:
+    found = asked(subject(at0=0.5, at75=0.7), seen="15,60")
+    value = {m.name: m.value for m in found.measures}
+    assert value["right between"] == pytest.approx(0.9)
+    assert value[LOST] == pytest.approx(0.3)
+    assert "(test)" in found.says
+
+
+def test_numbers_of_cameras_are_no_place_along_a_line() -> None:
+    of = Subject.classifier(Marked(), {"test": data(0.9), **{f"camera{i}": data(0.5, seed=i) for i in (1, 2, 3)}})
+    assert put(DoesItExtrapolate(), of, Run(engine=ThisProcess())).status == "does not apply"
 
 
 def test_domains_without_labels_are_not_read() -> None:

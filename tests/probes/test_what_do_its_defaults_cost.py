@@ -92,6 +92,7 @@ def test_a_head_that_is_not_last_is_seen() -> None:
     data = {"train": Arrays(*rows(60, 3)), "test": Arrays(*rows(40, 4))}
     found = put(WhatDoItsDefaultsCost(), Subject.classifier(Scaled(), data), Run(engine=ThisProcess(), debug=True))
     assert "no other head fits" in found.finding.says
+    assert found.finding.measure().value is None
 
 
 def test_softrmax_is_unsure_far_away_where_softmax_is_sure_and_both_are_as_right(net: nn.Module) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from assay import shelf
-from assay.finding import Finding, Measure
+from assay.finding import Alarm, Finding, Measure
 from assay.report.sensitivity import HEADINGS, KINDS, Cell, sensitivity
 from assay.report.words import NBSP
 from assay.standard import Standard
@@ -47,7 +47,7 @@ def test_an_untested_kind_says_so_and_why(table: Cells) -> None:
     untested = {name: cell.untested for name, cell in table.items() if not cell.tested}
     assert set(table) - set(untested) == {"explanation, by the architecture"}
     assert untested["classification, by the architecture"] == "Not tested: no question of Assay asks this yet."
-    assert untested["classification, by the input"] == "Not tested: this audit did not ask worst-case-accuracy."
+    assert untested["classification, by the input"].startswith("Not tested: this audit did not ask worst-case-accuracy")
     assert untested["explanation, by the input"] == "Not tested: can-the-map-be-chosen: it needs gradients."
     assert untested["transfer"] == "Not tested: did-transfer-help: it needs a domain."
     assert all(why.startswith("Not tested: ") for why in untested.values())
@@ -73,6 +73,21 @@ def test_a_question_that_broke_tested_nothing(build: SimpleNamespace) -> None:
     cell = rows["classification, by the input"]
     assert cell.tested == ()
     assert cell.untested == "Not tested: worst-case-accuracy: out of memory."
+
+
+def test_a_question_that_measured_nothing_tested_nothing_and_one_asked_twice_stands_twice(
+    build: SimpleNamespace,
+) -> None:
+    blank = Measure(name="accuracy", value=None, better="higher")
+    empty = Finding(says="No head fits.", measures=(blank,), alarms=(Alarm("No head fits."),))
+    rows = (
+        build.answered("what-do-its-defaults-cost", "What?", empty),
+        build.answered("worst-case-accuracy", "At 8?", found("worst", 0.4)),
+        build.answered("worst-case-accuracy", "At 2?", found("worst", 0.8)),
+    )
+    told = cells(*rows)
+    assert told["defaults"].untested == "Not tested: what-do-its-defaults-cost: No head fits."
+    assert [t.question for t in told["classification, by the input"].tested] == ["At 8?", "At 2?"]
 
 
 def test_it_is_whole_and_names_only_questions_that_exist(table: Cells) -> None:

@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from assay import Regression, Subject
+from assay import Classification, Regression, Subject
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.jobs.audit.job import Job
+from assay.run import Run
 from assay.subjects import Source, open_subject
 
 RNG = np.random.default_rng(0)
@@ -179,15 +181,66 @@ def test_inputs_alone_are_a_domain_without_labels(tmp_path):
         Subject.of(net(), (x, Y), domains={"far": (x[:7], Y[:7])})
 
 
-def test_a_regression_has_domains_and_its_columns_range_over_all_of_them():
+@pytest.mark.parametrize("chosen", [True, False])
+def test_no_domain_widens_the_ranges_that_radii_are_shares_of(chosen):
     x = RNG.normal(size=(40, 2)).astype(np.float32)
-    model = nn.Linear(2, 1)
-    far = x + 100
-    subject = Subject.of(model, (x, x.sum(1)), domains={"far": far, "near": (x, x.sum(1))})
-    assert isinstance(subject.task, Regression)
-    low, span = subject.inputs.edges()
-    assert bool((low + span >= torch.tensor(far.max(0)).double() - 1e-4).all())
-    assert [d.labelled for d in subject.domains().values()] == [True, False]
+    y = (x[:, 0] > 0).astype(np.int64) if chosen else x.sum(1)
+    model = nn.Linear(2, 2 if chosen else 1)
+    far, odd = x.copy(), x * np.float32(0.5)
+    far[:7] += 100
+    odd[3] -= 100
+    data = {"test": (x, y), "odd": (odd, y)}
+    subject = Subject.of(model, data, domains={"far": far, "near": (x, y)})
+    assert isinstance(subject.task, Regression) != chosen
+    assert subject.inputs.ranges == Subject.of(model, (x, y)).inputs.ranges
+    assert [d.labelled for d in subject.domains().values()] == [True, True, False]
+    (said,) = [note for note in subject.notes if "at home" in note]
+    assert "1 of 40 in 'odd', 7 of 40 in 'far'." in said
+    for each in (subject.everywhere(), subject.in_shares().everywhere()):
+        found = Run(engine=ThisProcess()).map(lambda s: {"x": s.x}, each, "far", np.arange(40), "inputs")["x"]
+        assert (found[:7] > 5).all()
+    far[0] = np.nan
+    with pytest.raises(AssayError, match="Input 0 of 'far' has the value nan"):
+        Subject.of(model, data, domains={"far": far})
+    with pytest.raises(AssayError, match="of 'odd' has the value .* outside the bounds"):
+        Subject.of(model, data, bounds=((-9.0, -9.0), (9.0, 9.0)))
+
+
+def test_ranges_of_a_whole_subject_stay_where_a_typed_domain_leaves_them(tmp_path):
+    whole = open_subject(Source("diabetes-mlp"))
+    x = whole.data["test"].take(np.arange(40))[0].numpy()
+    np.savez(tmp_path / "far.npz", x=100 * x)
+    subject = open_subject(Source("diabetes-mlp", domain=(f"far={tmp_path / 'far.npz'}",)))
+    assert subject.inputs.ranges == whole.inputs.ranges
+    assert any("of 40 in 'far'" in note for note in subject.notes)
+
+
+def test_classes_of_a_domain_are_matched_by_name_in_python_too(tmp_path):
+    """As a domain and as a split: labels of both are counted as the test data count them, or refused."""
+    test = images(tmp_path / "test", ["ape", "bee", "cat"])
+    some = images(tmp_path / "some", ["bee", "cat"])
+    zoo = images(tmp_path / "zoo", ["ape", "dog"])
+    alone = np.zeros((30, 1, 8, 8), dtype=np.float32)
+    strange = "The domain 'far': it has the class 'dog', which the model does not know, only 'ape', 'bee', 'cat'"
+    for given, domains in (({"test": test, "far": some}, {}), (test, {"far": some})):
+        subject = Subject.of(net(), given, domains=domains)
+        assert np.unique(subject.data["far"].labels).tolist() == [1, 2]
+        assert subject.data["far"].take(np.arange(1))[1].tolist() == [1]
+    for given, domains in (({"test": test, "far": zoo}, {}), (test, {"far": zoo})):
+        for task in (None, Classification(("ape", "bee", "cat"))):
+            with pytest.raises(AssayError, match=strange):
+                Subject.of(net(), given, task, domains=domains)
+    with pytest.raises(AssayError, match="it has the class 'ape', which the model does not know, only '0', '1', '2'"):
+        Subject.of(net(), (alone, np.zeros(30, dtype=np.int64)), domains={"far": zoo})
+
+
+def test_pixels_of_inputs_at_a_path_come_between_the_bounds(tmp_path):
+    np.savez(tmp_path / "bare.npz", x=X)
+    pixels = X[:, None].astype(np.float32)
+    path = {"far": tmp_path / "bare.npz"}
+    for model in (net(), lambda a: a.reshape(len(a), -1)[:, :3]):
+        subject = Subject.of(model, (pixels, Y), bounds=(0.0, 255.0), domains=path)
+        torch.testing.assert_close(subject.unlabelled["far"].take(np.arange(60))[0], torch.tensor(pixels))
 
 
 # Tables

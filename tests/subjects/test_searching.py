@@ -55,6 +55,28 @@ def test_what_does_not_fit_is_told(files, told, says):
         open_subject(source(files, **told))
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"domain": "test=night.npz"}, "A domain cannot be named 'test'"),
+        ({"domain": "calibration=night.npz"}, "A domain cannot be named 'calibration'"),
+        ({"domain": "few=few.npz"}, "The domain 'few' has 29 inputs; give at least 30"),
+        ({"domain": "bare=bare.npz"}, "The domain 'bare' has no labels, by which --gallery knows what answers"),
+        ({"domain": "rows=rows.csv"}, "--gallery is for images and arrays, and .*rows.csv is a table"),
+        ({"data": "rows.csv", "target": "y"}, "--gallery is for images and arrays, and .*rows.csv is a table"),
+    ],
+)
+def test_domains_of_a_search_are_as_any_others(files, told, says, monkeypatch):
+    monkeypatch.chdir(files)
+    np.savez("few.npz", x=np.ones((29, 1, 4, 4), np.float32), y=np.arange(29) % 4)
+    np.savez("bare.npz", x=np.ones((30, 1, 4, 4), np.float32))
+    (files / "rows.csv").write_text("a,y\n" + "1,0\n2,1\n" * 20)
+    told = {name: (each,) if name == "domain" else each for name, each in told.items()}
+    with pytest.raises(AssayError, match=says) as refused:
+        open_subject(source(files, **told))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_whole_subject_has_its_gallery(files):
     with pytest.raises(AssayError, match=r"whole subject, so --gallery does not apply.*Subject\.retrieval"):
         open_subject(Source("digits-mlp", data=str(files / "queries.npz"), gallery=str(files / "gallery.npz")))

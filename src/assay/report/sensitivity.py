@@ -33,12 +33,14 @@ class Kind:
 KINDS: tuple[Kind, ...] = (
     Kind("shift", "adaptation", "Inputs of the new place are at hand, and no labels.",
          ("how-far-is-it-from-home", "what-will-it-score-there")),
-    Kind("shift", "generalisation", "Nothing of the new place is at hand.", ("does-it-extrapolate", "everyday-change")),
+    Kind("shift", "generalisation", "Nothing of the new place is at hand.",
+         ("does-it-extrapolate", "everyday-change", "confidence-under-shift", "does-it-find-them-in-part")),
     Kind("shift", "transfer", "A few inputs of the new place are at hand, with labels.", ("did-transfer-help",)),
     Kind("shift", "several domains", "Data come from several places, and a cue may hold in some alone.",
          ("could-an-invariance-bridge-it", "does-it-use-a-shortcut")),
     Kind("attack", "classification, by the input", "A small change of the input turns the answer.",
-         ("worst-case-accuracy",)),
+         ("worst-case-accuracy", "distance-to-failure", "one-change-for-all", "does-it-transfer",
+          "can-a-few-words-break-it", "does-it-last")),
     Kind("attack", "classification, by the architecture",
          "An edit of the network makes it answer wrongly when a trigger is seen.", ()),
     Kind("attack", "explanation, by the input", "A small change of the input puts another map on the same answer.",
@@ -72,19 +74,23 @@ class Cell:
 
 def sensitivity(rows: Sequence[Judged]) -> dict[str, tuple[Cell, ...]]:
     """The cells under each heading; nothing where the audit asked no question that the table holds."""
-    asked = {row.answer.probe: row for row in rows}
-    if not any(name in asked for kind in KINDS for name in kind.asked_by):
+    if not any(row.answer.probe in kind.asked_by for kind in KINDS for row in rows):
         return {}
     return {
-        heading: tuple(_cell(kind, asked) for kind in KINDS if kind.source == source)
+        heading: tuple(_cell(kind, rows) for kind in KINDS if kind.source == source)
         for source, heading in HEADINGS.items()
     }
 
 
-def _cell(kind: Kind, asked: dict[str, Judged]) -> Cell:
-    here = [asked[name] for name in kind.asked_by if name in asked]
-    tested = tuple(_tested(row) for row in here if row.answer.finding is not None)
+def _cell(kind: Kind, rows: Sequence[Judged]) -> Cell:
+    here = [row for name in kind.asked_by for row in rows if row.answer.probe == name]
+    tested = tuple(_tested(row) for row in here if _measured(row))
     return Cell(kind, tested, "" if tested else _why(kind.asked_by, here))
+
+
+def _measured(row: Judged) -> bool:
+    """Whether it came to a number: a question that found nothing to measure has tested nothing."""
+    return row.answer.finding is not None and row.answer.finding.measure().value is not None
 
 
 def _tested(row: Judged) -> Tested:
@@ -101,4 +107,8 @@ def _why(names: Sequence[str], here: Sequence[Judged]) -> str:
         return "Not tested: no question of Assay asks this yet."
     if not here:
         return f"Not tested: this audit did not ask {' or '.join(names)}."
-    return "Not tested: " + "; ".join(f"{row.answer.probe}: {row.answer.why.rstrip('.')}" for row in here) + "."
+    return "Not tested: " + "; ".join(f"{row.answer.probe}: {_reason(row).rstrip('.')}" for row in here) + "."
+
+
+def _reason(row: Judged) -> str:
+    return row.answer.why if row.answer.finding is None else row.answer.finding.says

@@ -30,8 +30,9 @@ class DoesItExtrapolate(Probe):
     """Does it hold beyond what it has seen, or only between?
 
     Domains with labels that lie along one number: an angle, a year, in their names ("rotated-15"). `seen` says from
-    where to where training lay, as seen=15,60: domains inside are between what was seen, those outside beyond it. Where
-    nobody says it, the first and the last domain stand for what lies beyond, which flatters a model that saw them.
+    where to where training lay, as seen=15,60: domains inside are between what was seen, those outside beyond it; with
+    no domain inside, the test data stand for what was seen. Where nobody says it, the first and the last domain stand
+    for what lies beyond; as they may have been trained on, it cannot pass then.
 
     What is lost is the share of right answers between, less that beyond, each a mean over domains. Its interval is that
     of domains with inputs of their own; where they show the same inputs it is wider than it need be.
@@ -57,18 +58,17 @@ class DoesItExtrapolate(Probe):
         if lacks is not None:
             return lacks
         along = _along(subject)
-        outside = self._outside(along)
-        if outside and len(outside) < len(along):
+        if self._outside(along):
             return None
         known = ", ".join(f"{d.name} at {d.at:g}" for d in along) or "none"
         if self.seen is None:
             return (
-                "it needs three domains with labels and a number in their names, as rotated-15, or two and seen=FROM,TO"
-                f"; of such there are: {known}"
+                "it needs three domains with labels and a number in their names, as rotated-15, or one outside of what "
+                f"was seen (assay ask {self.name()} ... --set seen=FROM,TO); of such there are: {known}"
             )
         return (
-            f"it needs domains with labels inside and outside of what was seen, {self.seen[0]:g} to {self.seen[1]:g}; "
-            f"with a number in their names there are: {known}"
+            f"it needs a domain with labels outside of what was seen, {self.seen[0]:g} to {self.seen[1]:g}; with a "
+            f"number in their names there are: {known}"
         )
 
     def _outside(self, along: Sequence[Domain]) -> list[str]:
@@ -86,13 +86,13 @@ class DoesItExtrapolate(Probe):
         def work(shard: Shard) -> Mapping[str, Tensor]:
             return {"right": task.right(task.checked(subject.predict(shard.x), len(shard.x)), shard.y)}
 
+        inside = [d.name for d in along if d.name not in outside] or ["test"]
         right = {
-            d.name: run.map(work, subject, d.name, run.pick(d.data), f"answers on {d.name}")["right"].astype(bool)
-            for d in along
+            name: run.map(work, subject, name, run.pick(subject.data[name]), f"answers on {name}")["right"].astype(bool)
+            for name in dict.fromkeys((*inside, *(d.name for d in along)))
         }
         rate = {name: float(hits.mean()) for name, hits in right.items()}
         band = {name: wilson(int(hits.sum()), len(hits)) for name, hits in right.items()}
-        inside = [d.name for d in along if d.name not in outside]
         near, far = ([(1 / len(some), right[name]) for name in some] for some in (inside, outside))
         measures = [
             Measure.contrast(
@@ -118,7 +118,8 @@ class DoesItExtrapolate(Probe):
             alarms.append(
                 Alarm(
                     f"Nobody said where training lay: {' and '.join(outside)} are taken for what lies beyond it. If "
-                    "they were trained on, this says nothing of extrapolation; give seen=FROM,TO."
+                    "they were trained on, this says nothing of extrapolation; give seen=FROM,TO.",
+                    doubts=(LOST, BEYOND),
                 )
             )
         between, beyond = (measure.value or 0.0 for measure in measures[1:3])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from assay.finding import Finding, Matrix, Measure
+from assay.finding import Alarm, Finding, Matrix, Measure
 from assay.methods.attack.pgd import pgd
 from assay.methods.shift.defaults import DEFAULTS, Default, exchanged, is_last
 from assay.probe import Need, Probe
@@ -73,9 +73,11 @@ class WhatDoItsDefaultsCost(Probe):
         head, train = subject.layers["head"], subject.data["train"]
         x, y = (part.to(run.device) for part in train.take(run.pick(train, LEARNT, bounded=False)))
         if not is_last(subject.model, head, x[:LOOKED_AT]):
+            why = f"What the layer {head!r} gives out is not the model's answer: no other head fits in its place."
             return Finding(
-                says=f"What the layer {head!r} gives out is not the model's answer: no other head fits in its place.",
-                measures=(Measure(name="rows", value=0.0, n=0, better="neither"),),
+                says=why,
+                measures=(Measure(name="accuracy, softRmax less softmax", value=None, better="higher"),),
+                alarms=(Alarm(why, doubts=("accuracy, softRmax less softmax",)),),
             )
         models = {"as it is": subject.model}
         with run.progress("heads", len(DEFAULTS)) as tick:
