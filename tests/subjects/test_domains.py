@@ -88,6 +88,24 @@ def test_words_read_back_as_the_same_source(place):
     assert table[table.index("--domain-column") + 1] == "site"
 
 
+def test_a_number_behind_a_name_says_where_a_domain_lies(place):
+    typed = source(domain=("day@12.5=labelled.npz", "me@home=labelled.npz", "2009@-3=far/bare.npz"))
+    assert {name: d.at for name, d in open_subject(typed).domains().items()} == {
+        "day": 12.5,
+        "me@home": None,
+        "2009": -3.0,
+    }
+    whole = open_subject(Source("digits-mlp", domain=("far@7=far/bare.npz",)))
+    assert whole.domains()["far"].at == 7.0
+
+
+def test_a_word_too_long_for_a_file_is_no_path(place):
+    word = "x" * 5000
+    assert Job(source=source(domain=(f"day={word}",))).reads() == Job(source=source()).reads()
+    with pytest.raises(AssayError, match="There is nothing at xxx"):
+        open_subject(source(domain=(f"day={word}",)))
+
+
 def test_a_guarded_child_may_read_what_lies_behind_a_name(place):
     reads = Job(source=source(domain=("day=labelled.npz",), domains="far")).reads()
     assert {(place / "labelled.npz").resolve(), (place / "far").resolve(), (place / "test").resolve()} <= set(reads)
@@ -119,6 +137,9 @@ def test_a_reference_subject_takes_domains_too(tmp_path):
         ({"domain": ("empty=empty",)}, "The domain 'empty': The folder empty holds no images"),
         ({"domain": ("odd=odd.npz",)}, "The domain 'odd': odd.npz holds 'q'; it needs inputs named x or images"),
         ({"domain": ("broken=broken.npz",)}, "The domain 'broken': broken.npz cannot be read as an .npz file"),
+        ({"domain": (f"{'a' * 81}=labelled.npz",)}, "of a domain has 81 letters; give one line of up to 80"),
+        ({"domain": ("a\nb=labelled.npz",)}, "of a domain is not one line"),
+        ({"domain": ("@30=labelled.npz",)}, "--domain '@30=labelled.npz' is not NAME=PATH"),
         ({"domains": "none"}, "--domains none is no folder"),
         ({"domains": "empty"}, "--domains empty is empty"),
         ({"domain_column": "site"}, "--domain-column 'site' is about a table, and test is none"),
@@ -267,6 +288,7 @@ def table(tmp_path, monkeypatch):
     write("train.csv", rows(60, ["north"]))
     write("test.csv", [*rows(90, ["north", "2009", "test"]), *rows(5, ["south"]), *rows(1, ["west"]), *rows(2, [""])])
     write("later.csv", rows(40, ["north"], target=False))
+    write("long.csv", rows(40, ["s" * 81]))
     write("few.csv", rows(40, [str(i) for i in range(40)]))
     (tmp_path / "model.py").write_text(
         "import numpy as np\nfrom sklearn.linear_model import LogisticRegression\n\n\ndef build():\n"
@@ -311,6 +333,7 @@ def test_the_training_table_may_lack_the_column_or_have_it(table):
         ({"domain_column": "y"}, "--domain-column 'y' is the target"),
         ({"domain_column": "a"}, "--domain-column 'a' has 98 values, none of them in 30 rows or more"),
         ({"data": None, "target": None}, "--domain-column is about the table of --data, and there is no --data"),
+        ({"data": "long.csv"}, "of a domain has 81 letters; give one line of up to 80"),
         ({"domain": ("north=later.csv",)}, "The domain 'north' is a value of --domain-column too"),
         ({"domain": ("odd=model.py",)}, "The domain 'odd': model.py is no table that can be opened"),
     ],

@@ -48,6 +48,8 @@ def test_queries_and_gallery_make_a_search(files, task):
         ({"data": None}, "is searched for what answers queries; give them as --data"),
         ({"task": "regression"}, "--gallery is for retrieval, and the task is 'regression'"),
         ({"gallery": "nowhere.npz"}, "There is no gallery 'nowhere.npz'"),
+        ({"gallery": None, "metric": "cosine"}, "--metric cosine is how a gallery is searched; give one as --gallery"),
+        ({"metric": "dot"}, "There is no --metric 'dot'; choose cosine or euclidean"),
     ],
 )
 def test_what_does_not_fit_is_told(files, told, says):
@@ -75,6 +77,14 @@ def test_domains_of_a_search_are_as_any_others(files, told, says, monkeypatch):
     with pytest.raises(AssayError, match=says) as refused:
         open_subject(source(files, **told))
     assert "\n" not in str(refused.value)
+
+
+def test_the_metric_is_typed(files):
+    typed = source(files, metric="euclidean")
+    assert open_subject(typed).task.gallery.metric == "euclidean"
+    assert open_subject(source(files)).task.gallery.metric == "cosine"
+    words = typed.words()
+    assert words[words.index("--metric") + 1] == "euclidean"
 
 
 def test_a_whole_subject_has_its_gallery(files):

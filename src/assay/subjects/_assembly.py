@@ -15,6 +15,7 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.data.episodes import Floats, Whole
 from assay.data.image_folder import ImageFolder
+from assay.data.nearest import Metric
 from assay.data.open import has_labels, open_data
 from assay.data.pairs import Pairs
 from assay.data.parquet import Parquet
@@ -89,6 +90,7 @@ def _searching(opened: Opened, source: Source, gallery: str) -> Subject:
     subject = Subject.retrieval(
         _one_output(opened, source, given, Search), items, given, name=opened.name, bounds=source.bounds,
         mean=source.mean, std=source.std, draws=source.draws or 1, about=opened.about,
+        metric=cast(Metric, source.metric or "cosine"),
     )  # fmt: skip
     differentiable = opened.gradients is not False and _has_gradient(subject)
     return dataclasses.replace(subject, differentiable=differentiable, notes=(*opened.notes, *subject.notes))
