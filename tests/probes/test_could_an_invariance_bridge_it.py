@@ -107,9 +107,9 @@ def test_prior_shift_alone_is_no_conditional_gap_and_no_conflict(run: Run) -> No
 
 
 def test_prior_shift_of_classes_that_overlap_is_no_conflict_and_swapped_labels_under_it_are(run: Run) -> None:
-    home = {"train": drawn(0, (-1, 1), n=300), "test": drawn(1, (-1, 1))}
-    x, y = drawn(2, (-1, 1), share=0.9, n=300)
-    wide = replace(run, budget=Budget("few", 300, 5, 1))
+    home = {"train": drawn(0, (-1, 1), n=200), "test": drawn(1, (-1, 1))}
+    x, y = drawn(2, (-1, 1), share=0.9, n=200)
+    wide = replace(run, budget=Budget("few", 200, 5, 1))
     found = asked(wide, {"rare": (x, y)}, home=home)
     assert verdicts(found)[CONFLICT] != "fail"
     assert "only labels from there" not in found.says

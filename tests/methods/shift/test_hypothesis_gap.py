@@ -39,8 +39,8 @@ def test_three_domains_that_one_threshold_serves() -> None:
 
 
 def test_under_prior_shift_the_same_class_conditionals_have_another_posterior() -> None:
-    even, rare = normal(0, (-1, 1), 1.0, 0.5, 600), normal(1, (-1, 1), 1.0, 0.9, 600)
-    same = normal(2, (-1, 1), 1.0, 0.5, 600)
+    even, rare = normal(0, (-1, 1), 1.0, 0.5, 400), normal(1, (-1, 1), 1.0, 0.9, 400)
+    same = normal(2, (-1, 1), 1.0, 0.5, 400)
     shifted, steady = asked(even, rare), asked(even, same)
     kl = [float((gap.kl - gap.kl_by_chance)[gap.common].mean()) for gap in (*shifted, *steady)]
     assert min(excess(gap) for gap in shifted) > max(excess(gap) for gap in steady) + 0.02
