@@ -71,7 +71,8 @@ class Told:
             found = torch.eye(len(inverse)).to(inverse) - inverse / inverse.diagonal()[:, None]
         else:
             found = self._kernel(x.detach().flatten(1).double() - self.centre) @ inverse
-        return found + (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
+        whole: Tensor = found + (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
+        return whole
 
 
 def leave_one_out(x: Tensor, y: Tensor, classes: int) -> Tensor:  # n *d, n -> n k
