@@ -56,10 +56,19 @@ def test_many_blocks_of_real_numbers(metric):
 
 def test_similarities_are_half_the_distance_that_is_left():
     gallery, queries = torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 3.0]])
-    found = nearest(queries, gallery, 2, offsets(gallery, "euclidean"))
+    offset = offsets(gallery, "euclidean")
+    found = nearest(queries, gallery, 2, offset)
     assert found.rows.tolist() == [[0, 1]]
-    square = queries.square().sum(1, keepdim=True) - 2 * found.similarity
+    square = offset.centred(queries).square().sum(1, keepdim=True) - 2 * found.similarity
     assert square.tolist() == [[1.0, 13.0]]
+
+
+@pytest.mark.parametrize("common", [10.0, 100.0, 1000.0])
+def test_what_all_rows_have_in_common_moves_no_distance(common):
+    rng = torch.Generator().manual_seed(0)
+    gallery, queries = (common + torch.randn(n, 128, generator=rng) for n in (3000, 40))
+    found = nearest(queries, gallery, 10, offsets(gallery, "euclidean"))
+    assert np.array_equal(found.rows.numpy(), by_hand(queries, gallery, 10, "euclidean"))
 
 
 def test_a_key_orders_by_similarity_then_by_place_and_gives_both_back():

@@ -224,7 +224,7 @@ def heads() -> tuple[dict[str, nn.Module], Tensor, Tensor]:
             torch.manual_seed(0)
             net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
         model = nn.Sequential(net, SoftRmax()) if name == "softRmax" else nn.Sequential(net)
-        fit(model, Arrays(x[:1200], y[:1200]), epochs=15, lr=4e-3, batch=64, optimiser="adam", schedule="constant",
+        fit(model, Arrays(x[:1200], y[:1200]), epochs=30, lr=2e-3, batch=64, optimiser="adam", schedule="constant",
             rng=torch.Generator().manual_seed(0))  # fmt: skip
         trained[name] = model.eval().requires_grad_(False)
     return trained, torch.as_tensor(x[1200:]), torch.as_tensor(y[1200:])

@@ -25,7 +25,7 @@ def test_it_is_better_than_what_saw_no_input_and_goes_bad_every_day(name):
     subject = open_subject(Source(name))
     assert subject.task.name() == TASKS[name]
     probes = [p for p in ("accuracy", "everyday-change") if shelf.load("probes", p)().why_not(subject) is None]
-    audit = assay.audit(subject, probes=probes, inputs=150)
+    audit = assay.audit(subject, probes=probes)
     right = audit.row("accuracy").answer.finding
     assert right is not None
     first, second = right.measures[:2]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from assay.data.arrays import Targets
 from assay.errors import AssayError
@@ -30,11 +31,12 @@ def described(metric="cosine", seed=0, exact=False, **named):
 
 def dense(gallery, lists, out, group):
     """All similarities and the 0/1 matrix, for the task that wants them."""
-    g, offset, *_ = gallery.on(torch.device("cpu"))
+    g = gallery.on(torch.device("cpu")).descriptors
+    offset = -g.square().sum(1) / 2 if gallery.metric == "euclidean" else torch.zeros(G)
     target = torch.zeros(len(out), G, dtype=torch.long)
     for i, c in enumerate(group[:, 0].tolist()):
         target[i, lists[c]] = 1
-    return out @ g.T + offset.to(out), target
+    return out @ g.T + offset, target
 
 
 @given(
@@ -60,6 +62,47 @@ def test_it_reads_a_descriptor_as_all_similarities_are_read(seed, metric, exact,
     torch.testing.assert_close(task.confidence(out), whole.confidence(s), rtol=1e-4, atol=1e-5)
     rows = gallery.first(out, G).rows
     assert gallery.found(rows, group).int().tolist() == target.gather(1, rows).tolist()
+
+
+def test_what_all_descriptors_have_in_common_changes_nothing():
+    """Whole numbers, so that a descriptor that is moved far away is still exact."""
+    rng = torch.Generator().manual_seed(0)
+    g, out = (torch.randint(-8, 9, (n, 16), generator=rng).float() for n in (400, 50))
+    labels = np.arange(400) % 4
+    starts, rows = np.arange(0, 401, 100), np.argsort(labels, kind="stable")
+    items, group = Targets(g.numpy(), labels), torch.arange(50)[:, None] % 4
+    here, there = (Search(Described(items, g + far, "euclidean", starts, rows)) for far in (0.0, 2.0**20))
+    torch.testing.assert_close(there.margin(out + 2.0**20, group), here.margin(out, group))
+    torch.testing.assert_close(there.score(out + 2.0**20, group), here.score(out, group))
+    torch.testing.assert_close(
+        there.gallery.compared(out + 2.0**20, 0, 400).sort(dim=1, stable=True).indices,
+        here.gallery.compared(out, 0, 400).sort(dim=1, stable=True).indices,
+    )
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, tuple | list) else [out]:
+            self.numbers = max(self.numbers, each.numel() if isinstance(each, torch.Tensor) else 0)
+        return out
+
+
+def test_nothing_is_as_large_as_queries_times_what_is_relevant(monkeypatch):
+    monkeypatch.setattr(search, "HELD", 2**16)
+    size, asked = 40_000, 64
+    g = torch.randn(size, 2, generator=torch.Generator().manual_seed(0))
+    starts, rows = np.array([0, size // 2, size]), np.argsort(np.arange(size) % 2, kind="stable")
+    task = Search(Described(Targets(g.numpy(), np.zeros(size, dtype=np.int64)), g, "euclidean", starts, rows))
+    group = torch.arange(asked)[:, None] % 2
+    with Largest() as made:
+        task.score(g[:asked], group)
+        task.margin(g[:asked], group)
+    assert 0 < made.numbers < asked * size // 8  # half of the items are relevant
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])

@@ -295,8 +295,9 @@ HERE = (
     f"places before {BEFORE} (print: AlexNet on ImageNet), 8 clusters (print: 64), {STEPS} steps of {TUPLES} tuples of "
     f"12 images, Adam at {LR:g}, the 10 hardest of {DRAWN} negatives, margin 0.1, MK-MMD on whole maps with the weight "
     f"0.99; {LEARNT} images of {LEARNT_PLACES} places to learn from, {QUERIES} queries of each domain against "
-    f"{GALLERY} of {ASKED_PLACES} places of another city; {SEEDS} seeds, the same start for all variants, intervals "
-    f"from a bootstrap over seeds and queries; {RULE}"
+    f"{GALLERY} of {ASKED_PLACES} places of another city; {SEEDS} seeds, the same start for all variants, with an "
+    f"attention of 1 everywhere; lengths and rates were chosen on the city of the first seed; "
+    f"intervals from a bootstrap over seeds and queries; {RULE}"
 )
 
 

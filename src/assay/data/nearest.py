@@ -1,12 +1,15 @@
 r"""The rows of a gallery that are nearest to a query, exactly, in blocks: nothing is as large as queries times rows.
 
-Of a query q and row j of the gallery g, with an offset b_j,
+Of a query q and row j of the gallery g, with a centre c and an offset b_j,
 
-    s_j = <q, g_j> + b_j,      b_j = 0 for the cosine of rows of length 1,   b_j = -|g_j|^2 / 2 for Euclid
+    s_j = <q - c, g_j - c> + b_j,      c = 0 and b_j = 0 for the cosine of rows of length 1,
+                                       c = the mean of g and b_j = -|g_j - c|^2 / 2 for Euclid
 
-so that the largest s is the nearest: |q - g_j|^2 = |q|^2 - 2 s_j. Products are of single precision, as those of any
-flat index are. Of rows that are as near as each other the first one comes first: similarity and place are one whole
-number,
+so that the largest s is the nearest: |q - g_j|^2 = |q - c|^2 - 2 s_j. The centre moves no distance, and without it what
+all rows have in common would cancel in single precision, and their order with it. It is rounded to a power of 2 about
+the spread of the rows: rows near 0 stay as they are, and those that are as near as each other are so to the bit where
+they were. Products are of single precision, as those of any flat index are. Of rows that are as near as each other the
+first one comes first: similarity and place are one whole number,
 
     key_j = 2^32 o(s_j) + (2^32 - 1 - j),        o: the bits of a float, such that the larger float has the larger o
 
@@ -40,11 +43,32 @@ class Nearest(NamedTuple):
     similarity: Tensor  # n k
 
 
-def offsets(gallery: Tensor, metric: Metric) -> Tensor:  # g d -> g
-    """What is added to the product with each row: float64."""
+class Offsets(NamedTuple):
+    """What is taken from queries and rows before their product, and what is added to it: float64."""
+
+    centre: Tensor  # d
+    each: Tensor  # g
+
+    def centred(self, rows: Tensor) -> Tensor:  # n d -> n d
+        """Queries or rows seen from the centre, in their own precision; those of the cosine as they are."""
+        return rows - self.centre.to(rows) if self.shifted else rows
+
+    @property
+    def shifted(self) -> bool:
+        return bool(self.each.any())
+
+
+def offsets(gallery: Tensor, metric: Metric) -> Offsets:  # g d
     if metric == "cosine":
-        return gallery.new_zeros(len(gallery), dtype=torch.float64)
-    return torch.cat([-part.double().square().sum(1) / 2 for part in torch.split(gallery, ROWS)])
+        zeros = gallery.new_zeros(sum(gallery.shape), dtype=torch.float64)
+        return Offsets(zeros[len(gallery) :], zeros[: len(gallery)])
+    parts = torch.split(gallery, ROWS)
+    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(gallery)
+    spread = torch.stack([(part.double() - mean).square().sum() for part in parts]).sum().div(gallery.numel()).sqrt()
+    unit = torch.exp2(spread.log2().ceil())
+    # Of single precision, so that a difference from it is the same in either; 0 where all rows are one.
+    centre = torch.where(unit > 0, (mean / unit).round() * unit, 0.0).float().double()
+    return Offsets(centre, torch.cat([-(part.double() - centre).square().sum(1) / 2 for part in parts]))
 
 
 def key(similarity: Tensor, row: Tensor) -> Tensor:  # *s, *s -> *s
@@ -62,7 +86,7 @@ def similarity_of(k: Tensor) -> Tensor:  # *s -> *s
     return torch.where(order < 0, order ^ 0x7FFFFFFF, order).view(torch.float32)
 
 
-def nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Nearest:  # n d, g d, g
+def nearest(queries: Tensor, gallery: Tensor, k: int, offset: Offsets) -> Nearest:  # n d, g d
     """The k rows of the gallery with the largest similarity to each query, in the order of products in float64."""
     if queries.ndim != 2 or gallery.ndim != 2 or queries.shape[1] != gallery.shape[1]:
         raise ShapeError(
@@ -76,17 +100,17 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Nearest
     return Nearest(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
-def _nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Nearest:
+def _nearest(queries: Tensor, gallery: Tensor, k: int, offset: Offsets) -> Nearest:
     step = max(ROWS, k)
-    shifted = bool(offset.any())  # the offset as one more number of each row is cheaper than a sum afterwards
-    asked = torch.cat([queries, queries.new_ones(len(queries), 1)], 1) if shifted else queries
+    shifted = offset.shifted  # the offset as one more number of each row is cheaper than a sum afterwards
+    asked = torch.cat([offset.centred(queries), queries.new_ones(len(queries), 1)], 1) if shifted else queries
     room = queries.new_empty(len(queries), step)
     best = queries.new_zeros((len(queries), 0), dtype=torch.long)  # n k keys, the largest first
     least = queries.new_empty(len(queries))  # the last similarity among them
     for start in range(0, len(gallery), step):
         block = gallery[start : start + step].float()
         if shifted:
-            block = torch.cat([block, offset[start : start + step, None].float()], 1)
+            block = torch.cat([offset.centred(block), offset.each[start : start + step, None].float()], 1)
         out = room if len(block) == step else queries.new_empty(len(queries), len(block))
         s = torch.mm(asked, block.T, out=out)
         if start:
@@ -95,7 +119,8 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, offset: Tensor) -> Neares
             best = key(s, torch.arange(len(block), device=s.device)).topk(min(k, len(block)), dim=1).values
             least = similarity_of(best[:, -1])
     rows = rows_of(best).sort(dim=1).values
-    exact = (gallery[rows].double() * queries[:, None].double()).sum(2) + offset[rows]
+    exact = offset.centred(gallery[rows].double()) * offset.centred(queries.double())[:, None]
+    exact = exact.sum(2) + offset.each[rows]
     exact, order = exact.sort(dim=1, descending=True, stable=True)
     return Nearest(rows.gather(1, order), exact.float())
 

@@ -2,7 +2,8 @@ r"""The items of a gallery that answer a query, by the descriptors that the mode
 
 With d(x) the descriptor of a query, g_j that of item j, R the relevant items and F the first k items,
 
-    s_j     <d, g_j> for the cosine (descriptors of length 1), <d, g_j> - |g_j|^2 / 2 for Euclid: nearest is largest
+    s_j     <d, g_j> for the cosine (descriptors of length 1), <d - c, g_j - c> - |g_j - c|^2 / 2 for Euclid, with c
+            the mean of all g_j: nearest is largest
     score   |F and R| / min(k, |R|)
     margin  max_{j in R} s_j - max_{j not in R} s_j                   (the first is relevant)
 
@@ -20,7 +21,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.data.arrays import UNIT
-from assay.data.nearest import Metric, Nearest, nearest, offsets
+from assay.data.nearest import Metric, Nearest, Offsets, nearest, offsets
 from assay.errors import AssayError
 from assay.tasks.task import Focus, Task, Trivial, misshapen
 
@@ -46,10 +47,25 @@ class Items(Protocol):
     def fingerprint(self) -> str: ...
 
 
+class Held(NamedTuple):
+    """What of a gallery is compared, where it is wanted."""
+
+    descriptors: Tensor  # g d
+    offset: Offsets
+    starts: Tensor  # m + 1
+    rows: Tensor  # r
+    keys: Tensor  # r: group * g + item, ascending
+
+    def to(self, device: torch.device) -> Held:
+        offset = Offsets(*(t.to(device) for t in self.offset))
+        return Held(self.descriptors.to(device), offset, *(t.to(device) for t in self[2:]))
+
+
 class Described:
     """A gallery: its inputs, what the model made of them, and which of them answer the queries of each group.
 
-    `rows[starts[i]:starts[i + 1]]` are the items that are relevant for group i, ascending.
+    `rows[starts[i]:starts[i + 1]]` are the items that are relevant for group i, ascending. `by` tells which model
+    described them and by how many passes: descriptors of another one, or of this one before it changed, are others.
     """
 
     def __init__(
@@ -63,28 +79,38 @@ class Described:
         groups: Sequence[str] | None = None,  # m: their names
         names: Sequence[str] | None = None,  # g: those of the items
         bounds: tuple[float, float] = UNIT,  # of the values of items, to show them by
+        by: str = "",
     ) -> None:
         self.items, self.metric, self.starts, self.rows = items, metric, starts, rows
-        self.groups, self.names, self.bounds = groups, names, bounds
+        self.groups, self.names, self.bounds, self.by = groups, names, bounds, by
         self.size, self.width = descriptors.shape
-        parts = (descriptors, offsets(descriptors, metric), torch.from_numpy(starts), torch.from_numpy(rows))
-        self._on: dict[str, tuple[Tensor, ...]] = {str(descriptors.device): parts}
+        group = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        lists = (torch.from_numpy(each) for each in (starts, rows, group * self.size + rows))
+        held = Held(descriptors, offsets(descriptors, metric), *lists)
+        self._on: dict[str, Held] = {str(descriptors.device): held}
 
-    def on(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Descriptors, offsets, starts and rows where they are wanted, brought there once: g d, g, m + 1, r."""
+    def anew(self, descriptors: Tensor, by: str) -> Described:  # g d
+        """The same items as another model describes them."""
+        return Described(
+            self.items, descriptors, self.metric, self.starts, self.rows, groups=self.groups, names=self.names,
+            bounds=self.bounds, by=by,
+        )  # fmt: skip
+
+    def on(self, device: torch.device) -> Held:
+        """What is compared, brought there once."""
         held = self._on.get(str(device))
         if held is None:
-            held = self._on[str(device)] = tuple(t.to(device) for t in next(iter(self._on.values())))
+            held = self._on[str(device)] = next(iter(self._on.values())).to(device)
         return held
 
     @cached_property
     def _digest(self) -> str:
-        told = f"{self.items.fingerprint()} {self.metric} {self.size} {self.width} {self.groups}"
+        told = f"{self.items.fingerprint()} {self.metric} {self.size} {self.width} {self.groups} {self.by}"
         digest = hashlib.sha256(told.encode())
         digest.update(self.starts.tobytes() + self.rows.tobytes())
         return digest.hexdigest()
 
-    def __repr__(self) -> str:  # a subject's fingerprint reads it: the descriptors follow from the model and the items
+    def __repr__(self) -> str:  # a subject's fingerprint reads it: descriptors follow from the items and `by`
         return f"Described({self._digest})"
 
     def __eq__(self, other: object) -> bool:
@@ -104,44 +130,51 @@ class Described:
 
     def first(self, out: Tensor, k: int) -> Nearest:  # n d -> n k, n k
         """The k nearest items of each query."""
-        descriptors, offset, *_ = self.on(out.device)
-        return nearest(out.detach(), descriptors, min(k, self.size), offset)
+        held = self.on(out.device)
+        return nearest(out.detach(), held.descriptors, min(k, self.size), held.offset)
 
-    def relevant(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # n 1 -> n, r, r
-        """How many items are relevant for each query; and each with its query: query numbers, items."""
-        _, _, starts, rows = self.on(target.device)
-        group = target[:, 0]
-        count = starts[group + 1] - starts[group]
-        query = torch.repeat_interleave(torch.arange(len(group), device=target.device), count)
-        place = torch.arange(len(query), device=target.device) - (count.cumsum(0) - count - starts[group])[query]
-        return count, query, rows[place]
+    def count(self, target: Tensor) -> Tensor:  # n 1 -> n
+        """How many items are relevant for each query."""
+        starts, group = self.on(target.device).starts, target[:, 0]
+        return starts[group + 1] - starts[group]
+
+    def relevant(self, group: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:  # n -> r, r
+        """Which of a run of items are relevant for each of these groups: places of groups, items; both ascending."""
+        _, _, _, rows, keys = self.on(group.device)
+        low, high = (torch.searchsorted(keys, group * self.size + end) for end in (start, stop))
+        count = high - low
+        owner = torch.repeat_interleave(torch.arange(len(group), device=group.device), count)
+        place = torch.arange(len(owner), device=group.device) - (count.cumsum(0) - count - low)[owner]
+        return owner, rows[place]
 
     def found(self, rows: Tensor, target: Tensor) -> Tensor:  # n k, n 1 -> n k
         """Which of these items are relevant."""
-        _, query, item = self.relevant(target)
-        known = query * self.size + item  # ascending: queries are, and in each its items
-        asked = torch.arange(len(rows), device=rows.device)[:, None] * self.size + rows
-        at = torch.searchsorted(known, asked).clamp_max(len(known) - 1)
-        return known[at] == asked
+        keys = self.on(rows.device).keys
+        asked = target * self.size + rows
+        return keys[torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)] == asked
+
+    def compared(self, out: Tensor, start: int, stop: int) -> Tensor:  # n d -> n (stop - start)
+        """The similarity of each query to a run of items."""
+        held = self.on(out.device)
+        block = held.offset.centred(held.descriptors[start:stop].to(out))
+        return torch.addmm(held.offset.each[start:stop].to(out), held.offset.centred(out), block.T)
 
     def deciding(self, out: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:  # n d, n 1 -> n, n
         """The nearest relevant item of each query, and the nearest that is not."""
-        descriptors, offset, *_ = self.on(out.device)
         with torch.no_grad():
-            _, query, item = self.relevant(target)
+            group = torch.unique_consecutive(target[:, 0].sort().values)
+            member = torch.searchsorted(group, target[:, 0])
             best = out.new_full((2, len(out)), -torch.inf)
             row = torch.zeros(2, len(out), dtype=torch.long, device=out.device)
             step = max(1, HELD // max(1, len(out)))
             for start in range(0, self.size, step):
-                block = descriptors[start : start + step]
-                s = torch.addmm(offset[start : start + step].to(out), out.detach(), block.to(out).T)
-                here = (item >= start) & (item < start + step)
-                at = (query[here], item[here] - start)
-                own = torch.full_like(s, -torch.inf)
-                own[at] = s[at]
-                s[at] = -torch.inf
-                for side, each in enumerate((own, s)):
-                    top, place = each.max(1)
+                stop = min(start + step, self.size)
+                s = self.compared(out.detach(), start, stop)
+                owner, item = self.relevant(group, start, stop)
+                own = torch.zeros(len(group), stop - start, dtype=torch.bool, device=out.device)
+                own[owner, item - start] = True
+                for side, none in enumerate((~own, own)):
+                    top, place = s.masked_fill(none[member], -torch.inf).max(1)
                     row[side] = torch.where(top > best[side], place + start, row[side])
                     best[side] = torch.maximum(best[side], top)
         return row[0], row[1]
@@ -149,7 +182,8 @@ class Described:
     def towards(self, out: Tensor, item: Tensor) -> Tensor:  # n d, n -> n
         """The similarity of each query to one item, with its gradient."""
         descriptors, offset, *_ = self.on(out.device)
-        return (out * descriptors[item].to(out)).sum(1) + offset[item].to(out)
+        near = offset.centred(out) * offset.centred(descriptors[item].to(out))
+        return near.sum(1) + offset.each[item].to(out)
 
 
 @dataclass(frozen=True)
@@ -183,8 +217,7 @@ class Search(Task):
 
     def score(self, out: Tensor, target: Tensor) -> Tensor:
         hits = self.gallery.found(self.gallery.first(out, self.first).rows, target).sum(1)
-        count, *_ = self.gallery.relevant(target)
-        return (hits / count.clamp(1, self.first)).to(out.dtype)
+        return (hits / self.gallery.count(target).clamp(1, self.first)).to(out.dtype)
 
     def margin(self, out: Tensor, target: Tensor) -> Tensor:
         own, other = self.gallery.deciding(out, target)
@@ -200,8 +233,9 @@ class Search(Task):
         return "its answers are compared by similarity, which is no probability"
 
     def trivial(self, targets: NDArray[Any]) -> Trivial:
-        _, _, item = self.gallery.relevant(torch.as_tensor(targets))
-        best = int(torch.bincount(item, minlength=self.gallery.size).argmax())
+        starts, rows = self.gallery.starts, self.gallery.rows
+        asked = np.bincount(np.asarray(targets)[:, 0], minlength=len(starts) - 1)
+        best = int(np.bincount(rows, np.repeat(asked, np.diff(starts)), minlength=self.gallery.size).argmax())
         descriptors, *_ = self.gallery.on(torch.device("cpu"))
         return Trivial("always describes what it sees as the item that is relevant most often", descriptors[best])
 

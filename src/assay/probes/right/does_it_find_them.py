@@ -111,9 +111,9 @@ def _searched(subject: Subject, shard: Shard) -> Mapping[str, Tensor]:
     parts = []
     for some in torch.split(torch.arange(len(out), device=out.device), max(1, HELD // items)):
         if isinstance(task, Search):
-            descriptors, offset, *_ = task.gallery.on(out.device)
-            similarity = torch.addmm(offset.float(), out[some].float(), descriptors.T)
-            count, query, item = task.gallery.relevant(shard.y[some])
+            similarity = task.gallery.compared(out[some].float(), 0, items)
+            query, item = task.gallery.relevant(shard.y[some, 0], 0, items)
+            count = task.gallery.count(shard.y[some])
         else:
             similarity, held = out[some], shard.y[some].bool()
             query, item = held.nonzero(as_tuple=True)

@@ -127,7 +127,7 @@ class DoesItFindThemInPart(Probe):
         where = torch.rand(len(shard.x), 3, generator=shard.rng, device=shard.rng.device).to(shard.x.device)
         views = {WHOLE: shard.x, **self._views(subject, shard.x, where)}
         found = {name: task.right(subject.predict(x), shard.y) for name, x in views.items()}
-        count = task.gallery.relevant(shard.y)[0] if isinstance(task, Search) else shard.y.sum(1)
+        count = task.gallery.count(shard.y) if isinstance(task, Search) else shard.y.sum(1)
         return {"where": where, "relevant": count, **found}
 
     def _curve(self, found: Mapping[str, NDArray[np.bool_]]) -> Curve:
