@@ -71,13 +71,8 @@ class Told:
             found: Tensor = torch.eye(len(inverse)).to(inverse) - inverse / inverse.diagonal()[:, None]
         else:
             found = self._kernel(x.detach().flatten(1).double() - self.centre) @ inverse
-<<<<<<< HEAD
-        whole: Tensor = found + (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
-        return whole
-=======
         found += (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
         return found
->>>>>>> h-m1
 
 
 def leave_one_out(x: Tensor, y: Tensor, classes: int) -> Tensor:  # n *d, n -> n k
