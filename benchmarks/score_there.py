@@ -7,15 +7,16 @@
 Domains are test images after a corruption, 16 kinds at 5 severities, none of them home's images. Each family of
 corruptions (noise, blur, weather, digital, geometry) is judged by what was fitted to the other four on home's images.
 Beside the mean absolute error of each estimate and of the chosen one stand how often intervals hold the truth, once
-with the classes as at home and once with them in other shares, and how often the alarm of label conflict fires: with
-two pairs of classes swapped, where it should, and as it is, where it should not.
+with the classes as at home and once with them in other shares, and how often the alarm of label conflict fires, by
+answers, by inputs and by either: with two pairs of classes swapped, with one pair, and with one class named as another,
+where it should, and as it is and without one of the classes, where it should not.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,12 +40,26 @@ from assay.methods.shift.accuracy_estimates import (
     other_shares,
     weighted_accuracy,
 )
+from assay.methods.shift.relabelled import least_sure, surely
 from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
-from assay.probes.steady.what_will_it_score_there import PAIRED, SEVERITIES, WEIGHTED, conflict_between
+from assay.probes.steady.what_will_it_score_there import (
+    PAIRED,
+    SEVERITIES,
+    WEIGHTED,
+    conflict_between,
+    relabelled_there,
+)
 
 CHOSEN = "chosen"
 BATCH = 500
+NAMES: dict[str, Sequence[int]] = {
+    "as it is": range(10),
+    "two pairs of classes swapped": [0, 1, 4, 3, 2, 5, 6, 9, 8, 7],
+    "one pair swapped": [0, 9, 2, 3, 4, 5, 6, 7, 8, 1],
+    "one class named as another": [0, 9, 2, 3, 4, 5, 6, 7, 8, 9],
+}
+MISSING = "without one class"
 Seen = tuple[NDArray[np.float64], NDArray[np.bool_]]  # n k, n
 
 
@@ -178,21 +193,24 @@ def judge(bench: Bench, given: argparse.Namespace, device: str, start: float) ->
     rng = np.random.default_rng(given.seed)
     chance, right = answered(bench.model, spoilt(x, "", 0, 0, device), y)
     home, shifts = Home(as_answers(chance), right), []
+    least = least_sure(chance)
+    changed: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {}
     print(f"{given.which}: {100 * home.accuracy:.1f} % right at home, {time.perf_counter() - start:.0f} s", flush=True)
     for kind in CORRUPTIONS:
         for severity in SEVERITIES:
             chance, right = answered(bench.model, spoilt(x, kind, severity, severity, device), y)
             said = as_answers(chance)
+            changed.setdefault(CORRUPTIONS[kind].family, []).append((surely(chance, least), y.numpy()))
             shifts.append(home.shift(kind, said, right))
             shifts.append(home.shift(kind, said, right, other_shares(y.numpy(), rng)))
-    swapped = torch.tensor([0, 1, 4, 3, 2, 5, 6, 9, 8, 7])[y_there]
     plain: list[tuple[dict[str, Any], float]] = []
     shares: list[tuple[dict[str, Any], float]] = []
-    alarms: dict[str, list[bool]] = {"as it is": [], "two pairs of classes swapped": []}
-    some, few = slice(0, PAIRED), torch.Generator()
+    alarms: dict[str, list[tuple[bool, bool]]] = {name: [] for name in (*NAMES, MISSING)}
+    few = torch.Generator()
     for family in sorted({each.family for each in CORRUPTIONS.values()}):
         fitted = Estimator(home, [shift for shift in shifts if CORRUPTIONS[shift.change].family != family])
         assert fitted.chosen is not None
+        everyday = [each for other, found in changed.items() if other != family for each in found]
         for kind in (name for name, each in CORRUPTIONS.items() if each.family == family):
             for severity in range(1, 6, given.every):
                 parts = spoilt(x_there, kind, severity, 100 + severity, device)
@@ -208,12 +226,20 @@ def judge(bench: Bench, given: argparse.Namespace, device: str, start: float) ->
                     made[WEIGHTED] = weighted_accuracy(home.right, weights)
                     into.append((made, float(right[rows].mean())))
                 if severity in (1, 3):
-                    near = torch.cat(parts).cpu()[some].double()
-                    for name, labels in zip(alarms, (y_there, swapped), strict=True):
-                        found = conflict_between(
-                            x[some].double(), y[some], near, labels[some], classes=10, rng=few.manual_seed(0)
+                    near, sure = torch.cat(parts).cpu(), surely(chance, least)
+                    for name, fired in alarms.items():
+                        kept = y_there != (len(plain) % 10 if name == MISSING else -1)  # each class is missing in turn
+                        labels = torch.tensor(NAMES.get(name, range(10)))[y_there[kept]]
+                        by_answers = relabelled_there(sure[kept.numpy()], labels.numpy(), 10, everyday)
+                        by_inputs = conflict_between(
+                            x[:PAIRED].double(),
+                            y[:PAIRED],
+                            near[kept][:PAIRED].double(),
+                            labels[:PAIRED],
+                            classes=10,
+                            rng=few.manual_seed(0),
                         )
-                        alarms[name].append(found is not None)
+                        fired.append((by_answers is not None, by_inputs is not None))
         print(f"  {family}: by {fitted.chosen}, {time.perf_counter() - start:.0f} s", flush=True)
     errors = table("Classes as at home", plain)
     other = table("Classes in other shares", shares)
@@ -225,7 +251,11 @@ def judge(bench: Bench, given: argparse.Namespace, device: str, start: float) ->
     limit(f"its intervals hold the truth on {100 * errors['held']:.0f} % of domains, limit 90", errors["held"] >= 0.9)
     print(f"with classes in other shares on {100 * other['held']:.0f} %")
     for name, fired in alarms.items():
-        print(f"alarm of label conflict, {name}: {sum(fired)} of {len(fired)}")
+        answers, inputs = (sum(each) for each in zip(*fired, strict=True))
+        print(
+            f"alarm of label conflict, {name}: {sum(map(any, fired))} of {len(fired)}, by answers {answers}, "
+            f"by inputs {inputs}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How fast is what Assay says about shifts?
 
     python benchmarks/shift.py mmd          MK-MMD with 500 permutations of 2 x 5,000 features of 512 dimensions
+    python benchmarks/shift.py search       retrieval_search.py, and its options: 10,000 queries of a million items
 
 Run it on a quiet machine with OMP_NUM_THREADS at the number of cores that are meant (limits are for two). What is
 compared is measured in the same run, in turns, as the median of three. Each limit stands beside its line.
@@ -82,8 +83,15 @@ def mmd() -> None:
     print(f"{'  permutations one by one':62s} {whole + DEALS / FEW * (first - whole):7.2f} s")
 
 
+def search() -> None:
+    from retrieval_search import main
+
+    del sys.argv[1]
+    main()
+
+
 if __name__ == "__main__":
-    known = {"mmd": mmd}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
+    known = {"mmd": mmd, "search": search}
+    if len(sys.argv) < 2 or sys.argv[1] not in known:
         sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
     known[sys.argv[1]]()

@@ -13,6 +13,7 @@ from torch import nn
 
 from assay.audit import Described, describe
 from assay.data.arrays import Arrays, Targets
+from assay.data.held_out import Part
 from assay.domain import Domain, Unlabelled, number_in
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
@@ -50,6 +51,7 @@ def subject():
         ("v2-15", None),
         ("hospital", None),
         ("1e5", None),
+        ("9" * 400, None),
     ],
 )
 def test_the_one_number_in_a_name_tells_where_a_domain_lies(name, number):
@@ -138,6 +140,68 @@ def test_zeros_are_no_targets_of_any_task(subject):
 def test_a_domain_has_a_name_of_its_own(subject, name):
     with pytest.raises(AssayError, match=f"A domain cannot be named '{name}'"):
         replace(subject, unlabelled={name: ALL})
+
+
+def test_what_comes_without_labels_as_a_split_is_a_domain_without(subject):
+    """Nobody may read its zeros, and a probe reads the labels of every split."""
+    data = {"test": ALL, "far": Unlabelled(ALL)}
+    for each in (Subject.of(subject.model, data), Subject.of(subject.model, data, subject.task)):
+        assert list(each.data) == ["test"]
+        assert each.unlabelled == {"far": data["far"]}
+        assert [d.labelled for d in each.domains().values()] == [False]
+        assert list(each.everywhere().data) == ["test", "far"]
+    with pytest.raises(AssayError, match="A domain cannot be named 'train'"):
+        Subject.of(subject.model, {"test": ALL, "train": Unlabelled(ALL)})
+
+
+@pytest.mark.parametrize(
+    ("domains", "words"),
+    [
+        ({"a" * 81: ALL}, "of a domain has 81 letters; give one line of up to 80 letters"),
+        ({"a\nb": ALL}, "of a domain is not one line"),
+        ({"a\u2028b": ALL}, "of a domain is not one line"),
+        ({"": ALL}, "The name '' of a domain is not one line"),
+        ({"a": np.array(3.0)}, "The domain 'a': it is one number, no inputs"),
+        ({"a": (torch.tensor(3.0), None)}, "The domain 'a': it is one number, no inputs"),
+        ([ALL], "The domains are a list; give a mapping"),
+        ({2009: ALL, "2009": ALL}, "The domain '2009' is given twice"),
+    ],
+)
+def test_what_is_no_domain_is_refused_in_one_line(subject, domains, words):
+    for model in (subject.model, lambda x: x.reshape(len(x), -1)[:, :3]):
+        with pytest.raises(AssayError, match=words) as refused:
+            Subject.of(model, ALL, domains=domains)
+        assert "\n" not in str(refused.value)
+
+
+def test_it_is_told_where_domains_lie(subject):
+    domains = {2009: ALL, "night": X, "day": ALL}
+    for model in (subject.model, lambda x: x.reshape(len(x), -1)[:, :3]):
+        told = Subject.of(model, ALL, domains=domains, at={"night": 23, "day": np.float32(12.5)})
+        assert {n: d.at for n, d in told.domains().items()} == {"2009": 2009.0, "day": 12.5, "night": 23.0}
+        for at, words in (
+            ({"noon": 12.0}, "There is no domain 'noon' to lie at 12.0, only"),
+            ({"day": "noon"}, "The domain 'day' cannot lie at 'noon'; give a number"),
+            ({"day": float("inf")}, "The domain 'day' cannot lie at inf"),
+        ):
+            with pytest.raises(AssayError, match=words):
+                Subject.of(model, ALL, domains=domains, at=at)
+    assert Subject.of(subject.model, {"test": ALL, "far": ALL}, subject.task, at={"far": 1}).domains()["far"].at == 1.0
+
+
+def test_a_domain_is_compared_with_what_is_not_its_own(subject):
+    rows = np.arange(3, 33)
+    part = Part(ALL, rows)
+    apart = [0, 1, 2, *range(33, 40)]
+    cut = replace(
+        subject, data={"test": ALL, "far": part, "other": Arrays(X, Y)}, unlabelled={"near": Part(part, rows[:9])}
+    )
+    for each in (cut, replace(cut, inputs=replace(cut.inputs, low=-1.0)).in_shares()):
+        assert each.home_rows("far").tolist() == apart
+        assert each.home_rows("near").tolist() == sorted({*range(40)} - {*rows[rows[:9]].tolist()})
+        assert each.home_rows("other").tolist() == list(range(40))
+    within = replace(cut, data={**cut.data, "test": Part(ALL, np.arange(30, 40))})
+    assert within.home_rows("far").tolist() == list(range(3, 10))
 
 
 def test_a_domain_has_labels_or_none(subject):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from assay.data.textured_places import Places
-from assay.methods.retrieve.places import describe, fit_places
+from assay.methods.shift.places import describe, fit_places
 from assay.methods.train.fit import fit
 from assay.nn.vlad import PlaceNet
 from assay.subjects.places_retrieval import lessons, load_places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ class InputSpace(Told):
     """What each feature lies between, in the order of the flattened input, where features have ranges of their own."""
     natural: InputSpace | None = None
     """The space that values are shares of; None where they are in natural units."""
+    beyond: tuple[str, ...] = field(default=(), repr=False)
+    """Domains of a table whose values may lie outside: its ranges are those of the data at home."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -118,6 +120,32 @@ def extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArra
     return low, high
 
 
+def left_open(space: InputSpace, domains: Mapping[str, Data]) -> tuple[InputSpace, tuple[str, ...]]:
+    """The space of a table for which nobody told bounds: domains may lie outside, and a note says how many inputs do.
+
+    A radius is a share of the ranges at home, which no data from elsewhere may widen.
+    """
+    if len(space.shape) != 1:
+        return space, ()
+    low, span = space.edges()
+    outside: dict[str, str] = {}
+    for name, data in domains.items():
+        count = 0
+        for start in range(0, len(data), 4096):
+            x = data.take(np.arange(start, min(start + 4096, len(data))))[0]
+            if x.shape[1:] != space.shape:
+                break  # told where the domain is looked at
+            count += int(((x < low) | (x > low + span)).any(1).sum())
+        if count:
+            outside[name] = f"{count:,} of {len(data):,} in {name!r}"
+    if not outside:
+        return space, ()
+    return replace(space, beyond=(*space.beyond, *outside)), (
+        f"Inputs of domains have values outside what the columns have at home: {', '.join(outside.values())}. Radii "
+        "are shares of the ranges at home.",
+    )
+
+
 def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:
     """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255."""
     if tuple(x.shape[1:]) != inputs.shape:
@@ -129,6 +157,8 @@ def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: Inpu
     low, span = inputs.edges()
     slack = 1e-6 * span.clamp_min(torch.finfo(torch.float32).tiny)
     bad = ~((x >= low - slack) & (x <= low + span + slack)).flatten(1)  # NaN compares false, so it is caught too
+    if split in (inputs.natural or inputs).beyond:
+        bad = ~torch.isfinite(x).flatten(1)
     if bool(bad.any()):
         row = int(torch.nonzero(bad)[0, 0])
         beyond = torch.maximum(low - x[row], x[row] - low - span).flatten()

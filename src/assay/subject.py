@@ -19,7 +19,19 @@ from assay.data.nearest import Metric
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
 from assay.data.texts import Texts
-from assay.domain import NO_DOMAIN, OUTLIERS, Unlabelled, domains_of, named_apart, refuse_few, taken
+from assay.domain import (
+    NO_DOMAIN,
+    OUTLIERS,
+    Unlabelled,
+    domains_of,
+    in_their_order,
+    named_apart,
+    positions,
+    refuse_domain,
+    refuse_few,
+    rows_apart,
+    taken,
+)
 from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
 from assay.errors import AssayError, SubjectError
 from assay.gallery import descriptors_of, matched
@@ -32,7 +44,7 @@ from assay.nn.members import passes
 from assay.nn.read_as import OneScore, Rescaled
 from assay.nn.unit import Unit
 from assay.space import InputSpace as InputSpace
-from assay.space import check_bounds, space_of
+from assay.space import check_bounds, left_open, space_of
 from assay.tasks import Classification, Comparison, Ranking, Search, Similarity, Task
 
 SURE = 4  # inputs that are looked at before anything is asked
@@ -115,7 +127,11 @@ class Subject:
             raise AssayError(
                 f"Subject {self.name!r} has draws={self.draws}; 1 for a deterministic model, more if random."
             )
-        object.__setattr__(self, "unlabelled", named_apart(self.data, self.unlabelled))
+        unlabelled = named_apart(self.data, self.unlabelled)
+        hidden = unlabelled.keys() - self.unlabelled.keys()  # came as splits, whose labels are read
+        if hidden:
+            object.__setattr__(self, "data", {split: d for split, d in self.data.items() if split not in hidden})
+        object.__setattr__(self, "unlabelled", unlabelled)
         if not self.layers:
             object.__setattr__(self, "layers", guess_layers(self.model))
 
@@ -137,6 +153,7 @@ class Subject:
         kind: Bounded | None = None,
         environment: Callable[[], Any] | None = None,
         domains: Mapping[str, Any] | None = None,
+        at: Mapping[str, float] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -147,6 +164,7 @@ class Subject:
         zeros and ones (several labels at once), other numbers (a regression). `environment` makes a fresh one, with
         gymnasium's interface, where the model is a policy: questions about whole episodes need it. `domains` are data
         from elsewhere by name, each as a split is given; inputs alone, or (x, None), are a domain without labels.
+        `at` says where domains lie along what changes between them, an angle or a year, where no name has the number.
         """
         if environment is not None and not callable(environment):
             raise AssayError(
@@ -161,7 +179,8 @@ class Subject:
                 )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
-            named = replace(subject, name=name or subject.name, about=about or subject.about)
+            told_at = positions(at or {}, subject.domains())
+            named = replace(subject, name=name or subject.name, about=about or subject.about, at=told_at)
             return replace(named, kind=kind or named.kind, environment=environment)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
         if task is None:
@@ -169,21 +188,22 @@ class Subject:
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, domains=domains, **told,
+                differentiable=differentiable, about=about, domains=domains, at=at, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
-        labelled, unlabelled = taken(domains or {}, splits, bounds, classes=False)
-        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         if len(splits["test"]) == 0:
             raise SubjectError("The split 'test' is empty; give it at least one input with its target.")
         shape = tuple(splits["test"].take(np.arange(1))[0].shape[1:])
         model = _normalised(model, mean, std, shape)
-        inputs, notes = space_of({**splits, **unlabelled}, shape, bounds)
+        names = (splits["test"].classes or task.classes) if "classes" in task.gives else None
+        labelled, unlabelled = taken(domains or {}, splits, bounds, classes=False, names=names)
+        splits = in_their_order(splits, names) | labelled
+        inputs, notes = _space(splits, unlabelled, shape, bounds)
         subject = cls(
             name=name or type(model).__name__,
             model=model,
@@ -199,6 +219,7 @@ class Subject:
             environment=environment,
             tokens=isinstance(splits["test"], Texts),
             unlabelled=unlabelled,
+            at=positions(at or {}, domains_of(splits, unlabelled, {})),
         )
         check(subject)
         return subject
@@ -219,20 +240,19 @@ class Subject:
         differentiable: bool = True,
         about: str = "",
         domains: Mapping[str, Any] | None = None,
+        at: Mapping[str, float] | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
         of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`
-        are as in `of`.
+        and `at` are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
         given = data if isinstance(data, Mapping) else {"test": data}
         splits = {split: as_data(each, split, bounds) for split, each in given.items()}
-        labelled, unlabelled = taken(domains or {}, splits, bounds)
-        splits |= labelled
         if "test" not in splits:
             raise AssayError(f"The data has no split 'test', only {sorted(splits)}; name one 'test'.")
         test = splits["test"]
@@ -242,13 +262,17 @@ class Subject:
         shape = tuple(example.shape[1:])
         name = name or type(model).__name__
         model = _normalised(model, mean, std, shape)
-        inputs, notes = space_of({**splits, **unlabelled}, shape, bounds)
         names = classes or test.classes
         model, read = _as_two(model, example, None if names is None else len(names))
+        task = Classification(tuple(names or _count_classes(model, example[:1])))
+        known = test.classes or task.classes
+        labelled, unlabelled = taken(domains or {}, splits, bounds, names=known)
+        splits = in_their_order(splits, known) | labelled
+        inputs, notes = _space(splits, unlabelled, shape, bounds)
         subject = cls(
             name=name,
             model=model,
-            task=Classification(tuple(names or _count_classes(model, example[:1]))),
+            task=task,
             inputs=inputs,
             data=splits,
             layers=layers or {},
@@ -258,6 +282,7 @@ class Subject:
             notes=(*notes, *read),
             tokens=isinstance(test, Texts),
             unlabelled=unlabelled,
+            at=positions(at or {}, domains_of(splits, unlabelled, {})),
         )
         check(subject)
         return subject
@@ -341,10 +366,11 @@ class Subject:
         sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
         for split, asked in sought.splits.items():
             if split not in NO_DOMAIN:
+                refuse_domain(split)
                 refuse_few(split, len(asked))
         unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
         seen = Unit(scaled) if unit else scaled
-        inputs, notes = space_of({**sought.splits, GALLERY: sought.gallery}, sought.shape, bounds)
+        inputs, notes = _space(sought.splits, {}, sought.shape, bounds, gallery=sought.gallery)
         described = sought.described(*_describing(seen, draws, inputs), metric, _describer(seen, draws))
         subject = cls.of(
             seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
@@ -395,6 +421,10 @@ class Subject:
     def home(self) -> str:
         """The split that domains are compared with: 'train' where there is one, else 'test'."""
         return "train" if "train" in self.data else "test"
+
+    def home_rows(self, domain: str) -> NDArray[np.int64]:  # -> k
+        """The rows of `home` that this domain is compared with: all but its own, where it is a part of them."""
+        return rows_apart(self.data[self.home], self.domains()[domain].data)
 
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
@@ -552,6 +582,23 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Linear):
             found["head"] = name
     return found
+
+
+def _space(
+    splits: Mapping[str, Data],
+    unlabelled: Mapping[str, Data],
+    shape: tuple[int, ...],
+    bounds: tuple[Bound, Bound] | None,
+    gallery: Data | None = None,
+) -> tuple[InputSpace, tuple[str, ...]]:
+    """The input space as a gallery and the splits have it that are no domains, which may lie outside unless told."""
+    elsewhere = {**{split: data for split, data in splits.items() if split not in NO_DOMAIN}, **unlabelled}
+    home = {split: data for split, data in splits.items() if split in NO_DOMAIN}
+    space, notes = space_of(home if gallery is None else {**home, GALLERY: gallery}, shape, bounds)
+    if bounds is not None or isinstance(splits["test"], Texts):
+        return space, notes
+    space, said = left_open(space, elsewhere)
+    return space, (*notes, *said)
 
 
 def _normalised(

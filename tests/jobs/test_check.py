@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from assay import shelf
+from assay.data.arrays import Arrays
+from assay.domain import Domain
 from assay.errors import AssayError
 from assay.jobs.audit.effort import seconds_of
 from assay.jobs.audit.rounds import budget_of, in_words
-from assay.jobs.check import _asked, check
+from assay.jobs.check import _asked, _domain, check
 from assay.subjects import Source, open_subject
 
 NUMBERS = """
@@ -52,6 +55,14 @@ def test_it_tells_domains_with_their_sizes_and_whether_they_have_labels():
     told = dict(check(Source("rotated-digits")).lines)
     assert told["data"] == "train 1,000, test 250 inputs"
     assert told["domains"] == "rotated-0 300 with labels, rotated-75 247 without labels"
+
+
+def test_where_a_domain_was_told_to_lie_is_told_where_its_name_does_not():
+    def told(name, at):
+        return _domain(Domain(name, Arrays(np.zeros((30, 1)), np.zeros(30, dtype=int)), True, at))
+
+    assert told("2013", 2013.0) == "2013 30 with labels"
+    assert told("2013", 3.0) == "2013 at 3 30 with labels"  # whose digits it has
 
 
 def test_every_question_is_asked_or_has_its_reason():

@@ -17,7 +17,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.inputs.row import Row
 from assay.probe import configure, put
-from assay.probes.steady.does_it_use_a_shortcut import FOLLOWED, LOST, DoesItUseAShortcut
+from assay.probes.steady.does_it_use_a_shortcut import FOLLOWED, LOST, SPEAKS, DoesItUseAShortcut
 from assay.run import Run
 from assay.subject import Subject
 
@@ -81,6 +81,74 @@ def test_a_tie_that_is_weaker_in_use_is_told() -> None:
     assert not [a for a in asked(subject(Reads(0))).alarms if "does not hold" in a.says]
 
 
+def test_a_cue_that_is_turned_round_is_told_although_it_is_as_tied_as_at_home() -> None:
+    found = asked(subject(Reads(0), flipped=0.05))
+    home, there = (value(found, f"association of cue and label, {name}") for name in ("train", "flipped"))
+    assert there == pytest.approx(home, abs=0.02)
+    assert value(found, f"{SPEAKS}, train") == pytest.approx(0.95)
+    assert value(found, f"{SPEAKS}, flipped") == pytest.approx(0.05)
+    told = [a.says for a in found.alarms]
+    assert any("5 % of 'flipped', and of 95 % at home" in says and "turned round" in says for says in told)
+    assert not [says for says in told if "'test'" in says and "does not hold" in says]
+
+
+def test_a_cue_that_holds_more_than_at_home_raises_no_alarm() -> None:
+    found = asked(subject(Reads(0), more=1.0))
+    assert not [a for a in found.alarms if "does not hold" in a.says]
+    assert "In 'more' the cue holds more than at home: for 100 %, and 95 %." in found.says
+
+
+def test_a_cue_that_is_not_tied_at_home_cannot_cease_to_hold() -> None:
+    """Nine in ten labels at home are "no": any cue speaks for most of them, and for half of balanced ones."""
+    rng = np.random.default_rng(0)
+    home = cued(0.5)
+    rare = (rng.random(300) < 0.1).astype(np.int64)
+    data = {"train": Coloured(home.x, rare, rng.integers(0, 2, 300), ("no", "yes")), "test": cued(0.5, seed=1)}
+    found = asked(Subject.classifier(Reads(0), data))
+    assert value(found, f"{SPEAKS}, train") > 0.85
+    assert value(found, f"{SPEAKS}, test") < 0.6
+    assert not [a for a in found.alarms if "does not hold" in a.says]
+
+
+def test_a_harder_domain_with_other_cues_is_no_shortcut() -> None:
+    """A model that never sees the cue; where the cue is turned round, three in ten of the labels' pixels are wrong."""
+    hard = cued(0.2, n=500, seed=5)
+    bad = np.random.default_rng(0).random(len(hard)) < 0.3
+    hard.x[bad, 0, 0, 0] = 1 - hard.x[bad, 0, 0, 0]
+    found = asked(Subject.classifier(Reads(0), {"train": cued(0.95), "test": cued(0.85, seed=1), "elsewhere": hard}))
+    lost = found.measure()
+    assert lost.name == LOST
+    assert lost.low < 0 < lost.high
+    assert abs(lost.value) < 0.06
+
+
+def test_a_split_with_few_of_one_kind_does_not_count_beside_one_with_enough() -> None:
+    class Turned(Reads):
+        """Reads the cue where the mark is set, the label elsewhere."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            marked = (x[:, 0, 1, 1] >= 1).float()
+            said = self.scale * (marked * x[:, 1, 0, 0] + (1 - marked) * x[:, 0, 0, 0] - 0.5)
+            return torch.stack([-said, said], 1)
+
+    few = cued(0.95, seed=1)  # 15 against the cue
+    few.x[:, 0, 1, 1] = 1
+    of = Subject.classifier(Turned(0), {"train": cued(0.95), "test": few, "enough": cued(0.5, seed=2)})
+    assert value(asked(of), LOST) == 0
+    both = Subject.classifier(Turned(0), {"train": cued(0.95), "test": few, "other": cued(0.95, seed=2)})
+    found = asked(both)
+    assert value(found, LOST) == 0.5
+    assert [a for a in found.alarms if LOST in a.doubts]
+
+
+def test_of_splits_with_one_kind_each_nothing_is_told() -> None:
+    of = Subject.classifier(Reads(1), {"train": cued(0.95), "test": cued(1.0, seed=1), "turned": cued(0.0, seed=2)})
+    found = asked(of)
+    assert found.measure().value is None
+    assert [a for a in found.alarms if LOST in a.doubts]
+    assert value(found, FOLLOWED) == 1
+
+
 def test_what_few_conflicts_show_is_doubted_and_none_is_not_measured() -> None:
     few = asked(subject(Reads(1)))  # 15 conflicting test inputs
     assert [a for a in few.alarms if LOST in a.doubts and "15 inputs" in a.says]
@@ -138,6 +206,14 @@ def test_a_column_may_be_the_cue() -> None:
     assert "no column 'sex'" in put(configure(DoesItUseAShortcut, {"cue": "sex"}), of, run).why
     broken = put(configure(DoesItUseAShortcut, {"cue": "age"}), of, Run(engine=ThisProcess()))
     assert "values for 200 inputs; a cue has a few" in broken.why
+
+
+def test_a_cue_of_more_values_than_a_few_is_refused_however_many_inputs_there_are() -> None:
+    given = cued(0.9, n=1500)
+    given.cue = np.arange(1500) % 101
+    of = Subject.classifier(Reads(1), {"train": given, "test": cued(0.9)})
+    why = put(DoesItUseAShortcut(), of, Run(engine=ThisProcess())).why
+    assert "has 101 values for 1500 inputs; a cue has a few" in why
 
 
 def test_without_a_cue_it_says_how_to_give_one() -> None:

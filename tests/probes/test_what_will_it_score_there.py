@@ -114,6 +114,26 @@ def test_other_labels_for_like_inputs_are_an_alarm_that_doubts(there: Subject, r
     assert judge(WhatWillItScoreThere.standards[0], finding).measure == "predicted accuracy on unknown"
 
 
+@pytest.mark.parametrize(
+    ("other", "unheard", "says"),
+    [
+        ([0, 7, 2, 3, 4, 5, 6, 1, 8, 9], "_by_inputs", "as surely as at home, and of those labelled"),
+        ([0, 7, 2, 3, 4, 5, 6, 7, 8, 9], "_by_inputs", "and nothing is labelled '1' there"),
+        ([1, 2, 3, 4, 0, 5, 6, 7, 8, 9], "_by_answers", "Like inputs have other labels"),
+    ],
+)
+def test_a_conflict_is_seen_by_its_answers_and_by_the_inputs_alone(
+    there: Subject, run: Run, monkeypatch: pytest.MonkeyPatch, other: list[int], unheard: str, says: str
+) -> None:
+    monkeypatch.setattr(f"assay.probes.steady.what_will_it_score_there.{unheard}", lambda *_: "")
+    x, y = (part.numpy() for part in there.data["train"].take(np.arange(450)))
+    odd = replace(there, data={**there.data, "other labels": Arrays(x, np.array(other)[y], None)}, unlabelled={})
+    finding = ask(odd, replace(run, budget=replace(run.budget, samples=None)))
+    (alarm,) = [a for a in finding.alarms if "a label conflict" in a.says]
+    assert says in alarm.says
+    assert "on 'other labels'" in alarm.says
+
+
 class Same(nn.Module):
     """The same logits for every input."""
 

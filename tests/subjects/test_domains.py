@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from assay import Regression, Subject
+from assay import Classification, Regression, Subject
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.jobs.audit.job import Job
+from assay.run import Run
 from assay.subjects import Source, open_subject
 
 RNG = np.random.default_rng(0)
@@ -86,6 +88,24 @@ def test_words_read_back_as_the_same_source(place):
     assert table[table.index("--domain-column") + 1] == "site"
 
 
+def test_a_number_behind_a_name_says_where_a_domain_lies(place):
+    typed = source(domain=("day@12.5=labelled.npz", "me@home=labelled.npz", "2009@-3=far/bare.npz"))
+    assert {name: d.at for name, d in open_subject(typed).domains().items()} == {
+        "day": 12.5,
+        "me@home": None,
+        "2009": -3.0,
+    }
+    whole = open_subject(Source("digits-mlp", domain=("far@7=far/bare.npz",)))
+    assert whole.domains()["far"].at == 7.0
+
+
+def test_a_word_too_long_for_a_file_is_no_path(place):
+    word = "x" * 5000
+    assert Job(source=source(domain=(f"day={word}",))).reads() == Job(source=source()).reads()
+    with pytest.raises(AssayError, match="There is nothing at xxx"):
+        open_subject(source(domain=(f"day={word}",)))
+
+
 def test_a_guarded_child_may_read_what_lies_behind_a_name(place):
     reads = Job(source=source(domain=("day=labelled.npz",), domains="far")).reads()
     assert {(place / "labelled.npz").resolve(), (place / "far").resolve(), (place / "test").resolve()} <= set(reads)
@@ -117,6 +137,9 @@ def test_a_reference_subject_takes_domains_too(tmp_path):
         ({"domain": ("empty=empty",)}, "The domain 'empty': The folder empty holds no images"),
         ({"domain": ("odd=odd.npz",)}, "The domain 'odd': odd.npz holds 'q'; it needs inputs named x or images"),
         ({"domain": ("broken=broken.npz",)}, "The domain 'broken': broken.npz cannot be read as an .npz file"),
+        ({"domain": (f"{'a' * 81}=labelled.npz",)}, "of a domain has 81 letters; give one line of up to 80"),
+        ({"domain": ("a\nb=labelled.npz",)}, "of a domain is not one line"),
+        ({"domain": ("@30=labelled.npz",)}, "--domain '@30=labelled.npz' is not NAME=PATH"),
         ({"domains": "none"}, "--domains none is no folder"),
         ({"domains": "empty"}, "--domains empty is empty"),
         ({"domain_column": "site"}, "--domain-column 'site' is about a table, and test is none"),
@@ -179,15 +202,66 @@ def test_inputs_alone_are_a_domain_without_labels(tmp_path):
         Subject.of(net(), (x, Y), domains={"far": (x[:7], Y[:7])})
 
 
-def test_a_regression_has_domains_and_its_columns_range_over_all_of_them():
+@pytest.mark.parametrize("chosen", [True, False])
+def test_no_domain_widens_the_ranges_that_radii_are_shares_of(chosen):
     x = RNG.normal(size=(40, 2)).astype(np.float32)
-    model = nn.Linear(2, 1)
-    far = x + 100
-    subject = Subject.of(model, (x, x.sum(1)), domains={"far": far, "near": (x, x.sum(1))})
-    assert isinstance(subject.task, Regression)
-    low, span = subject.inputs.edges()
-    assert bool((low + span >= torch.tensor(far.max(0)).double() - 1e-4).all())
-    assert [d.labelled for d in subject.domains().values()] == [True, False]
+    y = (x[:, 0] > 0).astype(np.int64) if chosen else x.sum(1)
+    model = nn.Linear(2, 2 if chosen else 1)
+    far, odd = x.copy(), x * np.float32(0.5)
+    far[:7] += 100
+    odd[3] -= 100
+    data = {"test": (x, y), "odd": (odd, y)}
+    subject = Subject.of(model, data, domains={"far": far, "near": (x, y)})
+    assert isinstance(subject.task, Regression) != chosen
+    assert subject.inputs.ranges == Subject.of(model, (x, y)).inputs.ranges
+    assert [d.labelled for d in subject.domains().values()] == [True, True, False]
+    (said,) = [note for note in subject.notes if "at home" in note]
+    assert "1 of 40 in 'odd', 7 of 40 in 'far'." in said
+    for each in (subject.everywhere(), subject.in_shares().everywhere()):
+        found = Run(engine=ThisProcess()).map(lambda s: {"x": s.x}, each, "far", np.arange(40), "inputs")["x"]
+        assert (found[:7] > 5).all()
+    far[0] = np.nan
+    with pytest.raises(AssayError, match="Input 0 of 'far' has the value nan"):
+        Subject.of(model, data, domains={"far": far})
+    with pytest.raises(AssayError, match="of 'odd' has the value .* outside the bounds"):
+        Subject.of(model, data, bounds=((-9.0, -9.0), (9.0, 9.0)))
+
+
+def test_ranges_of_a_whole_subject_stay_where_a_typed_domain_leaves_them(tmp_path):
+    whole = open_subject(Source("diabetes-mlp"))
+    x = whole.data["test"].take(np.arange(40))[0].numpy()
+    np.savez(tmp_path / "far.npz", x=100 * x)
+    subject = open_subject(Source("diabetes-mlp", domain=(f"far={tmp_path / 'far.npz'}",)))
+    assert subject.inputs.ranges == whole.inputs.ranges
+    assert any("of 40 in 'far'" in note for note in subject.notes)
+
+
+def test_classes_of_a_domain_are_matched_by_name_in_python_too(tmp_path):
+    """As a domain and as a split: labels of both are counted as the test data count them, or refused."""
+    test = images(tmp_path / "test", ["ape", "bee", "cat"])
+    some = images(tmp_path / "some", ["bee", "cat"])
+    zoo = images(tmp_path / "zoo", ["ape", "dog"])
+    alone = np.zeros((30, 1, 8, 8), dtype=np.float32)
+    strange = "The domain 'far': it has the class 'dog', which the model does not know, only 'ape', 'bee', 'cat'"
+    for given, domains in (({"test": test, "far": some}, {}), (test, {"far": some})):
+        subject = Subject.of(net(), given, domains=domains)
+        assert np.unique(subject.data["far"].labels).tolist() == [1, 2]
+        assert subject.data["far"].take(np.arange(1))[1].tolist() == [1]
+    for given, domains in (({"test": test, "far": zoo}, {}), (test, {"far": zoo})):
+        for task in (None, Classification(("ape", "bee", "cat"))):
+            with pytest.raises(AssayError, match=strange):
+                Subject.of(net(), given, task, domains=domains)
+    with pytest.raises(AssayError, match="it has the class 'ape', which the model does not know, only '0', '1', '2'"):
+        Subject.of(net(), (alone, np.zeros(30, dtype=np.int64)), domains={"far": zoo})
+
+
+def test_pixels_of_inputs_at_a_path_come_between_the_bounds(tmp_path):
+    np.savez(tmp_path / "bare.npz", x=X)
+    pixels = X[:, None].astype(np.float32)
+    path = {"far": tmp_path / "bare.npz"}
+    for model in (net(), lambda a: a.reshape(len(a), -1)[:, :3]):
+        subject = Subject.of(model, (pixels, Y), bounds=(0.0, 255.0), domains=path)
+        torch.testing.assert_close(subject.unlabelled["far"].take(np.arange(60))[0], torch.tensor(pixels))
 
 
 # Tables
@@ -214,6 +288,7 @@ def table(tmp_path, monkeypatch):
     write("train.csv", rows(60, ["north"]))
     write("test.csv", [*rows(90, ["north", "2009", "test"]), *rows(5, ["south"]), *rows(1, ["west"]), *rows(2, [""])])
     write("later.csv", rows(40, ["north"], target=False))
+    write("long.csv", rows(40, ["s" * 81]))
     write("few.csv", rows(40, [str(i) for i in range(40)]))
     (tmp_path / "model.py").write_text(
         "import numpy as np\nfrom sklearn.linear_model import LogisticRegression\n\n\ndef build():\n"
@@ -258,6 +333,7 @@ def test_the_training_table_may_lack_the_column_or_have_it(table):
         ({"domain_column": "y"}, "--domain-column 'y' is the target"),
         ({"domain_column": "a"}, "--domain-column 'a' has 98 values, none of them in 30 rows or more"),
         ({"data": None, "target": None}, "--domain-column is about the table of --data, and there is no --data"),
+        ({"data": "long.csv"}, "of a domain has 81 letters; give one line of up to 80"),
         ({"domain": ("north=later.csv",)}, "The domain 'north' is a value of --domain-column too"),
         ({"domain": ("odd=model.py",)}, "The domain 'odd': model.py is no table that can be opened"),
     ],

@@ -48,11 +48,43 @@ def test_queries_and_gallery_make_a_search(files, task):
         ({"data": None}, "is searched for what answers queries; give them as --data"),
         ({"task": "regression"}, "--gallery is for retrieval, and the task is 'regression'"),
         ({"gallery": "nowhere.npz"}, "There is no gallery 'nowhere.npz'"),
+        ({"gallery": None, "metric": "cosine"}, "--metric cosine is how a gallery is searched; give one as --gallery"),
+        ({"metric": "dot"}, "There is no --metric 'dot'; choose cosine or euclidean"),
     ],
 )
 def test_what_does_not_fit_is_told(files, told, says):
     with pytest.raises(AssayError, match=says):
         open_subject(source(files, **told))
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"domain": "test=night.npz"}, "A domain cannot be named 'test'"),
+        ({"domain": "calibration=night.npz"}, "A domain cannot be named 'calibration'"),
+        ({"domain": "few=few.npz"}, "The domain 'few' has 29 inputs; give at least 30"),
+        ({"domain": "bare=bare.npz"}, "The domain 'bare' has no labels, by which --gallery knows what answers"),
+        ({"domain": "rows=rows.csv"}, "--gallery is for images and arrays, and .*rows.csv is a table"),
+        ({"data": "rows.csv", "target": "y"}, "--gallery is for images and arrays, and .*rows.csv is a table"),
+    ],
+)
+def test_domains_of_a_search_are_as_any_others(files, told, says, monkeypatch):
+    monkeypatch.chdir(files)
+    np.savez("few.npz", x=np.ones((29, 1, 4, 4), np.float32), y=np.arange(29) % 4)
+    np.savez("bare.npz", x=np.ones((30, 1, 4, 4), np.float32))
+    (files / "rows.csv").write_text("a,y\n" + "1,0\n2,1\n" * 20)
+    told = {name: (each,) if name == "domain" else each for name, each in told.items()}
+    with pytest.raises(AssayError, match=says) as refused:
+        open_subject(source(files, **told))
+    assert "\n" not in str(refused.value)
+
+
+def test_the_metric_is_typed(files):
+    typed = source(files, metric="euclidean")
+    assert open_subject(typed).task.gallery.metric == "euclidean"
+    assert open_subject(source(files)).task.gallery.metric == "cosine"
+    words = typed.words()
+    assert words[words.index("--metric") + 1] == "euclidean"
 
 
 def test_a_whole_subject_has_its_gallery(files):

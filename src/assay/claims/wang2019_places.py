@@ -81,7 +81,7 @@ def _encoder(seed: int, device: str) -> PlaceNet:
 @cache  # all claims are about the same networks
 def _trained(variant: Variant, adapted: bool, seed: int, device: str) -> PlaceNet:
     from assay.data.textured_places import domain
-    from assay.methods.retrieve.places import fit_places
+    from assay.methods.shift.places import fit_places
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -106,7 +106,7 @@ def _trained(variant: Variant, adapted: bool, seed: int, device: str) -> PlaceNe
 def _found(variant: Variant, adapted: bool, seed: int, device: str) -> Found:
     """On the gallery and the queries of a city that no training saw."""
     from assay.data.textured_places import domain, outliers
-    from assay.methods.retrieve.places import describe
+    from assay.methods.shift.places import describe
 
     net = _trained(variant, adapted, seed, device)
     city = 3 * seed + 2
@@ -295,8 +295,9 @@ HERE = (
     f"places before {BEFORE} (print: AlexNet on ImageNet), 8 clusters (print: 64), {STEPS} steps of {TUPLES} tuples of "
     f"12 images, Adam at {LR:g}, the 10 hardest of {DRAWN} negatives, margin 0.1, MK-MMD on whole maps with the weight "
     f"0.99; {LEARNT} images of {LEARNT_PLACES} places to learn from, {QUERIES} queries of each domain against "
-    f"{GALLERY} of {ASKED_PLACES} places of another city; {SEEDS} seeds, the same start for all variants, intervals "
-    f"from a bootstrap over seeds and queries; {RULE}"
+    f"{GALLERY} of {ASKED_PLACES} places of another city; {SEEDS} seeds, the same start for all variants, with an "
+    f"attention of 1 everywhere; lengths and rates were chosen on the city of the first seed; "
+    f"intervals from a bootstrap over seeds and queries; {RULE}"
 )
 
 

@@ -98,9 +98,10 @@ class Opening:
         list[str] | None,
         typer.Option(
             "--domain",
-            metavar="NAME=PATH",
+            metavar="NAME[@NUMBER]=PATH",
             help="Data from elsewhere, as --data takes them, or inputs alone: images without class folders, an .npz "
-            "without y, a table without its target; may be given again.",
+            "without y, a table without its target; may be given again. The number says where it lies along what "
+            "changes, an angle or a year: night@30=PATH.",
         ),
     ] = None
     domains: Annotated[
@@ -133,7 +134,16 @@ class Opening:
         typer.Option(
             "--gallery",
             metavar="PATH",
-            help="What a model that returns vectors searches for the queries of --data: the same label answers.",
+            help="What a model that returns vectors searches for the queries of --data: the same label answers. "
+            "Geo-tags and pairs are given in Python, Subject.retrieval.",
+        ),
+    ] = None
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="cosine|euclidean",
+            help="How the vectors of --gallery are compared. [default: cosine]",
         ),
     ] = None
     bounds: Annotated[
@@ -216,6 +226,7 @@ class Opening:
             environment=self.environment,
             trust=tuple(self.trust or ()),
             gallery=self.gallery,
+            metric=self.metric,
             domain=tuple(self.domain or ()),
             domains=self.domains,
             domain_column=self.domain_column,

@@ -71,7 +71,9 @@ def _task(subject: Subject) -> str:
 
 
 def _domain(domain: Domain) -> str:
-    where = "" if domain.at is None or f"{domain.at:g}" in domain.name else f" at {domain.at:g}"
+    from assay.domain import number_in
+
+    where = "" if domain.at is None or domain.at == number_in(domain.name) else f" at {domain.at:g}"
     return f"{domain.name}{where} {len(domain.data):,} {'with' if domain.labelled else 'without'} labels"
 
 

@@ -5,8 +5,9 @@ Importing this needs no torch: the command line does it to answer `--help`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,10 @@ class Source:
     """Types that a .skops file may be made of beside those that skops trusts."""
     gallery: str | None = None
     """Where the items lie that a model of descriptors searches for what answers the queries of --data."""
+    metric: str | None = None
+    """How descriptors are compared: cosine or euclidean."""
     domain: tuple[str, ...] = ()
-    """NAME=PATH of data from elsewhere, with labels or without."""
+    """NAME=PATH of data from elsewhere, with labels or without; NAME@NUMBER=PATH says where it lies."""
     domains: str | None = None
     """A folder in which each folder or file is such a domain, under its own name."""
     domain_column: str | None = None
@@ -87,7 +90,18 @@ class Source:
             words += ["--size", str(self.size)]
         if self.draws is not None:
             words += ["--draws", str(self.draws)]
-        for name in ("target", "text", "train", "task", "gallery", "output", "layout", "builder", "environment"):
+        for name in (
+            "target",
+            "text",
+            "train",
+            "task",
+            "gallery",
+            "metric",
+            "output",
+            "layout",
+            "builder",
+            "environment",
+        ):
             text = getattr(self, name)
             if text is not None:
                 words += [f"--{name}", text]
@@ -105,6 +119,7 @@ class Source:
         pairs = []
         for word in self.domain:
             name, _, where = word.partition("=")
+            name, _ = _placed(name)
             if not (name and where):
                 raise AssayError(f"--domain {word!r} is not NAME=PATH; write for example --domain night=night.npz.")
             pairs.append((name, Path(where)))
@@ -114,10 +129,32 @@ class Source:
         for name, path in pairs:
             if name in found:
                 raise AssayError(f"The domain {name!r} is given twice, {found[name]} and {path}; rename one.")
-            if not path.exists():
+            if not _is_there(path):
                 raise AssayError(f"There is nothing at {path}, given as --domain {name}; check the path.")
             found[name] = path
         return found
+
+    def positions(self) -> dict[str, float]:
+        """Where domains lie that were named with a number, as in NAME@30=PATH."""
+        told = (_placed(word.partition("=")[0]) for word in self.domain)
+        return {name: at for name, at in told if at is not None}
+
+
+def _placed(word: str) -> tuple[str, float | None]:
+    """The name in NAME@NUMBER and the number; an @ before anything else belongs to the name."""
+    name, at, number = word.rpartition("@")
+    try:
+        place = float(number) if at else math.nan
+    except ValueError:
+        place = math.nan
+    return (name, place) if math.isfinite(place) else (word, None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for one
+        return False
 
 
 def _bodies(folder: str) -> list[Path]:
@@ -175,6 +212,10 @@ def located(source: Source) -> Path | None:
 
 def check_gallery(source: Source) -> None:
     """Refuse a gallery that nothing is looked for in, or that another task has no use for."""
+    if source.metric is not None and source.gallery is None:
+        raise AssayError(f"--metric {source.metric} is how a gallery is searched; give one as --gallery.")
+    if source.metric not in (None, "cosine", "euclidean"):
+        raise AssayError(f"There is no --metric {source.metric!r}; choose cosine or euclidean.")
     if source.gallery is None:
         return
     if source.data is None:
@@ -187,6 +228,13 @@ def check_gallery(source: Source) -> None:
 
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
+    from assay.domain import positions
+
+    subject, told = _opened(source), source.positions()
+    return replace(subject, at={**subject.at, **positions(told, subject.domains())}) if told else subject
+
+
+def _opened(source: Source) -> Subject:
     from assay.subject import Subject
     from assay.subjects._assembly import adjusted, assembled
     from assay.subjects._domains import with_domains

@@ -15,14 +15,15 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.data.episodes import Floats, Whole
 from assay.data.image_folder import ImageFolder
-from assay.data.open import open_data
+from assay.data.nearest import Metric
+from assay.data.open import has_labels, open_data
 from assay.data.pairs import Pairs
 from assay.data.parquet import Parquet
 from assay.data.relabelled import in_order, places_of
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.data.texts import Texts
-from assay.domain import Unlabelled, apart, refuse_domain
+from assay.domain import Unlabelled, about_domain, apart, by_name, refuse_domain, refuse_few
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
 from assay.inputs import Observation, Row
@@ -68,12 +69,28 @@ def assembled(opened: Opened, source: Source) -> Subject:
 def _searching(opened: Opened, source: Source, gallery: str) -> Subject:
     """A model of descriptors with its gallery, its queries, and those of each domain."""
     paths = {"test": str(source.data), **{name: str(path) for name, path in source.places().items()}}
+    for path in (*paths.values(), gallery):
+        if source.target is not None or Path(path).suffix.lower() in (".csv", ".jsonl"):
+            raise AssayError(
+                f"--gallery is for images and arrays, and {path} is a table; give tables in Python, "
+                "Subject.retrieval(model, gallery, queries)."
+            )
+    for name in source.places():
+        refuse_domain(name)
+        if not has_labels(paths[name]):
+            raise AssayError(
+                f"The domain {name!r} has no labels, by which --gallery knows what answers a query; give some, or "
+                "leave it out."
+            )
     labelled = dataclasses.replace(source, task=None)  # which would read targets, and here they are labels
     given = {name: data_of(dataclasses.replace(labelled, data=path), opened.channels) for name, path in paths.items()}
+    for name in source.places():
+        refuse_few(name, len(given[name]))
     items = data_of(dataclasses.replace(labelled, data=gallery), opened.channels)
     subject = Subject.retrieval(
         _one_output(opened, source, given, Search), items, given, name=opened.name, bounds=source.bounds,
         mean=source.mean, std=source.std, draws=source.draws or 1, about=opened.about,
+        metric=cast(Metric, source.metric or "cosine"),
     )  # fmt: skip
     differentiable = opened.gradients is not False and _has_gradient(subject)
     return dataclasses.replace(subject, differentiable=differentiable, notes=(*opened.notes, *subject.notes))
@@ -145,10 +162,12 @@ def joined(
 ) -> Subject:
     """A model that came through its door, and data and domains in any form that `Subject.of` takes."""
     chosen = _chooses(source, opened) if task is None else "classes" in task.gives
-    elsewhere = {name: apart(each) for name, each in (domains or {}).items()}
     splits = given if isinstance(given, Mapping) else {"test": given}
-    for name in elsewhere:
+    elsewhere = {}
+    for name, each in by_name(domains or {}).items():
         refuse_domain(name, splits)
+        with about_domain(name):
+            elsewhere[name] = apart(each, source.bounds)
     splits = {**splits, **{name: each for name, (each, _) in elsewhere.items()}}
     given = in_splits(_encoded(splits, opened), source.bounds, classes=chosen)
     if task is None and (named := _named(source, given)) is not None:

@@ -18,9 +18,10 @@ from assay.data.plain_file import some
 from assay.data.relabelled import Relabelled
 from assay.data.table import Table
 from assay.data.texts import Texts
-from assay.domain import LEAST, NO_DOMAIN, Unlabelled, taken
-from assay.errors import AssayError, SubjectError
+from assay.domain import LEAST, NO_DOMAIN, Unlabelled, about_domain, in_their_order, refuse_domain, taken
+from assay.errors import AssayError
 from assay.given import Data, pixel_bounds
+from assay.space import left_open
 from assay.subject import Subject, check
 from assay.subjects import Source
 from assay.tasks import Comparison, Search
@@ -32,16 +33,11 @@ def typed(source: Source, test: Data, shape: tuple[int, ...], classes: tuple[str
     `shape` is that of one input, `classes` the names of the model's, and targets are classes where one is `chosen`.
     """
     found: dict[str, Any] = {}
-    names = test.classes or classes
     for name, path in source.places().items():
-        try:
+        with about_domain(name):
             data, labelled = _opened(str(path), source, _inner(test), shape, chosen)
-            found[name] = _in_their_order(data, names) if labelled and chosen else data
-        except AssayError as e:
-            raise SubjectError(f"The domain {name!r}: {e}") from e
-        if not labelled:
-            found[name] = Unlabelled(data)
-    return found
+        found[name] = data if labelled else Unlabelled(data)
+    return in_their_order(found, test.classes or classes) if chosen else found
 
 
 def _opened(path: str, source: Source, test: Data, shape: tuple[int, ...], chosen: bool) -> tuple[Data, bool]:
@@ -72,19 +68,6 @@ def _inner(data: Any) -> Data:
     return data  # type: ignore[no-any-return]
 
 
-def _in_their_order(data: Data, names: tuple[str, ...]) -> Data:
-    """A domain whose classes have names, with labels as the test data count them."""
-    if data.classes is None or tuple(data.classes) == tuple(names):
-        return data
-    strange = [name for name in data.classes if name not in names]
-    if strange:
-        raise AssayError(
-            f"it has the class {strange[0]!r}, which the model does not know, only {some(names)}; mend its name, or "
-            "give the inputs without labels."
-        )
-    return Relabelled(data, np.array([names.index(name) for name in data.classes], dtype=np.int64), tuple(names))
-
-
 def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data], str]:
     """Rows of the test table by what they have in the column of --domain-column, and what to say of the others."""
     column, table = source.domain_column, tables.get("test")
@@ -109,6 +92,7 @@ def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data
     found: dict[str, Data] = {}
     for value in sorted({str(v) for v in counts} - set(few)):
         name = f"{column}={value}" if value in NO_DOMAIN else value
+        refuse_domain(name)
         found[name] = Part(table, np.flatnonzero(rows == value))
     said = [f"{missing:,} rows have no {column!r}"] if missing else []
     if few:
@@ -141,6 +125,9 @@ def with_domains(subject: Subject, source: Source) -> Subject:
         source = replace(source, bounds=(space.low, space.high))
     found = typed(source, subject.data["test"], space.shape, subject.task.classes, chosen)
     labelled, unlabelled = taken(found, {**subject.data, **subject.unlabelled}, source.bounds, classes=chosen)
+    if space.natural is None and not subject.tokens:
+        space, said = left_open(space, {**labelled, **unlabelled})
+        subject = replace(subject, inputs=space, notes=(*subject.notes, *said))
     subject = replace(
         subject,
         data={**subject.data, **labelled},

@@ -281,8 +281,9 @@ def test_a_counted_margin_on_maps_falls_with_the_radius() -> None:
     assert (counted(Scene()(nearest.x), aim.target) <= 0).all()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2, 3)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [*(((*s,), torch.float32) for s in ((), (1,), (3,), (2, 2, 3))), ((3,), torch.float64)]
+)
 def test_outputs_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     w = torch.randn(5, max(1, torch.Size(shape).numel()), generator=torch.Generator().manual_seed(1), dtype=dtype)
 

@@ -224,9 +224,8 @@ def test_eot_gradient_noise_falls_as_one_over_root_k(digits: Task) -> None:
     model = Noisy(digits.model, 0.3)
 
     def deviation(k: int) -> float:
-        rows = (
-            Slope(model, Goal(y.repeat(60), None, "margin"), eot=k).at(x.repeat(60, 1)).gradient
-        )  # each its own noise
+        goal = Goal(y.repeat(60), None, "margin")
+        rows = Slope(model, goal, eot=k).at(x.repeat(60, 1)).gradient  # each row has its own noise
         return rows.view(60, *x.shape).std(0).mean().item()
 
     assert_close(deviation(1) / deviation(16), 4.0, rtol=0.15, atol=0)

@@ -6,8 +6,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 from small_models import digit_inputs, digit_net
 from torch import Tensor, nn
@@ -117,10 +115,10 @@ def test_larger_sets_are_never_harder() -> None:
     net, x = digit_net(), digit_inputs()[:6]
     rng = torch.Generator().manual_seed(1)
     order = torch.rand(64, generator=rng).argsort()
-    nested = order.argsort() < torch.tensor([0, 1, 2, 4, 8, 16, 32, 48, 64])[:, None]
+    nested = order.argsort() < torch.tensor([0, 1, 4, 16, 32, 64])[:, None]
     value = subset_robustness(net, x, nested, search=Search(steps=10))
     assert (value[:, 1:] <= value[:, :-1]).all()
-    apart = torch.cat([subset_robustness(net, x, nested[j : j + 1], search=Search(steps=30)) for j in range(9)], 1)
+    apart = torch.cat([subset_robustness(net, x, nested[j : j + 1], search=Search(steps=30)) for j in range(6)], 1)
     broken = (apart[:, 2:] > apart[:, 1:-1] * 1.01).float().mean()
     assert broken < 0.05  # what the search by itself gets wrong
 
@@ -155,17 +153,17 @@ def test_groups_move_together_and_a_feature_without_say_adds_nothing() -> None:
     assert torch.isinf(value[:, 2]).all()
 
 
-@settings(deadline=None, max_examples=5)
-@given(factor=st.sampled_from([0.1, 0.5, 3.0, 20.0]))
-def test_scaled_inputs_have_scaled_distances(factor: float) -> None:
+def test_scaled_inputs_have_scaled_distances() -> None:
     rng = torch.Generator().manual_seed(0)
     model = mlp(10, rng)
     x, sets = torch.rand(6, 10, generator=rng), torch.rand(5, 10, generator=rng) < 0.6
     plain = subset_robustness(model, x, sets)
-    scaled = subset_robustness(lambda at: model(at / factor), factor * x, sets, search=Search(bounds=(0.0, factor)))
-    both = torch.isfinite(plain) & torch.isfinite(scaled)
-    assert (torch.isfinite(plain) != torch.isfinite(scaled)).sum() <= 1
-    assert_close(scaled[both], factor * plain[both], rtol=2e-2, atol=0)
+    for factor in (0.1, 3.0, 20.0):
+        search = Search(bounds=(0.0, factor))
+        scaled = subset_robustness(lambda at, f=factor: model(at / f), factor * x, sets, search=search)  # type: ignore[misc]
+        both = torch.isfinite(plain) & torch.isfinite(scaled)
+        assert (torch.isfinite(plain) != torch.isfinite(scaled)).sum() <= 1
+        assert_close(scaled[both], factor * plain[both], rtol=2e-2, atol=0)
 
 
 def mlp(features: int, rng: torch.Generator, classes: int = 3) -> nn.Module:

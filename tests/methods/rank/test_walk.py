@@ -251,9 +251,9 @@ def test_a_planted_patch_holds_the_change() -> None:
     patch[:, 2:5, 3:6] = True
     values = x[:, patch].mean(1)
     with torch.random.fork_rng():
-        model = trained(x, 9 * (values - values.min()) / (values.max() - values.min()), steps=200)
+        model = trained(x, 9 * (values - values.min()) / (values.max() - values.min()), steps=120)
     e2 = model.encode(x[100:120])
-    end = walk(lambda a: model.compare(model.encode(a), e2), x[:20], target=0.0)
+    end = walk(lambda a: model.compare(model.encode(a), e2), x[:20], target=0.0, steps=60)
     change = (end.x - x[:20]).abs()
     share = change[:, patch].sum() / change.sum()
     assert share > 3 * 9 / 64
@@ -277,7 +277,7 @@ def test_a_walk_of_the_embedding_moves_what_is_decoded_the_right_way(digits: Dig
 
     start = digits.read(digits.model.decode(e1))
     for target, sign in ((0.0, -1), (1.0, 1)):
-        end = walk(score, e1, target=target, step=5)
+        end = walk(score, e1, target=target, step=5, steps=80)
         moved = sign * (digits.read(digits.model.decode(end.x)) - start)
         assert (moved >= 0).mean() >= 0.9
         assert moved.mean() > 1.5
@@ -289,7 +289,7 @@ def test_a_model_of_shuffled_values_moves_nowhere_in_particular(digits: Digits) 
     def between(model: Siamese) -> float:
         """How much higher the digits are that are decoded after a walk up than after a walk down."""
         e1, e2 = model.encode(digits.first), model.encode(digits.second)
-        down, up = (walk(lambda e: model.compare(e, e2), e1, target=t, step=5).x for t in (0.0, 1.0))
+        down, up = (walk(lambda e: model.compare(e, e2), e1, target=t, step=5, steps=80).x for t in (0.0, 1.0))
         return float((digits.read(model.decode(up)) - digits.read(model.decode(down))).mean())
 
     assert between(digits.shuffled) < between(digits.model) / 2
@@ -342,7 +342,7 @@ def test_unit_steps_have_the_given_length_and_stay_on_the_line_of_the_gradient(d
 
 
 def test_straightness_is_at_most_one_and_one_for_a_single_step(digits: Digits) -> None:
-    many = walk(digits.score(), digits.first, target=0.0)
+    many = walk(digits.score(), digits.first, target=0.0, steps=60)
     assert (norm(many.x - digits.first) <= many.length * (1 + 1e-5)).all()
     assert (many.turned > 1).all()
     assert (many.turned <= 180).all()
@@ -378,10 +378,10 @@ def test_frames_are_the_walk_at_even_intervals(digits: Digits) -> None:
 
 
 def test_a_box_is_kept_and_it_bends_the_walk(digits: Digits) -> None:
-    boxed = walk(digits.score(), digits.first, target=0.0, box=(0.0, 1.0))
+    boxed = walk(digits.score(), digits.first, target=0.0, steps=80, box=(0.0, 1.0))
     assert boxed.x.min() >= 0
     assert boxed.x.max() <= 1
-    free = walk(digits.score(), digits.first, target=0.0)
+    free = walk(digits.score(), digits.first, target=0.0, steps=80)
     assert free.x.min() < 0
     again = one_step(digits.score(), digits.first, target=0.0, length=norm(free.x - digits.first))
     cut = one_step(digits.score(), digits.first, target=0.0, length=norm(boxed.x - digits.first), box=(0.0, 1.0))
@@ -433,7 +433,7 @@ def test_the_map_of_one_step_is_the_gradient_for_every_target(digits: Digits) ->
 
 def test_at_equal_length_many_steps_come_closer_and_one_step_of_a_walk_is_one_step(digits: Digits) -> None:
     score, x = digits.score(), digits.first
-    many = walk(score, x, target=0.0)
+    many = walk(score, x, target=0.0, steps=60)
     once = one_step(score, x, target=0.0, length=norm(many.x - x))
     assert many.c.mean() < once.c.mean()
     first = walk(score, x, target=0.0, steps=1)
@@ -678,14 +678,16 @@ def test_nothing_outside_the_mask_changes(digits: Digits) -> None:
     outside = ~mask.bool()
     hard = Penalties(tv=0.1, sparse=0.1, sparse_form="proximal", close=0.1)
     for end in (
-        walk(score, x, target=0.0, mask=mask, penalties=hard, damping=0.5, momentum="classic", box=(0.2, 0.8)).x,
+        walk(
+            score, x, target=0.0, steps=20, mask=mask, penalties=hard, damping=0.5, momentum="classic", box=(0.2, 0.8)
+        ).x,
         walk(score, x, target=0.0, mask=mask, unit=True, step=0.1, steps=20).x,
         one_step(score, x, target=0.0, length=1.0, mask=mask).x,
     ):
         assert torch.equal(end[:, outside], x[:, outside])
         assert not torch.equal(end, x)
     assert_close(norm(one_step(score, x, target=0.0, length=1.0, mask=mask).x - x), torch.ones(40))
-    assert torch.equal(walk(score, x, target=0.0, mask=torch.zeros(1, 8, 8), damping=0.5).x, x)
+    assert torch.equal(walk(score, x, target=0.0, steps=20, mask=torch.zeros(1, 8, 8), damping=0.5).x, x)
 
 
 # Bad input

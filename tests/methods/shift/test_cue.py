@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assay.methods.shift.cue import association, association_interval, crossed, speaks_for
+from assay.methods.shift.cue import association, association_interval, crossed, speaks_for, spoken_for_at_home
 
 
 def test_counts_are_those_of_a_loop() -> None:
@@ -43,12 +43,50 @@ def test_without_a_tie_nothing_is_added_by_chance() -> None:
     assert float(np.sqrt(16 / 59 / 4)) > 0.25  # what an uncorrected V would show
 
 
-@pytest.mark.parametrize("agreement", [0.5, 0.7, 0.95])
-def test_the_interval_holds_the_truth(agreement: float) -> None:
-    rng = np.random.default_rng(2)
-    p = np.array([[agreement, 1 - agreement], [1 - agreement, agreement]]).ravel() / 2
-    truth, held = abs(2 * agreement - 1), 0
-    for i in range(150):
-        low, high = association_interval(rng.multinomial(300, p).reshape(2, 2), seed=i, draws=200)
-        held += low - 1e-9 <= truth <= high + 1e-9
-    assert held >= 133  # of 150; 95 % is 142
+@pytest.mark.parametrize("n", [12, 100, 300])
+@pytest.mark.parametrize("tie", [0, 0.1, 0.2, 0.4, 0.9, 1])
+def test_the_interval_holds_the_truth_and_has_a_width(tie: float, n: int) -> None:
+    """A bootstrap of V cut at 0 missed 0.1 in half of all tables of 100, and gave 0 to 0 and 1 to 1 of any size."""
+    p = np.array([1 + tie, 1 - tie, 1 - tie, 1 + tie]) / 4
+    drawn = np.random.default_rng(2).multinomial(n, p, size=30).reshape(30, 2, 2)
+    ends = np.array([association_interval(table) for table in drawn])
+    assert ((ends[:, 0] - 1e-9 <= tie) & (tie <= ends[:, 1] + 1e-9)).sum() >= 26  # of 30; 95 % is 28.5
+    assert (ends[:, 1] - ends[:, 0] > 1 / np.sqrt(n)).all()
+    assert ((ends >= 0) & (ends <= 1)).all()
+
+
+def test_the_interval_holds_where_few_inputs_decide() -> None:
+    """A rare label that its cue tells half of the time: the noncentral chi^2 alone misses a third of the time."""
+    p = np.diag([0.9, 0.07, 0.03]) * 0.4 + np.outer([0.9, 0.07, 0.03], [0.9, 0.07, 0.03]) * 0.6
+    drawn = np.random.default_rng(3).multinomial(1000, p.ravel(), size=40).reshape(40, 3, 3)
+    ends = np.array([association_interval(table) for table in drawn])
+    assert ((ends[:, 0] <= 0.4) & (ends[:, 1] >= 0.4)).sum() >= 34  # of 40; 95 % is 38
+
+
+def test_the_ends_are_the_ties_under_which_this_chi_would_be_rare() -> None:
+    table = np.array([[30, 20], [20, 30]])  # chi^2 = 4
+    low, high = association_interval(table)
+    root = np.sqrt(4)
+    assert high * 10 == pytest.approx(root + 1.96, abs=0.02)  # a chi^2 of one degree is a squared normal
+    assert low == 0
+    low, _ = association_interval(np.array([[40, 10], [10, 40]]))  # chi^2 = 36
+    assert low * 10 == pytest.approx(6 - 1.96, abs=0.02)
+
+
+def test_a_table_of_one_cue_or_one_label_says_nothing() -> None:
+    assert association_interval(np.array([[50, 50], [0, 0]])) == (0, 1)
+    assert association_interval(np.array([[50, 0], [50, 0]])) == (0, 1)
+
+
+def test_the_share_at_home_is_judged_by_inputs_that_did_not_make_the_mapping() -> None:
+    """Of a hundred cues that say nothing, each is commonest with some label; on the inputs themselves it looks tied."""
+    rng = np.random.default_rng(4)
+    cue, label = rng.integers(0, 100, 1000), rng.integers(0, 2, 1000)
+    own = speaks_for(crossed(cue, label, 100, 2))[cue] == label
+    assert own.mean() > 0.58
+    assert 0.46 < spoken_for_at_home(cue, label, 100, 2, seed=0).mean() < 0.54
+
+
+def test_the_share_at_home_of_a_cue_that_tells_the_label_is_one() -> None:
+    cue = np.arange(60) % 3
+    assert spoken_for_at_home(cue, 2 - cue, 3, 3, seed=0).all()

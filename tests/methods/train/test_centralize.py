@@ -118,13 +118,13 @@ def test_bad_areas_and_biases_are_refused():
 @pytest.mark.parametrize(
     ("area", "nesterov", "decay", "steps"),
     [
-        ("tensor", False, 0.0, 100),
-        ("tensor", False, 0.01, 300),
-        ("tensor", True, 0.0, 100),
-        ("tensor", True, 0.01, 100),
-        ("global", True, 0.01, 60),
-        ("channel", True, 0.01, 60),
-        ("instance", True, 0.01, 60),
+        ("tensor", False, 0.0, 60),
+        ("tensor", False, 0.01, 120),
+        ("tensor", True, 0.0, 60),
+        ("tensor", True, 0.01, 60),
+        ("global", True, 0.01, 40),
+        ("channel", True, 0.01, 40),
+        ("instance", True, 0.01, 40),
     ],
 )
 def test_under_sgd_centring_weights_gradients_or_both_is_one_method(area, nesterov, decay, steps):
@@ -136,7 +136,7 @@ def test_under_sgd_centring_weights_gradients_or_both_is_one_method(area, nester
         model = copy.deepcopy(start)
         optim = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9, nesterov=nesterov, weight_decay=decay)
         hands = Centralizer(model, weights=flags[0], gradients=flags[1], fully=fully, area=area)
-        train(model, optim, hands, steps if any(flags) else 60)
+        train(model, optim, hands, steps if any(flags) else 40)
         ends[flags] = model.state_dict()
     for name, weight in ends[True, True].items():
         assert_close(ends[True, False][name], weight, rtol=0, atol=1e-12)
@@ -152,7 +152,7 @@ def test_under_adam_the_three_differ():
     for weights, gradients in [(True, False), (False, True), (True, True)]:
         model = copy.deepcopy(start)
         optim = torch.optim.Adam(model.parameters(), 0.01)
-        train(model, optim, Centralizer(model, weights=weights, gradients=gradients), steps=100)
+        train(model, optim, Centralizer(model, weights=weights, gradients=gradients), steps=50)
         ends.append(model[0].weight.detach())
     for a, b in itertools.combinations(ends, 2):
         assert (a - b).abs().max() > 1e-3

@@ -87,7 +87,7 @@ def test_it_is_the_printed_formula_edges_and_all(pairs, bins):
 
 def bin_in_rationals(score, bins):
     """( (b-1)/B, b/B ] in exact arithmetic; the nearest double and the nearest single to an edge are on it."""
-    for j in range(1, bins + 1):
+    for j in range(max(1, int(score * bins) - 2), bins + 1):  # the bins below end well below the score
         edge = Fraction(j, bins)
         if Fraction(score) <= edge or score in (float(edge), float(np.float32(float(edge)))):
             return j - 1

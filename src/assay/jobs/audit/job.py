@@ -159,10 +159,17 @@ def named_paths(words: Sequence[str]) -> list[Path]:
     behind = [word.partition("=")[2] for word in words if "=" in word]
     for word in (*words, *behind, os.environ.get("ASSAY_DATA", "")):
         path = Path(word.rpartition(":")[0] if ".py:" in word else word)
-        if word and path.exists():
+        if word and _is_there(path):
             model = path.suffix.lower() in (".py", ".pt2", ".onnx", ".pt", ".pth", ".pkl", ".ckpt", ".bin")
             paths.append(path.resolve().parent if model else path.resolve())
     return paths
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for the name of a file: a word that is none
+        return False
 
 
 def _tuples(value: Any) -> Any:

@@ -29,6 +29,7 @@ from assay.methods.shift.accuracy_estimates import (
 )
 from assay.methods.shift.importance_weights import too_few
 from assay.methods.shift.label_conflict import Conflict, label_conflict
+from assay.methods.shift.relabelled import Relabelled, least_sure, relabelled, surely
 from assay.probe import Need, Probe
 from assay.run import HELD_BYTES
 from assay.standard import Standard
@@ -42,7 +43,7 @@ SEVERITIES = (1, 3, 5)  # of each everyday change: kinds of change tell more tha
 WEIGHTED = "importance weighted"
 MEASURED = "measured"
 PAIRED, DIRECTIONS = 500, 16  # inputs and principal directions in which labels of like inputs are compared
-CONFLICT = 0.01  # chance of an alarm where there is no conflict
+CONFLICT = 0.01  # chance of an alarm where there is no conflict, half for each of two tests
 MISSES = 0.1  # of labelled domains outside their intervals, above which the intervals are not believed
 UNSEEN = "Whether like inputs have other labels there cannot be seen without labels; then no such number holds."
 
@@ -58,6 +59,14 @@ class Told(NamedTuple):
     """Whether a few inputs carry the weights."""
     measured: NDArray[np.bool_] | None
     conflict: str
+
+
+class Meant(NamedTuple):
+    """What its answers mean at home: the labels, how sure each answer has to be, and both after everyday changes."""
+
+    labels: NDArray[np.int64]  # n
+    least: NDArray[np.float64]  # k
+    everyday: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]  # of n, n
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,9 @@ class WhatWillItScoreThere(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"])
-        home, shifts, label = _calibrated(subject, run, index)
+        home, shifts, meant = _calibrated(subject, run, index)
         estimator = Estimator(home, shifts)
-        told = [_told(subject, run, domain, index, estimator) for domain in subject.domains().values()]
+        told = [_told(subject, run, domain, index, estimator, meant) for domain in subject.domains().values()]
         few = [t.name for t in told if t.n < LEAST]
         chosen = estimator.chosen
         enough = [t for t in told if t.n >= LEAST and chosen in t.estimates]
@@ -106,7 +115,7 @@ class WhatWillItScoreThere(Probe):
         return Finding(
             says=_says(_in_order(enough, chosen), chosen, home.accuracy, off, held),
             measures=tuple(measures),
-            samples=Table("test", columns if label is None else {**columns, "label": label}),
+            samples=Table("test", columns if meant is None else {**columns, "label": meant.labels}),
             views=_views(enough, estimator, run.budget.shown),
             alarms=_alarms(told, few, estimator, bool(shifts), judged, held),
         )
@@ -137,21 +146,23 @@ class WhatWillItScoreThere(Probe):
         )
 
 
-def _calibrated(
-    subject: Subject, run: Run, index: NDArray[np.int64]
-) -> tuple[Home, list[Shift], NDArray[np.int64] | None]:
+def _calibrated(subject: Subject, run: Run, index: NDArray[np.int64]) -> tuple[Home, list[Shift], Meant | None]:
     """The test inputs as they are and after every everyday change, each also with the classes in other shares."""
     changes = subject.everyday() if not subject.tokens else {}
     strata = subject.task.strata(np.asarray(subject.data["test"].labels)[index])
     rng = np.random.default_rng(run.seed)
     (clean,) = _asked(subject, run, "test", index, None)
     home, shifts = Home(*clean), []
+    chance = home.answers.chance
+    least, everyday = None if chance is None else least_sure(chance), []
     for name in changes:
         for answers, right in _asked(subject, run, "test", index, name):
+            if least is not None and answers.chance is not None:
+                everyday.append((surely(answers.chance, least), strata))
             shifts.append(home.shift(name, answers, right))
             if len(np.unique(strata)) > 1:
                 shifts.append(home.shift(name, answers, right, other_shares(strata, rng)))
-    return home, shifts, strata if "classes" in subject.task.gives else None
+    return home, shifts, None if least is None else Meant(strata, least, everyday)
 
 
 def _asked(
@@ -186,13 +197,20 @@ def _answer(subject: Subject, change: str | None, labelled: bool, shard: Shard) 
     return dict(zip(("sure", "right", "chance"), columns, strict=False))
 
 
-def _told(subject: Subject, run: Run, domain: Domain, index: NDArray[np.int64], estimator: Estimator) -> Told:
+def _told(
+    subject: Subject, run: Run, domain: Domain, index: NDArray[np.int64], estimator: Estimator, meant: Meant | None
+) -> Told:
     """One domain, asked about without its labels; they are looked at afterwards, where it has some."""
     there = run.pick(domain.data)
     if len(domain.data) < LEAST:
         return Told(domain.name, len(domain.data), {}, None, False, None, "")
     ((answers, right),) = _asked(subject.everywhere(), run, domain.name, there, None, domain.labelled)
     weights = estimator.home.weights(answers)
+    conflict = ""
+    if domain.labelled and meant is not None:
+        conflict = _by_answers(subject, domain, there, answers, meant) or _by_inputs(
+            subject, run, domain.name, index, there
+        )
     return Told(
         name=domain.name,
         n=len(there),
@@ -200,16 +218,39 @@ def _told(subject: Subject, run: Run, domain: Domain, index: NDArray[np.int64], 
         weighted=None if weights is None else weighted_accuracy(estimator.home.right, weights),
         hollow=weights is not None and too_few(torch.from_numpy(weights)) is not None,
         measured=right if domain.labelled else None,
-        conflict=_conflict(subject, run, domain.name, index, there) if domain.labelled else "",
+        conflict=conflict,
     )
 
 
-def _conflict(subject: Subject, run: Run, name: str, index: NDArray[np.int64], there: NDArray[np.int64]) -> str:
-    """The sentence of the alarm where like inputs have other labels there than at home, or nothing.
+def _by_answers(subject: Subject, domain: Domain, there: NDArray[np.int64], answers: Answers, meant: Meant) -> str:
+    """The sentence of the alarm where what it surely calls one class has another's label there, or nothing."""
+    assert answers.chance is not None
+    labels = subject.task.strata(np.asarray(domain.data.labels)[there])
+    found = relabelled_there(surely(answers.chance, meant.least), labels, len(meant.least), meant.everyday)
+    if found is None:
+        return ""
+    said, label = (repr(subject.task.classes[each]) for each in (found.said, found.label))
+    kept = f"of those labelled {said} {share(*found.kept)}" if found.kept[1] else f"nothing is labelled {said} there"
+    return (
+        f"Of inputs labelled {label} on {domain.name!r} it calls {share(*found.called)} {said}, as surely as at home, "
+        f"and {kept} (p = {found.p_value:.1g}): a label conflict, which no estimate without labels can see."
+    )
 
-    Inputs are compared, and not answers: an answer that fails there goes with other labels, and nothing conflicts.
-    """
-    if "classes" not in subject.task.gives or subject.tokens:
+
+def relabelled_there(
+    said: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    classes: int,
+    everyday: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> Relabelled | None:  # n, n
+    """A label conflict that is no chance, told by sure answers; None where there is none to see."""
+    tested = relabelled(said, labels, classes=classes, everyday=everyday)
+    return tested if tested is not None and tested.p_value <= CONFLICT / 2 else None
+
+
+def _by_inputs(subject: Subject, run: Run, name: str, index: NDArray[np.int64], there: NDArray[np.int64]) -> str:
+    """The sentence of the alarm where like inputs have other labels there than at home, whatever it says of them."""
+    if subject.tokens:
         return ""
     most = min(PAIRED, HELD_BYTES // (8 * math.prod(subject.inputs.shape)))
     if most <= LEAST:
@@ -243,7 +284,7 @@ def conflict_between(
     tested = label_conflict(
         (home - middle) @ directions, y, (there - middle) @ directions, y_there, classes=classes, rng=rng
     )
-    return tested if tested is not None and tested.p_value <= CONFLICT and tested.low > 0 else None
+    return tested if tested is not None and tested.p_value <= CONFLICT / 2 and tested.low > 0 else None
 
 
 def _in_order(told: Sequence[Told], chosen: str | None) -> list[Told]:

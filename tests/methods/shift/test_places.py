@@ -10,8 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.retrieve.places import ADAPT, MARGIN, Miner, describe, fit_places, ranking_loss, step_loss
 from assay.methods.shift.mk_mmd import mk_mmd
+from assay.methods.shift.places import ADAPT, MARGIN, Miner, describe, fit_places, ranking_loss, step_loss
 from assay.nn.vlad import PlaceNet
 
 
