@@ -188,6 +188,10 @@ def test_the_rows_of_a_gallery_tell_what_values_lie_between():
     whole = np.concatenate([items, queries])
     np.testing.assert_allclose(subject.inputs.ranges, np.stack([whole.min(0), whole.max(0)], 1), rtol=1e-6)
     assert len(subject.notes) == 1
+    far = {"test": (queries, labels[:20]), "far": (9 * items[:40], labels[:40])}
+    moved = Subject.retrieval(nn.Identity(), (items, labels), far)
+    assert moved.inputs.ranges == subject.inputs.ranges  # a domain widens nothing
+    assert "in 'far'" in moved.notes[1]
     with pytest.raises(SubjectError, match="of 'gallery' has the value"):
         Subject.retrieval(nn.Identity(), (items, labels), (0 * queries, labels[:20]), bounds=(0.0, 1.0))
 

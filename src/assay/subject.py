@@ -27,6 +27,7 @@ from assay.domain import (
     in_their_order,
     named_apart,
     positions,
+    refuse_domain,
     refuse_few,
     rows_apart,
     taken,
@@ -365,10 +366,11 @@ class Subject:
         sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
         for split, asked in sought.splits.items():
             if split not in NO_DOMAIN:
+                refuse_domain(split)
                 refuse_few(split, len(asked))
         unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
         seen = Unit(scaled) if unit else scaled
-        inputs, notes = space_of({**sought.splits, GALLERY: sought.gallery}, sought.shape, bounds)
+        inputs, notes = _space(sought.splits, {}, sought.shape, bounds, gallery=sought.gallery)
         described = sought.described(*_describing(seen, draws, inputs), metric, _describer(seen, draws))
         subject = cls.of(
             seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
@@ -587,10 +589,12 @@ def _space(
     unlabelled: Mapping[str, Data],
     shape: tuple[int, ...],
     bounds: tuple[Bound, Bound] | None,
+    gallery: Data | None = None,
 ) -> tuple[InputSpace, tuple[str, ...]]:
-    """The input space as the splits that are no domains have it, which may lie outside where nobody told bounds."""
+    """The input space as a gallery and the splits have it that are no domains, which may lie outside unless told."""
     elsewhere = {**{split: data for split, data in splits.items() if split not in NO_DOMAIN}, **unlabelled}
-    space, notes = space_of({split: data for split, data in splits.items() if split in NO_DOMAIN}, shape, bounds)
+    home = {split: data for split, data in splits.items() if split in NO_DOMAIN}
+    space, notes = space_of(home if gallery is None else {**home, GALLERY: gallery}, shape, bounds)
     if bounds is not None or isinstance(splits["test"], Texts):
         return space, notes
     space, said = left_open(space, elsewhere)

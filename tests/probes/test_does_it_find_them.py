@@ -8,10 +8,14 @@ import torch
 from torch import nn
 
 import assay
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.retrieve.measures import chance_of_recall
+from assay.probe import put
+from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
 from assay.probes.right.does_it_find_them import DoesItFindThem
 from assay.probes.steady.does_it_find_them_in_part import HEADLINE, DoesItFindThemInPart
+from assay.run import Budget, Run
 from assay.subject import Subject
 from assay.subjects import Source, open_subject
 
@@ -161,3 +165,28 @@ def test_an_attack_works_through_the_margin_and_everyday_change_through_the_scor
     )
     assert not broken.any()
     assert daily.measures[0].value < clean.measures[0].value
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_attacked_queries_stay_within_bounds_and_radius_and_find_what_is_not_relevant(metric):
+    """Bounds of -1 and 1, so that shares of the range are no natural units; Euclid far from 0, where it cancelled."""
+    items, asked = np.arange(KINDS * EACH) % KINDS, np.arange(24) % KINDS
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16))
+    with torch.no_grad():
+        model[1].bias.fill_(300.0 if metric == "euclidean" else 0.0)
+    gallery, queries = (2 * pictures(kind, 0.1) - 1 for kind in (items, asked))
+    subject = Subject.retrieval(model, (gallery, items), (queries, asked), metric=metric, bounds=(-1.0, 1.0))
+    run = Run(engine=ThisProcess(), budget=Budget("tiny", samples=24, steps=10, restarts=1, shown=0), debug=True)
+    finding = put(WorstCaseAccuracy(radius=0.3, l2_radius=2.0, steps=10), subject, run).finding
+    found = finding.witnesses
+    assert len(found) > 10
+    assert not any("judged afresh" in alarm.says for alarm in finding.alarms)
+    assert found.changed.min() >= -1
+    assert found.changed.max() <= 1
+    away = ((found.changed - found.clean) / 2).reshape(len(found), -1)  # as a share of the range
+    size = {"linf": np.abs(away).max(1), "l2": np.sqrt((away**2).sum(1))}
+    assert all(size[norm][i] <= r + 1e-6 for i, (norm, r) in enumerate(zip(found.norm, found.radius, strict=True)))
+    g, q = (subject.predict(torch.from_numpy(x)).detach().double() for x in (gallery, found.changed))
+    first = (q @ g.T).argmax(1) if metric == "cosine" else torch.cdist(q, g).argmin(1)
+    assert (items[first.numpy()] != asked[found.index]).all()
