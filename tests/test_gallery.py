@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,11 @@ from torch import nn
 
 from assay.data.arrays import Arrays
 from assay.data.digits import load_digits, weights
+from assay.domain import Unlabelled
 from assay.errors import AssayError, ShapeError, SubjectError
-from assay.gallery import EARTH
+from assay.gallery import EARTH, TOGETHER
 from assay.nn.unit import Unit
-from assay.subject import Subject
+from assay.subject import DRAWS, Subject, settled
 from assay.subjects import digits_retrieval
 from assay.tasks import Search
 
@@ -83,10 +86,10 @@ def test_labels_need_not_be_counted_from_0_or_without_gaps():
 
 
 def test_pairs_decide_what_is_relevant_for_each_split_by_itself():
-    pairs = {"test": [[1, 3], [0, 11], [1, 0], [1, 3]], "dusk": [[0, 5]]}
-    subject = Subject.retrieval(Flat(), ITEMS, {"test": QUERIES[:2], "dusk": QUERIES[2:3]}, pairs=pairs)
+    pairs = {"test": [[1, 3], [0, 11], [1, 0], [1, 3]], "train": [[0, 5]]}
+    subject = Subject.retrieval(Flat(), ITEMS, {"test": QUERIES[:2], "train": QUERIES[2:3]}, pairs=pairs)
     assert relevant(subject) == [[11], [0, 3]]
-    assert relevant(subject, "dusk") == [[5]]
+    assert relevant(subject, "train") == [[5]]
     assert subject.task.told(torch.tensor([1])) == "item 0 or item 3"
 
 
@@ -123,15 +126,77 @@ def test_the_fingerprint_hangs_on_gallery_relevance_and_metric_and_on_nothing_el
     assert len(others) == 4
 
 
-def test_a_random_model_describes_the_gallery_by_the_mean_of_its_draws():
-    class Noisy(nn.Module):
-        def forward(self, x):
-            return x.flatten(1) + torch.randn(len(x), 16)
+class Noisy(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) + torch.randn(len(x), 16)
 
-    torch.manual_seed(0)
+
+def described(subject):
+    return sought(subject).on(torch.device("cpu")).descriptors
+
+
+def test_a_random_model_describes_the_gallery_by_the_mean_of_its_draws():
     subject = Subject.retrieval(Noisy(), (ITEMS, LABELS), (QUERIES, ASKED), metric="euclidean", draws=2000)
-    descriptors = sought(subject).on(torch.device("cpu"))[0]
-    assert float((descriptors - torch.from_numpy(ITEMS).flatten(1)).abs().max()) < 0.15
+    assert float((described(subject) - torch.from_numpy(ITEMS).flatten(1)).abs().max()) < 0.15
+
+
+def test_a_random_model_that_does_not_say_so_describes_the_gallery_as_one_that_does():
+    def made(draws=1):
+        return Subject.retrieval(Noisy(), (ITEMS, LABELS), (QUERIES, ASKED), metric="euclidean", draws=draws)
+
+    once, told, found = made(), made(DRAWS), settled(made())
+    assert found.draws == DRAWS
+    torch.testing.assert_close(described(found), described(told))
+    assert found.fingerprint() == told.fingerprint()
+    # What one pass described is another gallery, also where queries are then asked with as many draws.
+    assert dataclasses.replace(once, draws=DRAWS).fingerprint() != told.fingerprint()
+    noise = [float((described(s) - torch.from_numpy(ITEMS).flatten(1)).std()) for s in (once, found)]
+    assert noise[0] == pytest.approx(1, rel=0.3)
+    assert noise[1] == pytest.approx(DRAWS**-0.5, rel=0.3)
+
+
+def linear(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_a_cured_model_describes_the_gallery_anew(metric):
+    old, new = (Subject.retrieval(linear(s), (ITEMS, LABELS), (QUERIES, ASKED), metric=metric) for s in (0, 1))
+    cured = old.cured(new.model, "another")
+    torch.testing.assert_close(described(cured), described(new))
+    assert cured.fingerprint() == new.fingerprint()
+    drawn = old.cured(new.model, "another", draws=3)
+    assert drawn.fingerprint() != dataclasses.replace(cured, draws=3).fingerprint()
+
+
+def test_a_gallery_that_was_described_before_the_weights_changed_is_known_as_that():
+    model = linear(0)
+    stale = Subject.retrieval(model, (ITEMS, LABELS), (QUERIES, ASKED))
+    with torch.no_grad():
+        model[1].weight.neg_()
+    fresh = Subject.retrieval(model, (ITEMS, LABELS), (QUERIES, ASKED))
+    assert stale.fingerprint() != fresh.fingerprint()
+    assert sought(stale) != sought(fresh)
+
+
+def test_the_rows_of_a_gallery_tell_what_values_lie_between():
+    rng = np.random.default_rng(1)
+    items, queries = rng.normal(size=(300, 3)).astype(np.float32), rng.normal(size=(20, 3)).astype(np.float32)
+    labels = np.arange(300) % 4
+    subject = Subject.retrieval(nn.Identity(), (items, labels), (queries, labels[:20]))
+    whole = np.concatenate([items, queries])
+    np.testing.assert_allclose(subject.inputs.ranges, np.stack([whole.min(0), whole.max(0)], 1), rtol=1e-6)
+    assert len(subject.notes) == 1
+    with pytest.raises(SubjectError, match="of 'gallery' has the value"):
+        Subject.retrieval(nn.Identity(), (items, labels), (0 * queries, labels[:20]), bounds=(0.0, 1.0))
+
+
+def test_every_item_is_held_against_the_bounds():
+    items = np.random.default_rng(2).random((TOGETHER + 40, 1, 4, 4), dtype=np.float32)
+    items[TOGETHER + 30, 0, 0, 0] = 200
+    with pytest.raises(SubjectError, match=f"Input {TOGETHER + 30} of 'gallery' has the value 200 outside the bounds"):
+        Subject.retrieval(Flat(), (items, np.arange(len(items)) % 4), (QUERIES, ASKED))
 
 
 class Says(nn.Module):
@@ -181,12 +246,33 @@ def nothing(x):
         (Flat(), ITEMS, QUERIES, {"pairs": [0, 1]}, r"pairs of 'test' have shape \(2,\)"),
         (Flat(), ITEMS, QUERIES, {"pairs": {"dusk": [[0, 1]]}}, r"given for \['dusk'\], queries for \['test'\]"),
         (lambda x: x, (ITEMS, LABELS), (QUERIES, ASKED), {}, "wants a torch.nn.Module, got function"),
+        (Flat(), (ITEMS, LABELS), (QUERIES, ASKED), {"metres": "25"}, "metres='25' is no distance"),
+        (Flat(), (ITEMS, None), (QUERIES, None), {"metres": 25}, r"geo-tags of 'gallery' have shape \(12,\)"),
+        (Flat(), (ITEMS, 5), QUERIES, {"pairs": [[0, 1]]}, r"'gallery' has 12 inputs and geo-tags of shape \(\)"),
+        (Flat(), (ITEMS, [[1, 2], [3]]), QUERIES, {"pairs": [[0, 1]]}, "geo-tags of 'gallery' are no array"),
+        (Flat(), (5, None), QUERIES, {"pairs": [[0, 1]]}, "inputs of 'gallery' are one number, 5"),
+        (Flat(), ITEMS, QUERIES, {"pairs": [[0, 1], [2]]}, "pairs of 'test' are no array, their rows"),
+        (Flat(), (ITEMS, LABELS), QUERIES, {}, "inputs of 'test' have no labels, and labels say"),
+        (Flat(), (ITEMS, None), (QUERIES, ASKED), {}, "inputs of 'gallery' have no labels"),
+        (Flat(), (ITEMS, LABELS), {"test": (QUERIES, ASKED), "dusk": (QUERIES, ASKED)}, {}, "'dusk' has 7 inputs"),
+        (Flat(), (ITEMS, LABELS), {"test": (QUERIES, ASKED), "dusk": Unlabelled(Arrays(QUERIES, ASKED))}, {},
+         "inputs of 'dusk' have no labels"),
+        (Flat(), (ITEMS, LABELS), {"test": (QUERIES, ASKED), "outliers": (QUERIES, ASKED)}, {}, "named 'outliers'"),
+        (Flat(), (ITEMS, LABELS), {"test": (QUERIES, ASKED), "gallery": (QUERIES, ASKED)}, {}, "named 'gallery'"),
+        (Flat(), (ITEMS, LABELS), {"test": (QUERIES, ASKED), 2009: (QUERIES, ASKED)}, {}, "cannot be named 2009"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_searched_is_told_in_one_line(model, gallery, queries, more, says):
     with pytest.raises((AssayError, SubjectError, ShapeError), match=says) as told:
         Subject.retrieval(model, gallery, queries, **more)
     assert "\n" not in str(told.value)
+
+
+def test_inputs_that_stand_alone_are_enough_where_pairs_say_what_is_relevant():
+    pairs = [[i, i] for i in range(7)]
+    given = [(ITEMS, QUERIES), ((ITEMS, None), (QUERIES, None)), (ITEMS, Unlabelled(Arrays(QUERIES, ASKED)))]
+    for gallery, queries in given:
+        assert relevant(Subject.retrieval(Flat(), gallery, queries, pairs=pairs)) == [[i] for i in range(7)]
 
 
 @pytest.mark.parametrize(

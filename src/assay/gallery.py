@@ -25,12 +25,15 @@ from assay.data.arrays import UNIT, Targets
 from assay.data.nearest import Metric
 from assay.errors import AssayError, ShapeError, SubjectError
 from assay.given import Bound, Data, as_data, as_targets, pixel_bounds
-from assay.tasks.search import Described
+from assay.tasks.search import Described, Items
 
 EARTH = 6_371_008.8  # metres, the mean radius
 TOGETHER = 256  # items that are described at a time
+SEED = 271_828  # of what a random model draws for them
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Answer = Callable[[Tensor], Tensor]  # k *d -> k s
+Check = Callable[[Tensor, Ints], None]  # of items and their rows
 
 
 class Queries:
@@ -64,29 +67,42 @@ class Matched:
     names: Sequence[str] | None = None
     bounds: tuple[float, float] = UNIT
 
-    def described(self, answer: Callable[[Tensor], Tensor], metric: Metric) -> Described:
-        """The gallery as the model sees it, a few items at a time; descriptors that cannot be compared are refused."""
+    def described(self, answer: Answer, check: Check, metric: Metric, by: str) -> Described:
+        """The gallery as the model sees it; `by` as in Described."""
         if metric not in ("cosine", "euclidean"):
             raise AssayError(f"There is no metric {metric!r}; choose cosine or euclidean.")
-        parts = []
-        for start in range(0, len(self.gallery), TOGETHER):
-            rows = np.arange(start, min(start + TOGETHER, len(self.gallery)))
-            x, _ = self.gallery.take(rows)
-            if tuple(x.shape[1:]) != self.shape:
-                raise SubjectError(
-                    f"Items of the gallery have shape {tuple(x.shape[1:])}, queries {self.shape}; make them the same."
-                )
-            parts.append(_checked(answer(x), rows, metric))
-        descriptors = torch.cat(parts)
-        if bool((descriptors == descriptors[:1]).all()):
+        x, _ = self.gallery.take(np.arange(1))
+        if tuple(x.shape[1:]) != self.shape:
             raise SubjectError(
-                f"The model describes all {len(descriptors)} items of the gallery alike; check its weights and the "
-                "scaling of the inputs."
+                f"Items of the gallery have shape {tuple(x.shape[1:])}, queries {self.shape}; make them the same."
             )
         return Described(
-            self.gallery, descriptors, metric, self.starts, self.rows, groups=self.groups, names=self.names,
-            bounds=self.bounds,
+            self.gallery, descriptors_of(self.gallery, answer, check, metric), metric, self.starts, self.rows,
+            groups=self.groups, names=self.names, bounds=self.bounds, by=by,
         )  # fmt: skip
+
+
+def descriptors_of(items: Items, answer: Answer, check: Check, metric: Metric) -> Tensor:  # -> g d
+    """What the model makes of each item, a few at a time; items and descriptors that cannot be compared are refused.
+
+    A random model draws from a seed, so that it describes a gallery alike each time, and from one of its own: noise
+    that queries share with items would draw them together.
+    """
+    parts = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        for start in range(0, len(items), TOGETHER):
+            rows = np.arange(start, min(start + TOGETHER, len(items)))
+            x, _ = items.take(rows)
+            check(x, rows)
+            parts.append(_checked(answer(x), rows, metric))
+    descriptors = torch.cat(parts)
+    if bool((descriptors == descriptors[:1]).all()):
+        raise SubjectError(
+            f"The model describes all {len(descriptors)} items of the gallery alike; check its weights and the "
+            "scaling of the inputs."
+        )
+    return descriptors
 
 
 def _checked(out: Tensor, rows: Ints, metric: Metric) -> Tensor:  # k d
@@ -122,8 +138,8 @@ def matched(
     """A gallery and queries in any form that `Subject.of` takes, by whichever tells what is relevant."""
     if metres is not None and pairs is not None:
         raise AssayError("Relevance comes from metres or from pairs; give one of them.")
-    if metres is not None and not (np.isfinite(metres) and metres > 0):
-        raise AssayError(f"metres={metres} is no distance; give a number above 0, such as 25.")
+    if metres is not None and not (isinstance(metres, int | float | np.number) and 0 < metres < np.inf):
+        raise AssayError(f"metres={metres!r} is no distance; give a number above 0, such as 25.")
     given = queries if isinstance(queries, Mapping) else {"test": queries}
     if "test" not in given:
         raise AssayError(f"The queries have no split 'test', only {sorted(given)}; name one 'test'.")
@@ -200,15 +216,25 @@ def _opened(given: Any, split: str, bounds: tuple[Bound, Bound] | None, labelled
             )
         return _Given(data)
     pixels = pixel_bounds(bounds)
-    if isinstance(given, tuple | list) and len(given) == 2:
-        x, told = given
-        told = np.asarray(told.detach().cpu() if isinstance(told, Tensor) else told)
-        if len(told) != len(x):
-            raise ShapeError(f"The split {split!r} has {len(x)} inputs and {len(told)} geo-tags; give one for each.")
-        return _Given(Targets(x, np.zeros(len(x), dtype=np.int64), pixels=pixels), told)
-    if isinstance(given, np.ndarray | Tensor):
-        return _Given(Targets(given, np.zeros(len(given), dtype=np.int64), pixels=pixels))
-    return _Given(as_targets(given, split, bounds))
+    paired = isinstance(given, tuple | list) and len(given) == 2
+    if not paired and not isinstance(given, np.ndarray | Tensor):
+        return _Given(as_targets(given, split, bounds))
+    x, told = given if paired else (given, None)
+    if not np.ndim(x):
+        raise ShapeError(f"The inputs of {split!r} are one number, {x}; give a row for each input.")
+    told = None if told is None else _array(told, f"The geo-tags of {split!r}")
+    if told is not None and told.shape[:1] != (len(x),):
+        raise ShapeError(
+            f"The split {split!r} has {len(x)} inputs and geo-tags of shape {told.shape}; give one for each."
+        )
+    return _Given(Targets(x, np.zeros(len(x), dtype=np.int64), pixels=pixels), told)
+
+
+def _array(given: Any, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
+    except ValueError as e:
+        raise ShapeError(f"{what} are no array, their rows are not as long as each other; mend them.") from e
 
 
 @dataclass(frozen=True)
@@ -267,8 +293,7 @@ def _by_label(gallery: Data, queries: Mapping[str, Data]) -> tuple[_Lists, tuple
 def _by_pairs(items: int, queries: Mapping[str, int], pairs: Mapping[str, Any]) -> _Lists:
     group, counts, rows, before = {}, [], [], 0
     for split, n in queries.items():
-        given = pairs[split]
-        told = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
+        told = _array(pairs[split], f"The pairs of {split!r}")
         if told.ndim != 2 or told.shape[1] != 2 or told.dtype.kind not in "iu":
             raise ShapeError(
                 f"The pairs of {split!r} have shape {told.shape} and dtype {told.dtype}; give whole numbers of shape "

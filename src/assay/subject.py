@@ -21,6 +21,7 @@ from assay.data.shares import Shares
 from assay.data.texts import Texts
 from assay.domain import (
     NO_DOMAIN,
+    OUTLIERS,
     Unlabelled,
     domains_of,
     in_their_order,
@@ -32,7 +33,7 @@ from assay.domain import (
 )
 from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
 from assay.errors import AssayError, SubjectError
-from assay.gallery import matched
+from assay.gallery import descriptors_of, matched
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
 from assay.inputs import Bounded, Change, Image, Pair
@@ -49,6 +50,7 @@ SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 AT_ONCE = 128  # witnesses that are answered together
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
+GALLERY = "gallery"  # what items are called where a split would be named
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 
 
@@ -359,19 +361,21 @@ class Subject:
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.retrieval wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
+        _refuse_queries(gallery, queries, by_label=metres is None and pairs is None)
         sought = matched(gallery, queries, metres=metres, pairs=pairs, bounds=bounds)
+        for split, asked in sought.splits.items():
+            if split not in NO_DOMAIN:
+                refuse_few(split, len(asked))
         unit, scaled = metric == "cosine", _normalised(model, mean, std, sought.shape)
         seen = Unit(scaled) if unit else scaled
-        mean_of = (lambda x: passes(seen, x, draws).mean(0)) if draws > 1 else None
-        described = sought.described(lambda x: answer_once(seen, x, mean_of), metric)
+        inputs, notes = space_of({**sought.splits, GALLERY: sought.gallery}, sought.shape, bounds)
+        described = sought.described(*_describing(seen, draws, inputs), metric, _describer(seen, draws))
         subject = cls.of(
             seen, sought.splits, Search(described, min(first, described.size)), name=name or type(model).__name__,
             bounds=bounds, layers={k: f"model.{v}" if unit else v for k, v in (layers or {}).items()}, draws=draws,
             differentiable=differentiable, about=about, kind=kind,
         )  # fmt: skip
-        few = np.arange(min(LOOKS, len(sought.gallery)))
-        check_bounds(sought.gallery.take(few)[0], few, "gallery", subject.inputs)
-        return subject
+        return replace(subject, inputs=inputs, notes=notes)
 
     @classmethod
     def _of_pairs(
@@ -542,8 +546,11 @@ class Subject:
         return fingerprint.of_answers(out) + fingerprint.of_model(self.model, weights=False).passing
 
     def cured(self, model: nn.Module, remedy: str, *, draws: int | None = None) -> Subject:
-        """The same task and data with another model, which remembers what was done; `draws` where it is random."""
-        return replace(
+        """The same task and data with another model, which remembers what was done; `draws` where it is random.
+
+        The other model describes a gallery anew: it is no use to look for its descriptors among those of the old one.
+        """
+        cured = replace(
             self,
             model=model,
             name=f"{self.name}+{remedy}",
@@ -552,6 +559,7 @@ class Subject:
             layers={},
             draws=self.draws if draws is None else draws,
         )
+        return _described_anew(cured) if isinstance(self.task, Search) else cured
 
 
 @dataclass(frozen=True)
@@ -709,7 +717,54 @@ def settled(subject: Subject) -> Subject:
     first, second = (answer_once(subject.model, x).reshape(len(x), -1) for _ in range(2))
     spread = first.std(1) if "classes" in subject.task.gives else first.std()
     moved = (first - second).abs().amax(1) > STILL * spread
-    return replace(subject, draws=DRAWS) if bool(moved.any()) else subject
+    if not bool(moved.any()):
+        return subject
+    drawn = replace(subject, draws=DRAWS)
+    return _described_anew(drawn) if isinstance(subject.task, Search) else drawn
+
+
+def _refuse_queries(gallery: Any, queries: Any, *, by_label: bool) -> None:
+    """Refuse splits of queries with a name that stands for something else, and inputs alone where labels decide."""
+    given = queries if isinstance(queries, Mapping) else {"test": queries}
+    for split in given:
+        if not isinstance(split, str) or split in ("", OUTLIERS, GALLERY):
+            raise AssayError(
+                f"Queries cannot be named {split!r}; give them a name of their own, such as 'night': each has an "
+                "answer, so that none are 'outliers', and 'gallery' is what they search."
+            )
+    for split, each in ({GALLERY: gallery} | dict(given)).items() if by_label else ():
+        alone = isinstance(each, tuple | list) and len(each) == 2 and each[1] is None
+        if alone or isinstance(each, Unlabelled | np.ndarray | Tensor):
+            raise SubjectError(
+                f"The inputs of {split!r} have no labels, and labels say what answers a query; give (x, labels), or "
+                "say it with metres=... (geo-tags) or pairs=..."
+            )
+
+
+def _describing(
+    model: nn.Module, draws: int, inputs: InputSpace
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor, NDArray[np.int64]], None]]:
+    """What describes items of a gallery as queries are described, and what refuses those that are no such inputs."""
+    mean_of = (lambda x: passes(model, x, draws).mean(0)) if draws > 1 else None
+    return (
+        lambda x: answer_once(model, x, mean_of),
+        lambda x, rows: check_bounds(x, rows, GALLERY, inputs),
+    )
+
+
+def _describer(model: nn.Module, draws: int) -> str:
+    return f"{fingerprint.of_model(model).lasting} {draws}"
+
+
+def _described_anew(subject: Subject) -> Subject:
+    """A subject that searches, with its gallery as its model describes it now."""
+    task = subject.task
+    assert isinstance(task, Search)
+    if subject.inputs.natural is not None:
+        raise AssayError(f"{subject.name!r} is in shares of its range, and its gallery is not; take it as it was.")
+    old = task.gallery
+    new = descriptors_of(old.items, *_describing(subject.model, subject.draws, subject.inputs), old.metric)
+    return replace(subject, task=replace(task, gallery=old.anew(new, _describer(subject.model, subject.draws))))
 
 
 def _check_tail(model: nn.Module, x: Tensor) -> None:  # n *d

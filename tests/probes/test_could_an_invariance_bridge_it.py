@@ -48,7 +48,7 @@ def asked(
 ) -> Finding:
     data = {"train": drawn(0, (-2, 2)), "test": drawn(1, (-2, 2)), **(home or {})}
     subject = Subject.classifier(model or Sided(), data, domains=domains, classes=("left", "right"))
-    answer = put(CouldAnInvarianceBridgeIt(), subject, replace(run, budget=Budget("few", 110, 5, 1), debug=True))
+    answer = put(CouldAnInvarianceBridgeIt(), subject, replace(run, debug=True))
     assert answer.status == "asked", answer.why
     assert answer.finding is not None
     return answer.finding
@@ -104,6 +104,48 @@ def test_prior_shift_alone_is_no_conditional_gap_and_no_conflict(run: Run) -> No
     assert value(found, "prior gap on rare") == pytest.approx(0.4, abs=0.1)
     assert verdicts(found)[CONFLICT] != "fail"
     assert "aligned whatever the class would pay" in found.says
+
+
+def test_prior_shift_of_classes_that_overlap_is_no_conflict_and_swapped_labels_under_it_are(run: Run) -> None:
+    home = {"train": drawn(0, (-1, 1), n=200), "test": drawn(1, (-1, 1))}
+    x, y = drawn(2, (-1, 1), share=0.9, n=200)
+    wide = replace(run, budget=Budget("few", 200, 5, 1))
+    found = asked(wide, {"rare": (x, y)}, home=home)
+    assert verdicts(found)[CONFLICT] != "fail"
+    assert "only labels from there" not in found.says
+    assert not any("have other labels" in alarm.says for alarm in found.alarms)
+    turned = asked(wide, {"rare": (x, 1 - y)}, home=home)
+    assert any("have other labels" in alarm.says for alarm in turned.alarms)
+    assert "only labels from there" in turned.says
+
+
+def test_training_rows_in_a_domain_are_found_and_doubted(run: Run) -> None:
+    found = asked(run, {"copied": drawn(0, (-2, 2))})
+    for name in (GAP, CONFLICT, SUPPORT, f"{GAP} on copied", "accuracy on copied"):
+        assert any("stand in the training data too" in says for says in doubts(found, name))
+    assert "pass" not in verdicts(found).values()
+
+
+def test_hypotheses_that_differ_are_not_passed_for_want_of_labels(run: Run) -> None:
+    rng = np.random.default_rng(0)
+    sets = []
+    for edge in (-2.0, -2.0, 4.0):  # the best answers differ on 30 % of inputs
+        x = rng.uniform(-10, 10, (110, 2)) * [1, 0.01]
+        y = (rng.random(110) < 1 / (1 + np.exp(-0.15 * (x[:, 0] - edge)))).astype(np.int64)
+        sets.append((((x + MIDDLE) / WIDE).astype(np.float32), y))
+    found = asked(run, {"later": sets[2]}, home={"train": sets[0], "test": sets[1]})
+    gap = found.measure(GAP)
+    assert gap.low is not None
+    assert gap.high is not None
+    assert gap.low <= 0.3 <= gap.high
+    assert verdicts(found)[GAP] == "cannot tell"
+    assert any("Halves of 'later' differ from each other" in says for says in doubts(found, GAP))
+
+
+def test_wide_inputs_are_fewer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.probes.steady.could_an_invariance_bridge_it.HELD_BYTES", 2 * 3 * (4 * 2 + 8 * 2) * 50)
+    found = asked(run, {"near": drawn(2, (-3, 1.5))})
+    assert found.measure("accuracy on near").n == 50
 
 
 def test_disjoint_supports_cannot_be_told(run: Run) -> None:

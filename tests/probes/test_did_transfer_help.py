@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,8 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
-from assay.methods.shift.transfer import STARTS, Held, compared, learnt, shuffled, started
+from assay.finding import Finding, Measure
+from assay.methods.shift.transfer import STARTS, Held, compared, learnt, over_seeds, shuffled, started
 from assay.methods.train.fit import fit
 from assay.probe import configure, put
 from assay.probes.steady.did_transfer_help import GAIN, DidTransferHelp
@@ -46,11 +49,15 @@ def subject(net: nn.Module, *, conflict: bool, n: int = 300) -> Subject:
     return Subject.classifier(net, data)
 
 
-def gains(of: Subject, **settings: object) -> list[float]:
-    probe = configure(DidTransferHelp, {"epochs": 12, "lr": 2e-2, "seeds": 1, **settings})
+def asked(of: Subject, **settings: object) -> Finding:
+    probe = configure(DidTransferHelp, {"epochs": 5, "lr": 2e-2, "seeds": 5, **settings})
     answer = put(probe, of, Run(engine=ThisProcess(), debug=True))
     assert answer.finding is not None, answer.why
-    return [m for m in answer.finding.measures if m.name.startswith(GAIN)]
+    return answer.finding
+
+
+def gains(of: Subject, **settings: object) -> list[Measure]:
+    return [m for m in asked(of, **settings).measures if m.name.startswith(GAIN)]
 
 
 def test_a_source_like_the_target_gains_and_more_where_there_is_less_to_learn(trained: nn.Module) -> None:
@@ -61,8 +68,61 @@ def test_a_source_like_the_target_gains_and_more_where_there_is_less_to_learn(tr
 
 
 def test_a_source_with_the_opposite_labels_loses(trained: nn.Module) -> None:
-    most, _ = gains(subject(trained, conflict=True))
+    most, _ = gains(subject(trained, conflict=True), epochs=3)
     assert most.high < 0
+
+
+def drawn(seeds: int, inputs: int, by_seed: float, rng: np.random.Generator) -> np.ndarray:  # -> 2 seeds inputs
+    """Answers, right or wrong, of two kinds of training that do not differ but by what a seed adds to the logits."""
+    logit = rng.normal(1, 1.5, inputs) + rng.normal(0, by_seed, (2, seeds, 1))
+    return (rng.random((2, seeds, inputs)) < 1 / (1 + np.exp(-logit))).astype(float)
+
+
+@pytest.mark.parametrize("by_seed", [0.0, 0.3, 0.8])
+def test_scratch_gains_nothing_over_scratch(by_seed: float) -> None:
+    """An interval of inputs alone excludes 0 in a third of all cases at 0.3, in two of three at 0.8."""
+    rng, excluded = np.random.default_rng(0), 0
+    for _ in range(150):
+        one, other = drawn(5, 300, by_seed, rng)
+        low, high = over_seeds(one - other)
+        excluded += not low <= 0 <= high
+    assert excluded <= 14  # of 150; 5 % is 7.5
+
+
+def test_the_interval_of_seeds_and_inputs_in_closed_form() -> None:
+    values = np.array([[1.0, 0, 1, 0], [1, 1, 1, 1]])  # means 0.5 and 1, of inputs 1, 0.5, 1, 0.5
+    reach = 12.7062047 * np.sqrt(0.125 / 2 + (1 + 4 / 16) / 16)
+    assert reach > 1
+    assert over_seeds(values) == (-1, 1)
+    many = np.repeat(values, 20, axis=0)
+    reach = 2.0226909 * np.sqrt(40 / 39 / 16 / 40 + (1 + 4 / 16) / 16)
+    assert over_seeds(many)[0] == pytest.approx(0.75 - reach)
+    with pytest.raises(AssayError, match="got 1 training; .* at least 2"):
+        over_seeds(values[:1])
+
+
+def test_equal_answers_are_not_sure() -> None:
+    low, high = over_seeds(np.zeros((5, 30)))
+    assert high == -low == pytest.approx(2.776445 / 30)
+
+
+def test_a_domain_of_training_inputs_is_told_and_its_gain_doubted(trained: nn.Module) -> None:
+    x, y = rows(120, 1)
+    data = {"train": Arrays(x, y), "test": Arrays(*rows(50, 2)), "known": Arrays(x[:80], y[:80])}
+    data |= {"new": Arrays(*rows(60, 3))}
+    found = asked(Subject.classifier(trained, data), epochs=1, seeds=2)
+    (leak,) = (a for a in found.alarms if "stand in the training data too" in a.says)
+    assert "80 of 80" in leak.says
+    names = [m.name for m in found.measures if "known" in m.name]
+    assert f"{GAIN}, known" in names
+    assert set(leak.doubts) == set(names)
+
+
+def test_a_model_that_is_random_is_declined(trained: nn.Module) -> None:
+    of = replace(subject(trained, conflict=False), draws=4)
+    answer = put(DidTransferHelp(), of, Run(engine=ThisProcess()))
+    assert answer.status == "does not apply"
+    assert "this one is random" in answer.why
 
 
 def test_the_starts_are_what_they_say(trained: nn.Module) -> None:
@@ -99,10 +159,10 @@ def test_every_start_gets_as_many_steps_at_every_size(trained: nn.Module, monkey
         return real(model, data, **told)
 
     monkeypatch.setattr("assay.methods.shift.transfer.fit", counted)
-    compared(
-        trained, held(64, 1), held(64, 3), held(20, 4), "2", sizes=(16, 64), epochs=2, lr=1e-3, batch=16, seeds=(0,)
-    )
+    told = {"sizes": (16, 64), "epochs": 2, "lr": 1e-3, "batch": 16, "seeds": (0, 1)}
+    found = compared(trained, held(64, 1), held(64, 3), held(20, 4), "2", **told)
     assert set(steps) == {8}
+    assert {hits.shape for hits in found.values()} == {(2, 20)}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +179,6 @@ def test_it_says_what_it_wants(trained: nn.Module, settings: dict[str, str], n: 
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"lr": "0"}, {"epochs": "0"}, {"seeds": "0"}):
+    for wrong in ({"lr": "0"}, {"epochs": "0"}, {"seeds": "1"}):
         with pytest.raises(AssayError, match=r"did-transfer-help.*must"):
             configure(DidTransferHelp, wrong)

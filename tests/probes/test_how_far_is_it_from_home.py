@@ -15,7 +15,8 @@ from assay.errors import AssayError
 from assay.finding import Finding, Gallery, Matrix, Measure
 from assay.inputs import Channel, Column, Row, Series
 from assay.probe import put
-from assay.probes.steady.how_far_is_it_from_home import HALVES, HowFarIsItFromHome
+from assay.probes.steady import how_far_is_it_from_home
+from assay.probes.steady.how_far_is_it_from_home import ALPHA, FARTHEST, HALVES, HowFarIsItFromHome, enough_deals
 from assay.run import Budget, Run
 from assay.subject import Subject
 
@@ -311,6 +312,40 @@ def test_settings_that_no_test_can_have_are_refused() -> None:
         HowFarIsItFromHome(deals=5)
     with pytest.raises(AssayError, match="inputs=12"):
         HowFarIsItFromHome(inputs=12)
+
+
+def test_there_are_deals_enough_for_as_many_domains_as_there_are() -> None:
+    assert enough_deals(500, 24) == 500
+    assert enough_deals(500, 26) == 519  # 13 domains, by features and by inputs
+    for tests in range(1, 101):
+        assert 1 / (1 + enough_deals(19, tests)) <= ALPHA / tests * (1 + 1e-12)
+    subject = Subject.of(net(), {"test": pictures(200, 1)}, domains={"night": pictures(60, 2, brighter=0.3)[0]})
+    found = asked(subject, HowFarIsItFromHome(deals=19))
+    assert found.says.endswith("Chance does not explain it.")
+    assert told(found, "p-value, inputs, night").value == pytest.approx(1 / 40)
+    assert not [a for a in found.alarms if "Chance alone" in a.says]
+
+
+def test_where_no_number_of_deals_is_enough_the_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(how_far_is_it_from_home, "DEALS", 30)
+    subject = Subject.of(net(), {"test": pictures(200, 1)}, domains={"night": pictures(60, 2, brighter=0.3)[0]})
+    found = asked(subject, HowFarIsItFromHome(deals=19))
+    assert found.says.endswith("Chance does not explain it.")
+    (alarm,) = (a.says for a in found.alarms if "Chance alone" in a.says)
+    assert "in up to 6 of 100 audits, not in 5: 30 deals know no smaller p-value. Set deals=39." in alarm
+
+
+def test_a_domain_of_training_inputs_raises_the_alarm() -> None:
+    train = pictures(100, 0)
+    seen = np.concatenate([train[0][:20], pictures(40, 2)[0]])
+    subject = Subject.of(
+        net(), {"train": train, "test": pictures(100, 1)}, domains={"seen": seen, "new": pictures(60, 3)[0]}
+    )
+    found = asked(subject, HowFarIsItFromHome(deals=19))
+    (alarm,) = (a for a in found.alarms if "stand in the training data too" in a.says)
+    assert "'seen'" in alarm.says
+    assert {FARTHEST, "AUC, features, seen", "p-value, inputs, seen", "MMD squared, inputs, seen"} <= {*alarm.doubts}
+    assert not [name for name in alarm.doubts if name.endswith("new")]
 
 
 def test_no_more_inputs_are_compared_than_it_is_given() -> None:

@@ -18,10 +18,12 @@ from assay.data.held_out import Part
 from assay.data.joined import Joined
 from assay.errors import AssayError
 from assay.jobs.cure import cure
+from assay.methods.train import importance_weighted
 from assay.methods.train.fit import Diverged
 from assay.methods.train.importance_weighted import Weighted, components, weighted_loss
 from assay.probe import configure
-from assay.remedies import _retraining
+from assay.probes.steady.how_far_is_it_from_home import HowFarIsItFromHome
+from assay.remedies import _retraining, importance_weighting
 from assay.remedies._across_domains import AcrossDomains, Adapting, JointRetraining
 from assay.remedies.coral import Coral
 from assay.remedies.gradient_reversal import GradientReversal
@@ -188,6 +190,32 @@ def test_what_is_held_out_is_not_looked_at_and_no_label_of_a_target_is_read(name
     assert not torch.allclose(said(ALL[name](**SMALL, **much).apply(few, run)), said(ours), atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_of_a_domain_without_labels_no_input_is_both_trained_on_and_asked_about(
+    name: str, few: Subject, run: Run
+) -> None:
+    far = Watched(moved(4, 0.8))
+    subject = replace(few, unlabelled={"far": far})
+    remedy = ALL[name](**SMALL)
+    cured = remedy.apply(subject, run)
+    assert remedy.frame(subject).fingerprint() == replace(cured, model=subject.model).fingerprint()
+    trained, far.taken = set(far.taken), []
+    asked = cured.unlabelled["far"]
+    asked.take(np.arange(len(asked)))
+    if not issubclass(ALL[name], Adapting):
+        assert (trained, len(asked)) == (set(), 60)
+        return
+    assert trained
+    assert not trained & set(far.taken)
+    assert len(asked) == len(remedy.roles(subject).targets["far"]) == 30
+    held = ALL[name](**SMALL, hold_out="far").frame(subject)
+    assert len(held.unlabelled["far"]) == 60
+    rows = Part(few.data["test"], np.arange(40))  # of the test data themselves
+    assert len(remedy.frame(replace(few, unlabelled={"far": rows})).data["test"]) == 40
+    one = replace(few, unlabelled={"far": moved(4, 0.8, n=1)})
+    assert reason(remedy, one).startswith("the domain 'far' has one input, and half of a domain is trained on")
+
+
 def test_alpha_gives_the_mean_over_pairs_the_weight_3_and_the_ablation_has_fewer_pairs(few: Subject, run: Run) -> None:
     remedy = Hir(**SMALL)  # 36 = 3 domains x 3 classes x 4 inputs
     assert remedy.settled(few).alpha == pytest.approx(3 / (3 * 12 * 11 / 2))
@@ -206,8 +234,8 @@ def test_remarks_tell_what_was_seen_and_what_was_not(few: Subject, run: Run) -> 
     assert "no label" not in told
     remedy = Coral(**SMALL, hold_out="at-60", target=("at-40",))
     (told,) = remedy.remarks(remedy.frame(few), run)
-    assert told.startswith("It was trained on 'train'. Of 'at-40' it saw inputs")
-    assert "Of 'at-40' it saw inputs and no label. 'at-60' was held out: neither trained on nor looked at" in told
+    assert told.startswith("It was trained on 'train'. Of 'at-40' it saw one half of the inputs and no label")
+    assert "; the other half is asked about. 'at-60' was held out: neither trained on nor looked at" in told
 
 
 def test_weights_lean_towards_the_target_and_their_worth_is_told(few: Subject, run: Run) -> None:
@@ -218,7 +246,7 @@ def test_weights_lean_towards_the_target_and_their_worth_is_told(few: Subject, r
     assert float(weights.mean()) == pytest.approx(1)
     assert float(weights[60:].mean()) > 2 * float(weights[:60].mean())  # 0.6 is nearer to 0.8 than 0.2 is
     first, second = remedy.remarks(remedy.apply(few, run), run)
-    assert "Of 'far' it saw inputs and no label" in first
+    assert "Of 'far' it saw one half of the inputs and no label" in first
     size = float(weights.sum() ** 2 / (weights**2).sum())
     assert f"are worth {size:.1f} equal ones" in second or f"are worth {size:,.0f} equal ones" in second
     gauss = replace(remedy, nu=float("inf"), hold_out="at-60")
@@ -244,6 +272,28 @@ def test_components_are_those_of_the_singular_values(shape: tuple[int, int]) -> 
     assert_close(components(x, 3)(x).abs(), (u * s)[:, :3].abs())
     with pytest.raises(AssayError, match="Got 0 components"):
         components(x, 0)
+
+
+def test_wide_rows_have_the_same_components_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn((70, 100), generator=torch.Generator().manual_seed(0)) + 3
+    whole = components(x, 3)
+    monkeypatch.setattr(importance_weighted, "WIDE", 7)
+    slabs = components(x, 3)
+    assert_close(slabs.axes, whole.axes)
+    assert_close(slabs(x), (x.double() - x.double().mean(0)) @ whole.axes)  # 64 rows at a time, and 6
+
+
+def test_fewer_of_wide_inputs_are_held_to_weigh_by_and_as_float32(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Tensor] = []
+    monkeypatch.setattr(importance_weighting, "components", lambda x, k: held.append(x) or components(x, k))
+    monkeypatch.setattr(importance_weighting, "LEAST", 5)
+    many = replace(few, unlabelled={"far": moved(4, 0.8, n=200)})
+    for budget, both in ((2**20, 120 + 100), (16 * 3 * 20, 40), (1, 10)):
+        monkeypatch.setattr(importance_weighting, "HELD_BYTES", budget)
+        ImportanceWeighting(**SMALL)._weights(many, run)
+        assert (held[-1].shape, held[-1].dtype) == ((both, 3), torch.float32)
 
 
 def test_joined_data_are_their_parts_one_after_the_other(few: Subject) -> None:
@@ -370,3 +420,21 @@ def test_a_cure_shows_before_the_control_and_after_on_the_domain_held_out(few: S
     assert "was held out: neither trained on nor looked at" in page
     again = cure("hir", few, settings=settings, probes=["confidence-under-shift"], out=tmp_path)
     assert again.notes == done.notes
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_before_the_control_and_after_meet_the_same_half_of_a_domain_without_labels(
+    few: Subject, tmp_path: Path
+) -> None:
+    settings = {"epochs": 1, "batch": 36, "lr": 0.01, "hold-out": "at-60"}
+    many = replace(few, unlabelled={"far": moved(4, 0.8, n=120)})
+    probe = HowFarIsItFromHome(inputs=100, deals=19)
+    done = cure("mk-mmd-adaptation", many, settings=settings, probes=[probe], out=tmp_path)
+    for audit in (done.before, done.control, done.after):
+        assert audit is not None
+        (row,) = audit.rows
+        assert row.answer.finding is not None
+        assert row.answer.finding.measure("AUC, inputs, far").n == 60
+    assert any("keeps part of 'at-40', 'far' for itself" in note for note in done.notes)
+    (change,) = (c for c in done.since_before if c.measure == "MMD squared, inputs, far")
+    assert change.before.value == pytest.approx(change.after.value)  # the very same inputs

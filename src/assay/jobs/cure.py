@@ -186,7 +186,7 @@ def cure(
     beside = None
     if plain is not None and control:
         retrained, _ = made(plain, place(plain, "control"))
-        retrained = replace(retrained, data=given.data)
+        retrained = replace(retrained, data=given.data, unlabelled=given.unlabelled)
         beside = asked(retrained, ())
         notes += (_schedule(plain, chosen), *_undertrained(given, retrained, plain, run))
         plainer = plain.control()
@@ -220,7 +220,10 @@ def cure(
 
 def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tuple[str, ...]]:
     """The subject with the data that the cured one will be asked about, and a note where those are not its own."""
-    prints = [{name: split.fingerprint() for name, split in each.data.items()} for each in (subject, frame)]
+    prints = [
+        {name: split.fingerprint() for name, split in {**each.data, **each.unlabelled}.items()}
+        for each in (subject, frame)
+    ]
     if prints[0] == prints[1]:
         return subject, ()
     left = len(frame.data["test"])
@@ -236,7 +239,7 @@ def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tupl
             f"The remedy keeps {len(subject.data['test']) - left:,} of the {len(subject.data['test']):,} test inputs "
             f"for itself; before and after are both asked about the {left:,} others, so that they pair."
         )
-    return replace(subject, data=frame.data), (note,)
+    return replace(subject, data=frame.data, unlabelled=frame.unlabelled), (note,)
 
 
 def _schedule(plain: Remedy, chosen: Remedy) -> str:

@@ -2,8 +2,8 @@
 
 Trained on are 'train' and one half of every domain with labels, the other half of which is asked about, before and
 after; the halves are always the same. A domain that is held out is not looked at, neither its labels nor its inputs,
-until it is asked about whole: leave-one-domain-out. What a remedy may see without labels is a domain that has none, or
-one that `target` names.
+until it is asked about whole: leave-one-domain-out. What a remedy may see without labels is one half of a domain that
+has none, or of one that `target` names: of features that were trained to lie alike, those inputs say nothing new.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Roles(NamedTuple):
     sources: dict[str, Data]
     targets: dict[str, Data]
     asked: dict[str, Data]
+    unlabelled: dict[str, Data]
+    """What is left of the domains without labels."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,22 @@ class AcrossDomains(Hardening):
                 half = held_out({"test": seen})
                 used.append(Part(domain.data, half.fit))
                 (targets if hidden else sources)[name] = Part(seen, half.fit)
-            elif self.targets is not None and (not self.targets or name in self.targets):
-                targets[name] = domain.data
-        return Roles(sources, targets, apart_from(subject.data, used))
+            elif self.sees(name):
+                half = held_out({"test": domain.data})
+                used.append(Part(_bare(domain.data), half.fit))
+                targets[name] = Part(domain.data, half.fit)
+        bare = {name: _bare(data) for name, data in subject.unlabelled.items()}
+        left = {name: each for name, each in apart_from(bare, used).items() if each is not bare[name]}
+        return Roles(sources, targets, apart_from(subject.data, used), {**subject.unlabelled, **left})
+
+    def sees(self, name: str) -> bool:
+        """Whether it trains on inputs of this domain, which has no labels."""
+        return self.targets is not None and name != self.hold_out and (not self.targets or name in self.targets)
+
+    def left(self, subject: Subject) -> Subject:
+        """The subject with the data that it is asked about."""
+        roles = self.roles(subject)
+        return replace(subject, data=roles.asked, unlabelled=roles.unlabelled)
 
     def gathered(self, subject: Subject) -> Subject:
         """The subject whose training data are those of every domain that it trains on."""
@@ -130,10 +145,10 @@ class AcrossDomains(Hardening):
                     return f"{option}={name} is no domain of it; there are {', '.join(domains)}"
         if self.hold_out in wanted:
             return f"{self.hold_out!r} is both held out and a target, whose inputs are seen; choose one"
-        for name in labelled:
-            if name != self.hold_out and len(domains[name].data) < 2:
+        for name in domains:
+            if name != self.hold_out and (name in labelled or self.sees(name)) and len(domains[name].data) < 2:
                 return f"the domain {name!r} has one input, and half of a domain is trained on; leave it out"
-        sources, targets, _ = self.roles(subject)
+        sources, targets, *_ = self.roles(subject)
         seen = [*sources, *targets]
         if len(seen) < self.groups:
             but = f" with {self.hold_out!r} held out" if self.hold_out else ""
@@ -161,8 +176,7 @@ class AcrossDomains(Hardening):
         return None
 
     def frame(self, subject: Subject) -> Subject:
-        left = replace(subject, data=self.roles(subject).asked)
-        return left.cured(copy.deepcopy(subject.model), self.name())
+        return self.cured(copy.deepcopy(subject.model), subject)
 
     def trained(
         self,
@@ -189,7 +203,7 @@ class AcrossDomains(Hardening):
 
     def cured(self, model: nn.Module, subject: Subject) -> Subject:
         """The subject with this model, and the data that are left to ask about."""
-        return replace(subject, data=self.roles(subject).asked).cured(model, self.name())
+        return self.left(subject).cured(model, self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         hidden = (self.hold_out, *(self.targets or ()))
@@ -197,7 +211,9 @@ class AcrossDomains(Hardening):
         told = [f"It was trained on 'train'{_and(trained, ' and on one half of ')}."]
         without = [*(self.targets or ())] or [name for name in cured.unlabelled if name != self.hold_out]
         if self.targets is not None and without:
-            told.append(f"Of {_listed(without)} it saw inputs and no label.")
+            told.append(
+                f"Of {_listed(without)} it saw one half of the inputs and no label; the other half is asked about."
+            )
         told.append(
             f"{self.hold_out!r} was held out: neither trained on nor looked at until it was asked about, so that what "
             "changed there is what it does in a place that it never saw."
@@ -212,7 +228,7 @@ class AcrossDomains(Hardening):
 class Adapting(AcrossDomains):
     """A training that also sees inputs without labels: of the domains that have none, or of those `target` names.
 
-    Of a domain with labels that `target` names none is read, and half of its inputs is kept to ask about.
+    Of a domain with labels that `target` names none is read. Half of the inputs of each is kept to ask about.
     """
 
     target: tuple[str, ...] = field(default=(), kw_only=True)
@@ -240,6 +256,9 @@ class JointRetraining(Adapting):
 
     def control(self) -> Remedy | None:
         return None
+
+    def sees(self, name: str) -> bool:
+        return False  # it has no use for inputs without labels
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -292,6 +311,11 @@ def why_no_features(subject: Subject) -> str | None:
 def check_weight(weight: float, owner: str) -> None:
     if not 0 <= weight < float("inf"):
         raise AssayError(f"weight={weight} of {owner!r} is none; give a number of at least 0, such as 1.")
+
+
+def _bare(data: Data) -> Data:
+    """The data that `Unlabelled` hides: a split may hold rows of the same."""
+    return data.whole if isinstance(data, Unlabelled) else data
 
 
 def _classes(sources: Mapping[str, Data]) -> list[int]:

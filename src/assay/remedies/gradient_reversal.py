@@ -41,7 +41,7 @@ class GradientReversal(Adapting):
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = self.begun(subject.model, rng).to(run.device)
-        sources, targets, _ = self.roles(subject)
+        sources, targets, *_ = self.roles(subject)
         each, domains = self.in_domain(subject), len(sources) + len(targets)
         about = "training for features that hide the domain"
         if self.weight == 0:

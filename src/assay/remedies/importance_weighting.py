@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,10 +11,12 @@ import torch
 
 from assay.data.held_out import Part
 from assay.data.joined import Joined
+from assay.domain import LEAST, Unlabelled
 from assay.errors import AssayError
 from assay.methods.shift.importance_weights import NU, effective_size, fit_ratio, importance_weights, too_few
 from assay.methods.train.importance_weighted import Weighted, components, weighted_loss
 from assay.remedies._across_domains import Adapting
+from assay.run import HELD_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
 
-INPUTS = 1000  # of each side at most, drawn by seed, that the densities are fitted to
+INPUTS = 1000  # of each side at most, fewer of wide ones, drawn by seed, that the densities are fitted to
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,14 @@ class ImportanceWeighting(Adapting):
         for name, domain in cured.domains().items():
             if isinstance(domain.data, Part) and domain.labelled and name != self.hold_out:
                 data[name] = domain.data.whole
-        return replace(cured, data=data)
+        hidden = dict(cured.unlabelled)
+        for name, each in hidden.items():
+            if self.sees(name) and isinstance(each, Unlabelled) and isinstance(each.whole, Part):
+                hidden[name] = Unlabelled(each.whole.whole)
+        return replace(cured, data=data, unlabelled=hidden)
 
     def _weights(self, subject: Subject, run: Run) -> Tensor:  # -> n
-        sources, targets, _ = self.roles(subject)
+        sources, targets, *_ = self.roles(subject)
         sides = replace(subject, data={**subject.data, "train": Joined(sources), "there": Joined(targets)})
         low, span = subject.inputs.edges()
 
@@ -88,14 +95,17 @@ class ImportanceWeighting(Adapting):
             return (x.cpu().double() - low) / span.clamp_min(torch.finfo(torch.float64).tiny)
 
         draw = np.random.default_rng(run.seed)
-        some = {}
+        most = max(LEAST, min(INPUTS, HELD_BYTES // (16 * math.prod(subject.inputs.shape))))  # two sides, held twice
+        some = []
         for side in ("train", "there"):
             n = len(sides.data[side])
-            index = np.sort(draw.choice(n, min(n, INPUTS), replace=False))
-            rows = run.map(lambda shard: {"x": shares(shard.x).flatten(1)}, sides, side, index, "inputs to weigh by")
-            some[side] = torch.from_numpy(rows["x"])
-        onto = components(torch.cat(list(some.values())), self.components)
-        ratio = fit_ratio(onto(some["train"]), onto(some["there"]), nu=self.nu)
+            index = np.sort(draw.choice(n, min(n, most), replace=False))
+            rows = run.map(
+                lambda shard: {"x": shares(shard.x).flatten(1).float()}, sides, side, index, "inputs to weigh by"
+            )
+            some.append(torch.from_numpy(rows["x"]))
+        onto = components(torch.cat(some), self.components)
+        ratio = fit_ratio(*(onto(each) for each in some), nu=self.nu)
         whole = np.arange(len(sides.data["train"]))
         rows = run.map(lambda shard: {"z": onto(shares(shard.x))}, sides, "train", whole, "weights of inputs")
         return importance_weights(ratio(torch.from_numpy(rows["z"])), power=self.power)

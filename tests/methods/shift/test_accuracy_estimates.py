@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from assay.errors import AssayError, ShapeError
+from assay.finding import wilson
 from assay.methods.shift.accuracy_estimates import (
     ATC,
     ATC_ENTROPY,
@@ -89,8 +90,7 @@ def test_weights_of_equal_samples_are_1_and_the_accuracy_is_the_plain_one(fitted
     found = weighted_accuracy(fitted.home.right, weights)
     assert found.value == pytest.approx(fitted.home.accuracy, abs=1e-6)
     assert found.effective == pytest.approx(len(fitted.home.right), rel=1e-6)
-    half = 1.959964 * np.sqrt(fitted.home.accuracy * (1 - fitted.home.accuracy) / len(weights))
-    assert found.high - found.low == pytest.approx(2 * half, rel=1e-4)
+    assert found[1:3] == pytest.approx(wilson(int(fitted.home.right.sum()), len(weights)), abs=1e-6)
 
 
 def test_a_weighted_accuracy_is_that_of_inputs_repeated_as_often() -> None:
@@ -263,3 +263,23 @@ def test_the_interval_of_a_weighted_accuracy_holds_what_unequal_weights_cost() -
     held = np.mean([each.low <= 0.7 <= each.high for each in made])
     assert 0.91 <= held <= 0.98
     assert np.mean([each.effective for each in made]) == pytest.approx(150, rel=0.05)
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_one_that_is_always_right_or_never_at_home_is_not_known_to_be_so_there(accuracy: float) -> None:
+    weight = np.random.default_rng(0).random(40)
+    found = weighted_accuracy(np.full(40, bool(accuracy)), weight)
+    assert found.value == pytest.approx(accuracy)
+    rest = 1.959964**2 / (found.effective + 1.959964**2)  # Wilson's interval of none of so many
+    assert found.high - found.low == pytest.approx(rest)
+    assert (found.low, found.high)[int(accuracy)] == pytest.approx(accuracy)
+
+
+def test_wrong_answers_of_unequal_weight_widen_the_interval_more_than_the_weights_are_worth() -> None:
+    rng, n = np.random.default_rng(11), 400
+    held = []
+    for _ in range(400):
+        right = rng.random(n) < 0.9
+        found = weighted_accuracy(right, np.where(right, 1.0, rng.exponential(size=n)))
+        held.append(found.low <= 0.9 <= found.high)
+    assert 0.91 <= np.mean(held) <= 0.99  # the mean weight is 1 of both, and so the accuracy is what it was

@@ -68,7 +68,9 @@ def test_a_class_that_one_domain_lacks_is_left_out_and_named() -> None:
 def test_components_are_those_of_the_covariance(d: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, d)) * np.geomspace(10, 0.1, d)
-    mine, theirs = principal([torch.as_tensor(x[:50] + 3), torch.as_tensor(x[50:] + 3)], most=4)
+    samples = torch.as_tensor(x[:50] + 3), torch.as_tensor(x[50:] + 3)
+    onto = principal(samples, most=4)
+    mine, theirs = map(onto, samples)
     values, ways = np.linalg.eigh(np.cov(x.T))
     naive = (x - x.mean(0)) @ ways[:, ::-1][:, :4]
     found = torch.cat([mine, theirs]).numpy()
@@ -78,6 +80,18 @@ def test_components_are_those_of_the_covariance(d: int) -> None:
 
 
 def test_constant_features_keep_one_column_and_nothing_is_refused() -> None:
-    assert [part.shape for part in principal([torch.ones(3, 40), torch.ones(5, 40)])] == [(3, 1), (5, 1)]
+    onto = principal([torch.ones(3, 40), torch.ones(5, 40)])
+    assert [onto(torch.ones(n, 40)).shape for n in (3, 5)] == [(3, 1), (5, 1)]
     with pytest.raises(AssayError, match="without rows"):
         principal([torch.ones(3, 4), torch.ones(0, 4)])
+
+
+def test_inputs_are_not_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    plain = Tensor.double
+    monkeypatch.setattr(Tensor, "double", lambda x: (sizes.append(x.numel()), plain(x))[1])
+    samples = [torch.rand(30, 40_000) for _ in range(2)]
+    onto = principal(samples, most=3)
+    assert [onto(part).shape for part in samples] == [(30, 3), (30, 3)]
+    assert max(sizes) <= 2**20
+    torch.testing.assert_close(onto.axes.T @ onto.axes, torch.eye(3).double())

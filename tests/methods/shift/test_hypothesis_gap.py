@@ -9,6 +9,7 @@ from torch import Tensor
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.shift.hypothesis_gap import HypothesisGap, _differ, hypothesis_gaps
+from assay.methods.shift.leave_one_out import Told
 
 Domain = tuple[Tensor, Tensor]
 
@@ -38,8 +39,8 @@ def test_three_domains_that_one_threshold_serves() -> None:
 
 
 def test_under_prior_shift_the_same_class_conditionals_have_another_posterior() -> None:
-    even, rare = normal(0, (-1, 1), 1.0, 0.5, 600), normal(1, (-1, 1), 1.0, 0.9, 600)
-    same = normal(2, (-1, 1), 1.0, 0.5, 600)
+    even, rare = normal(0, (-1, 1), 1.0, 0.5, 400), normal(1, (-1, 1), 1.0, 0.9, 400)
+    same = normal(2, (-1, 1), 1.0, 0.5, 400)
     shifted, steady = asked(even, rare), asked(even, same)
     kl = [float((gap.kl - gap.kl_by_chance)[gap.common].mean()) for gap in (*shifted, *steady)]
     assert min(excess(gap) for gap in shifted) > max(excess(gap) for gap in steady) + 0.02
@@ -77,6 +78,64 @@ def test_random_labels_differ_by_chance_and_no_more() -> None:
     gaps = asked(*zip(z, y, strict=True), classes=3)
     assert all(float(gap.differs.double().mean()) > 0.2 for gap in gaps)
     assert all(excess(gap) < 0.08 for gap in gaps)
+
+
+def ends(gap: HypothesisGap) -> tuple[float, float, float]:
+    least, found, most = (part[gap.common].double().mean() for part in (gap.surely, gap.differs, gap.maybe))
+    return float(least), float(found), float(most)
+
+
+@pytest.mark.parametrize(("edge", "gap"), [(0.65, 0.3), (0.35, 0.0)])
+def test_the_ends_hold_the_gap_though_both_posteriors_are_estimates(edge: float, gap: float) -> None:
+    held = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        domains = []
+        for at in (0.35, edge):
+            z = rng.random((100, 1))
+            domains.append((torch.as_tensor(z), torch.as_tensor((rng.random(100) < sigmoid(6 * (z[:, 0] - at))) * 1)))
+        for found in asked(*domains):
+            least, middle, most = ends(found)
+            assert least <= middle <= most
+            held.append(least <= gap <= most)
+    assert np.mean(held) >= 0.85
+
+
+def test_what_is_clear_is_sure() -> None:
+    z, y = normal(0, (-2, 2), 0.5)
+    again, other = normal(1, (-2, 2), 0.5)
+    assert min(ends(asked((z, y), (again, 1 - other))[0])) > 0.9
+    assert max(ends(asked((z, y), (again, other))[0])) < 0.1
+    rng = np.random.default_rng(0)
+    guesses = [torch.as_tensor(rng.integers(0, 2, 300)) for _ in range(2)]
+    least, _, most = ends(asked((z, guesses[0]), (again, guesses[1]))[0])
+    assert least < 0.1
+    assert most > 0.9
+
+
+def test_the_jackknife_is_that_of_fits_without_each_input() -> None:
+    z, y = normal(0, (-1, 1), 1.0, n=40)
+    other = torch.linspace(-2, 2, 7)[:, None].double()
+    told = Told(z, y, 2)
+    hot = torch.nn.functional.one_hot(y, 2).double()
+    torch.testing.assert_close(told.parts(other) @ hot, told.at(other))
+    torch.testing.assert_close(told.parts() @ hot, told.left_out)
+    inverse = (told.vectors * told.shrunk) @ told.vectors.T
+    for i in (0, 7, 30):  # the same penalty, scale and mean
+        rest = torch.arange(40) != i
+        kernel = torch.linalg.inv(inverse)[rest][:, rest]
+        near = (-torch.cdist(other - told.centre, told.rows[rest]).square() / told.scale).exp()
+        without = told.mean + near @ torch.linalg.solve(kernel, hot[rest] - told.mean)
+        lever = told.parts(other)[:, i, None] - (1 - (near_all(told, other) @ inverse).sum(1, keepdim=True)) / 40
+        torch.testing.assert_close(told.at(other) - without, lever * told.missed[i])
+
+
+def near_all(told: Told, x: Tensor) -> Tensor:
+    return (-torch.cdist(x - told.centre, told.rows).square() / told.scale).exp()
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
 def test_disjoint_supports_have_nothing_in_common() -> None:

@@ -151,6 +151,20 @@ def test_it_is_what_its_docstring_says(changes: int) -> None:
     assert min(seen) < 0.01 < 0.5 < max(seen)
 
 
+def test_a_small_difference_is_no_conflict_however_many_inputs_show_it() -> None:
+    y = np.repeat([0, 1], 2000)
+    share = np.tile(np.arange(2000) / 2000, 2)
+
+    def p(called: float, kept: float) -> float:
+        said = np.where(share < np.where(y == 0, called, kept), 1, UNSURE)
+        found = relabelled(said, y, classes=2)
+        assert found is not None
+        return found.p_value
+
+    assert p(0.6, 0.4) == 1  # a model that calls most of everything 1
+    assert p(0.6, 0.2) < 1e-9
+
+
 def test_where_answers_and_labels_are_unrelated_chance_stays_below_the_level() -> None:
     p = []
     for seed in range(300):

@@ -43,7 +43,7 @@ EFFORTS: Mapping[str, Effort] = {
     "certified-radius": Effort("steps", 1, 1150, longer=1, own=0.5, own_each=0.15),
     "confidence": Effort("samples", 1, 1, own=1.5, own_each=0.005),
     "confidence-under-shift": Effort("samples", 0.35, 81, own_each=0.02),
-    "did-transfer-help": Effort("samples", 0, 0, once=2.2e5, own=1.0),
+    "did-transfer-help": Effort("samples", 0, 0, once=3.7e5, own=1.0),
     "could-an-invariance-bridge-it": Effort("samples", 1, 2, own=3.0),
     "distance-to-failure": Effort("steps", 3, 250, longer=1, own=0.5, own_each=0.02),
     "does-an-error-grow": Effort("steps", 3, 64, once=190, longer=1, own=0.5),

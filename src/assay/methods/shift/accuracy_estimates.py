@@ -171,12 +171,25 @@ class Weighted(NamedTuple):
 
 
 def weighted_accuracy(right: Bools, weight: Floats) -> Weighted:  # n, n
-    """sum w right / sum w, with the interval of a ratio of sums by the delta method."""
+    """sum w right / sum w, with the interval of Wilson 1927 at the size that the weights are worth.
+
+    Where wrong answers weigh more than others, the variance of a ratio of sums (delta method) is larger than that size
+    tells, and the size at which it would be that of a proportion is taken instead.
+    """
     total = weight.sum()
     value = float(weight @ right / total)
-    half = NORMAL * float(np.sqrt((weight**2 * (right - value) ** 2).sum()) / total)
     size = effective_size(torch.from_numpy(weight))
-    return Weighted(value, max(0.0, value - half), min(1.0, value + half), size)
+    spread = float((weight**2 * (right - value) ** 2).sum()) / float(total) ** 2
+    worth = min(size, value * (1 - value) / spread) if spread > 0 else size
+    return Weighted(value, *_wilson(value, worth), size)
+
+
+def _wilson(share: float, size: float) -> tuple[float, float]:
+    """The score interval of a proportion of so many inputs, which need not be a whole number."""
+    z2 = NORMAL * NORMAL / size
+    centre, half = share + z2 / 2, math.sqrt(z2 * (share * (1 - share) + z2 / 4))
+    low, high = (centre - half) / (1 + z2), (centre + half) / (1 + z2)
+    return max(0.0, min(share, low)), min(1.0, max(share, high))
 
 
 class Shift(NamedTuple):

@@ -7,6 +7,11 @@ Y are rows of zeros and a one, less their mean; s is the median squared distance
 penalty is the one of PENALTIES with the smallest squared error, each input left out in turn. Where all inputs are the
 same every answer is the commonness of each class, which is what a representation without information is worth.
 
+An answer is linear in the labels, f(x) = sum_i h_i(x) Y_i, and without input i it is f(x) - h_i(x) (Y_i - f_-i(x_i)).
+So the jackknife, which fits again without each input in turn, needs no further fit either (but for the penalty):
+
+    var f(x) = sum_i h_i(x)^2 (Y_i - f_-i(x_i))^2
+
 Source: Rifkin & Lippert, "Notes on Regularized Least Squares", MIT 2007 (leave-one-out by one decomposition). Answers
     of a regression on zeros and ones estimate P(y | x), and may leave [0, 1] by a little.
 """
@@ -39,6 +44,7 @@ class Told:
         values, vectors = torch.linalg.eigh(self._kernel(self.rows))
         turned = vectors.T @ (hot - self.mean)
         self.left_out: Tensor = hot
+        self.vectors = vectors
         error = torch.inf
         for penalty in PENALTIES:
             shrunk = 1 / (values.clamp_min(0) + penalty)
@@ -47,6 +53,7 @@ class Told:
             now = float(missed.square().mean())
             if now < error:
                 self.weights, self.left_out, error = weights, hot - missed, now
+                self.shrunk, self.missed = shrunk, missed
 
     def _kernel(self, rows: Tensor) -> Tensor:  # m d -> m n
         near: Tensor = (-torch.cdist(rows, self.rows).square() / self.scale).exp()
@@ -56,6 +63,21 @@ class Told:
         """An estimate of P(y | x) for other inputs."""
         told: Tensor = self.mean + self._kernel(x.detach().flatten(1).double() - self.centre) @ self.weights
         return told
+
+    def parts(self, x: Tensor | None = None) -> Tensor:  # m *d -> m n, rows sum to 1
+        """What each label counts in the answer to other inputs, or in `left_out`."""
+        inverse = (self.vectors * self.shrunk) @ self.vectors.T
+        if x is None:
+            found: Tensor = torch.eye(len(inverse)).to(inverse) - inverse / inverse.diagonal()[:, None]
+        else:
+            found = self._kernel(x.detach().flatten(1).double() - self.centre) @ inverse
+<<<<<<< HEAD
+        whole: Tensor = found + (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
+        return whole
+=======
+        found += (1 - found.sum(1, keepdim=True)) / len(inverse)  # through the mean of the labels
+        return found
+>>>>>>> h-m1
 
 
 def leave_one_out(x: Tensor, y: Tensor, classes: int) -> Tensor:  # n *d, n -> n k

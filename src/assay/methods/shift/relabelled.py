@@ -23,6 +23,10 @@ itself is. A model that a shift has left blind can break that, and a rotation th
 
 Source: Fisher 1935; the larger of two p-values: Berger, Technometrics 1982 (intersection-union); the condition: Wang,
     dissertation, TU Delft 2024, sec. 8.1. The two comparisons are of this project.
+Measured at the level .005, 500 inputs, corruptions of severity 1 and 3 as domains, two pairs of ten classes swapped:
+    27 of 32 on Fashion-MNIST, where 0 of 32 spoke without a conflict and 0 of 320 with one class left out; on CIFAR-10
+    with an adversarially trained ResNet-18 8 of 8, 0 of 8 and 0 of 80. The 90 % and the factor of 2 were settled with
+    an eye on Fashion-MNIST and on a small network for CIFAR-10, not on that ResNet.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ def relabelled(
     if len(a) == 0:
         return None
     called, kept = n[a, b], n[a, a]
-    more = (of[a] > 0) & (called * of[a] >= TWICE * kept * of[b])
+    more = called * of[a] >= TWICE * kept * of[b]  # where nothing is labelled a, the tail below is 1
     p = np.where(more, hypergeom.sf(called - 1, of[a] + of[b], called + kept, of[b]), 1.0)
     if everyday:
         worst = np.zeros(len(a))

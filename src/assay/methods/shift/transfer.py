@@ -5,6 +5,10 @@
     shuffled source  weights that learnt the source with its labels shuffled: what the inputs alone have taught
     random features  weights drawn anew, of which only the last layer learns: what the architecture alone gives
 
+What one training gives is a draw: another seed has other weights and other answers. The interval of a mean therefore
+joins what differs from seed to seed with what differs from input to input (`over_seeds`); one of inputs alone would
+find a gain of scratch over scratch.
+
 All four see the same target inputs in the same batches, for as many steps, so that what differs is where they start.
 
 Source: Wang, TU Delft 2024, ch. 8 ("does transfer help?"); the shuffled labels are those of Maennel et al., NeurIPS
@@ -101,7 +105,7 @@ def compared(
     device: str = "cpu",
     done: Callable[[], None] = lambda: None,
 ) -> dict[tuple[Start, int], NDArray[np.float64]]:
-    """For each start and number of target inputs, of each test input the share of seeds that are right: n.
+    """For each start and number of target inputs, which test inputs each seed is right on, 1 or 0: seeds n.
 
     `epochs` are those of the largest size; a smaller one gets as many steps. `done` is called after each training.
     """
@@ -117,5 +121,27 @@ def compared(
                     learnt(begun, target.first(n), test, epochs=rounds, lr=lr, batch=batch, seed=seed, device=device)
                 )
                 done()
-        found |= {(start, n): np.mean(each, axis=0, dtype=np.float64) for n, each in hits.items()}
+        found |= {(start, n): np.array(each, dtype=np.float64) for n, each in hits.items()}
     return found
+
+
+def over_seeds(values: NDArray[np.float64]) -> tuple[float, float]:  # s n
+    r"""The 95 % interval of the mean of `values`, of each of s trainings and n test inputs, from -1 to 1.
+
+        mean -+ t_{s-1} sqrt( B / s + W / n ),
+        B  the variance of the s means over inputs,   W = ( 1 + sum_i (m_i - mean)^2 ) / n, m_i the mean over seeds
+
+    With Student's quantile of s - 1 degrees of freedom: B is known from s trainings alone. Both parts hold some of what
+    a training does to single inputs, so that the interval is rather too wide than too narrow. The 1 stands for one
+    input that differs: n equal ones are not sure, and their interval ends about 3 / n away.
+    """
+    from scipy.stats import t as student
+
+    s, n = values.shape
+    if s < 2:
+        raise AssayError(f"over_seeds got {s} training; how they differ needs at least 2.")
+    mean, inputs = float(values.mean()), values.mean(0)
+    between = float(values.mean(1).var(ddof=1)) / s
+    within = (1 + float(((inputs - mean) ** 2).sum())) / n**2
+    reach = float(student.ppf(0.975, s - 1)) * (between + within) ** 0.5
+    return max(-1.0, mean - reach), min(1.0, mean + reach)

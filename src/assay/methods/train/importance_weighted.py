@@ -23,6 +23,8 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.methods.train.fit import Rows
 
+SLAB, WIDE = 64, 4096  # rows and columns that are float64 at a time
+
 
 class Weighted:
     """The same inputs with their weights behind their labels, for `weighted_loss`."""
@@ -53,17 +55,25 @@ class Components(NamedTuple):
     axes: Tensor  # d count
 
     def __call__(self, x: Tensor) -> Tensor:  # n *d -> n count
-        return (x.flatten(1).double() - self.mean.to(x.device)) @ self.axes.to(x.device)
+        mean, axes = self.mean.to(x.device), self.axes.to(x.device)
+        return torch.cat([(rows.double() - mean) @ axes for rows in torch.split(x.flatten(1), SLAB)])
 
 
 def components(x: Tensor, count: int) -> Components:  # n *d
     """The first principal components of these inputs, or all there are."""
     if count < 1:
         raise AssayError(f"Got {count} components; give a whole number of at least 1.")
-    rows = x.detach().flatten(1).double()
-    mean = rows.mean(0)
-    rows = rows - mean
-    if rows.shape[1] <= len(rows):
-        return Components(mean, torch.linalg.eigh(rows.T @ rows)[1][:, -count:].flip(1))  # ascending
-    onto = rows.T @ torch.linalg.eigh(rows @ rows.T)[1][:, -count:].flip(1)  # the smaller product, the same spectrum
+    rows = x.detach().flatten(1)
+    n, d = rows.shape
+    mean = rows.mean(0, dtype=torch.float64)
+    if d <= n:
+        some = rows.double() - mean
+        return Components(mean, torch.linalg.eigh(some.T @ some)[1][:, -count:].flip(1))  # ascending
+    slabs = [slice(at, at + WIDE) for at in range(0, d, WIDE)]  # wide rows are never held as float64 whole
+    alike = rows.new_zeros(n, n, dtype=torch.float64)  # the smaller product, the same spectrum
+    for slab in slabs:
+        some = rows[:, slab].double() - mean[slab]
+        alike += some @ some.T
+    first = torch.linalg.eigh(alike)[1][:, -count:].flip(1)
+    onto = torch.cat([(rows[:, slab].double() - mean[slab]).T @ first for slab in slabs])
     return Components(mean, onto / onto.norm(dim=0).clamp_min(torch.finfo(onto.dtype).tiny))

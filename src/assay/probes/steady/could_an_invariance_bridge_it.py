@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from assay.errors import AssayError, SubjectError
-from assay.finding import EVERYTHING, Alarm, Beside, Finding, Matrix, Measure, Table, View, bootstrap, share
+from assay.finding import EVERYTHING, Alarm, Beside, Finding, Matrix, Measure, Table, View, share, wilson
 from assay.methods.shift.class_conditional import ConditionalGap, class_conditional_gap
 from assay.methods.shift.domain_order import LEAST as ORDERED
 from assay.methods.shift.domain_order import along_parameter, seriate
 from assay.methods.shift.domain_posteriors import domain_posteriors
 from assay.methods.shift.hypothesis_gap import HypothesisGap, hypothesis_gaps
 from assay.methods.shift.label_conflict import DEALS, Conflict, label_conflict
+from assay.methods.shift.label_conflict import LEAST as PAIRED
 from assay.methods.shift.leave_one_out import leave_one_out
 from assay.methods.shift.mixture_weights import mixture_weights
 from assay.methods.shift.mk_mmd import Shift, mmd_test
@@ -28,6 +30,8 @@ from assay.methods.shift.support_overlap import LEVEL, held
 from assay.methods.shift.two_samples import PriorGap, prior_gap
 from assay.methods.uncertainty.activations import shown
 from assay.probe import Need, Probe
+from assay.probes._leaks import leaked_domains
+from assay.run import HELD_BYTES
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -56,7 +60,10 @@ class CouldAnInvarianceBridgeIt(Probe):
     none (shared support). A domain without labels is asked for its support, and for the mixture of the others that it
     looks like.
 
-    Neighbours are looked for along the first principal components. `inputs` is how many of each domain are looked at.
+    Labels are compared among inputs of equal shares of classes, so that a prior gap alone is no conflict.
+
+    Neighbours are looked for along the first principal components. `inputs` is how many of each domain are looked at,
+    fewer where they are wide.
     """
 
     inputs: int = EACH
@@ -79,11 +86,11 @@ class CouldAnInvarianceBridgeIt(Probe):
         seen = _Seen(subject, run, self.inputs)
         rows = {name: _Row(seen, name) for name in seen.asked}
         order = _order(seen, run.seed)
-        gaps = _excess([row.gap for row in rows.values() if row.gap is not None and row.away])
+        gaps = [row.gap for row in rows.values() if row.gap is not None and row.away]
         conflict = max((row for row in rows.values() if row.conflict and row.away), key=_conflicting, default=None)
         support = min((row for row in rows.values() if row.away), key=lambda row: row.overlap.mean(), default=None)
         measures = [
-            _gap_measure(GAP, gaps, run.seed, "over all domains"),
+            _gap_measure(GAP, gaps, "over all domains"),
             _conflict_measure(CONFLICT, conflict.conflict if conflict else None, "the largest of all domains"),
             _support_measure(SUPPORT, support.overlap if support else None, seen, "the least of all domains"),
         ]
@@ -104,7 +111,9 @@ class CouldAnInvarianceBridgeIt(Probe):
             *seen.alarms,
             *(alarm for row in rows.values() for alarm in row.alarms(seen.certain)),
         ]
-        if gaps.size == 0:
+        leaks = leaked_domains(subject, run, measures)
+        alarms += [replace(alarm, doubts=(GAP, CONFLICT, SUPPORT, *alarm.doubts)) for alarm in leaks]
+        if not gaps:
             alarms.append(Alarm(_why_no_gap(seen), doubts=(GAP,)))
         if conflict is None:
             alarms.append(Alarm(_why_no_conflict(seen), doubts=(CONFLICT,)))
@@ -150,7 +159,10 @@ class _Seen:
         self.sources = [self.home, *self.labelled]
         # over the number of domains that are asked, but not below what the swaps can reach
         self.certain = max(CERTAIN / max(1, len(self.labelled)), 1 / (1 + DEALS))
-        everywhere, layer = subject.everywhere(), _layer(subject, run)
+        everywhere, (layer, features) = subject.everywhere(), _layer(subject, run)
+        # twice, as the parts of a domain are held beside their whole
+        width = 2 * (4 * math.prod(subject.inputs.shape) + 8 * features)
+        inputs = max(FEW, min(inputs, HELD_BYTES // (width * (1 + len(self.asked)))))
         self.index, z, x = {}, {}, {}
         self.y: dict[str, Tensor] = {}
         self.right: dict[str, NDArray[np.bool_]] = {}
@@ -165,8 +177,9 @@ class _Seen:
             self.y[name] = torch.as_tensor(found["y"]).long()
             self.right[name] = found["said"] == found["y"]
         self.spoken = "what enters its last linear layer" if layer else "its answers"
-        every = torch.cat(list(z.values())).double()
-        spread, size = float((every - every.mean(0)).abs().max()), float(every.abs().max())
+        least, most = (torch.stack([of(part, 0) for part in z.values()]) for of in (torch.amin, torch.amax))
+        spread = float((most.amax(0) - least.amin(0)).max())
+        size = float(torch.maximum(most.abs(), least.abs()).max())
         self.constant = spread <= 1e-6 * size or spread == 0
         if self.constant:
             self.alarms.append(
@@ -176,8 +189,7 @@ class _Seen:
                     doubts=EVERYTHING,
                 )
             )
-        self.z = dict(zip(z, principal(list(z.values())), strict=True))
-        self.x = dict(zip(x, principal(list(x.values())), strict=True))
+        self.z, self.x = _brought(z), _brought(x)
         labelled = [name for name in (self.home, *self.asked) if name not in self.unlabelled]
         self.gaps: dict[str, HypothesisGap] = {}
         if len(labelled) > 1:
@@ -231,9 +243,9 @@ class _Row:
         self.lacking = [c for c, (a, b) in enumerate(zip(*counts, strict=True)) if (a > 0) != (b > 0)]
         self.gap = s.gaps[name] if int(s.gaps[name].common.sum()) >= FEW else None
         if not s.subject.tokens:
-            self.conflict = label_conflict(s.x[home], y, s.x[name], label, classes=s.classes, rng=s.rng)
+            self.conflict = _conflict(s.x[home], y, s.x[name], label, s)
         if not s.constant:
-            self.inside = label_conflict(z, y, there, label, classes=s.classes, rng=s.rng)
+            self.inside = _conflict(z, y, there, label, s)
         known = [leave_one_out(part, label, s.classes).argmax(1) == label for part in (s.x[name], there)]
         self.lost = (known[0].double() - known[1].double()).numpy()
 
@@ -269,14 +281,14 @@ class _Row:
                 )
             )  # fmt: skip
         if self.gap is not None:
+            found.append(_gap_measure(f"{GAP} {on}", [self.gap], "on inputs that another domain has too"))
+            kl = (self.gap.kl - self.gap.kl_by_chance)[self.gap.common]
             found.append(
-                _gap_measure(f"{GAP} {on}", _excess([self.gap]), seed, "on inputs that another domain has too")
-            )
-            kl = (self.gap.kl - self.gap.kl_by_chance)[self.gap.common].numpy()
-            found.append(
-                Measure.mean(
-                    f"divergence of posteriors {on}", kl, better="lower", seed=seed, unit="nats",
-                    about="mean KL of what features say in this domain from what they say in others, less chance",
+                Measure(
+                    name=f"divergence of posteriors {on}", value=float(kl.mean()), better="neither", n=len(kl),
+                    unit="nats",
+                    about="mean KL of what features say in this domain from what they say in others, less that of "
+                    "halves of this domain; no interval, as both are estimates",
                 )
             )  # fmt: skip
         if self.conflict is not None:
@@ -306,7 +318,7 @@ class _Row:
                 Alarm(
                     f"Only one of {s.home!r} and {self.name!r} has inputs of {share(self.lacking, s.classes)} classes "
                     f"({names}): nothing within these is compared.",
-                    doubts=(f"class-conditional gap {on}",),
+                    doubts=(f"class-conditional gap {on}", f"{CONFLICT} {on}"),
                 )
             )
         if self.gap is None and not s.constant:
@@ -318,6 +330,17 @@ class _Row:
                     doubts=(GAP,),
                 )
             )
+        if self.gap is not None:
+            gap = _differing([self.gap])
+            if gap.by_chance >= MOST and gap.low <= MOST:
+                found.append(
+                    Alarm(
+                        f"Halves of {self.name!r} differ from each other on {100 * gap.by_chance:.0f} % of inputs, by "
+                        f"chance, and at most {100 * MOST:.0f} % is asked for: its labels are too few or too random "
+                        "to tell.",
+                        doubts=(GAP, f"{GAP} {on}"),
+                    )
+                )
         if self.conflict is None and not s.subject.tokens:
             found.append(
                 Alarm(
@@ -346,16 +369,26 @@ class _Row:
         return found
 
 
-def _layer(subject: Subject, run: Run) -> str | None:
-    """The last linear layer, if what enters it can be caught; of a random model one pass tells little."""
+def _brought(rows: dict[str, Tensor]) -> dict[str, Tensor]:  # each n d -> each n p
+    """Into the principal components of all; a domain's rows are let go as soon as they are."""
+    onto = principal(list(rows.values()))
+    return {name: onto(rows.pop(name)) for name in list(rows)}
+
+
+def _layer(subject: Subject, run: Run) -> tuple[str | None, int]:
+    """The last linear layer, if what enters it can be caught, and how many values that has, else the answers; of a
+    random model one pass tells little."""
     name = subject.layers.get("head")
+    answers = None, len(subject.task.classes)
     if name is None or subject.draws > 1:
-        return None
+        return answers
     try:
-        shown(subject.model, subject.data["test"].take(np.arange(1))[0].to(run.device), (name,), entering=True)
+        _, inner = shown(
+            subject.model, subject.data["test"].take(np.arange(1))[0].to(run.device), (name,), entering=True
+        )
     except AssayError:
-        return None
-    return name
+        return answers
+    return name, inner[name].numel()
 
 
 def _look(subject: Subject, layer: str | None, shard: Shard) -> Mapping[str, Tensor]:
@@ -371,25 +404,59 @@ def _look(subject: Subject, layer: str | None, shard: Shard) -> Mapping[str, Ten
     return {"z": z.flatten(1).double(), "x": x.flatten(1).float(), "said": out.argmax(1), "y": shard.y}
 
 
-def _excess(gaps: Sequence[HypothesisGap]) -> Floats:
-    """For each shared input whether the hypotheses differ there, less how often chance makes them."""
-    parts = [(gap.differs.double() - gap.by_chance)[gap.common].numpy() for gap in gaps]
-    return np.concatenate(parts) if parts else np.zeros(0)
+class _Share(NamedTuple):
+    """Of inputs that another domain holds too: how many are put into another class, with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    by_chance: float
+    n: int
 
 
-def _gap_measure(name: str, excess: Floats, seed: int, where: str) -> Measure:
+def _differing(gaps: Sequence[HypothesisGap]) -> _Share:
+    """The share over all these domains, of which the inputs are a sample too: Wilson's interval widens both ends."""
+    found, least, most, chance = (
+        torch.cat([getattr(gap, part)[gap.common].double() for gap in gaps])
+        for part in ("differs", "surely", "maybe", "by_chance")
+    )
+    share, by_chance, n = float(found.mean()), float(chance.mean()), len(found)
+    under, over = wilson(int(found.sum()), n)
+    low = max(0.0, share - math.hypot(share - float(least.mean()), share - under))
+    high = min(1.0, share + math.hypot(float(most.mean()) - share, over - share))
+    value = math.sqrt(max(0.0, share**2 - by_chance**2))
+    return _Share(min(max(value, low), high), low, high, by_chance, n)
+
+
+def _gap_measure(name: str, gaps: Sequence[HypothesisGap], where: str) -> Measure:
     about = (
         f"share of inputs, {where}, that the domain's own posterior on features puts into another class than that of "
         "the other domains, less what chance adds"
     )
-    if excess.size == 0:
+    if not gaps:
         return Measure(name=name, value=None, better="lower", unit="%", about=about)
-    low, high = bootstrap(lambda counts: counts @ excess / excess.size, excess.size, seed=seed)
-    value, none = max(0.0, float(excess.mean())), 3 / excess.size  # where none differs, a bootstrap has no width
+    found = _differing(gaps)
     return Measure(
-        name=name, value=value, low=min(value, max(0.0, low)), high=max(value, high, none),
-        n=excess.size, unit="%", better="lower", about=about,
+        name=name, value=found.value, low=found.low, high=found.high, n=found.n, unit="%", better="lower", about=about,
+        beside=(Beside("halves of a domain, by chance", found.by_chance),),
     )  # fmt: skip
+
+
+def _conflict(a: Tensor, y_a: Tensor, b: Tensor, y_b: Tensor, seen: _Seen) -> Conflict | None:  # n d, n, m d, m
+    """The test among as many inputs of each class in both, drawn by seed: other shares of classes alone make another
+    P(y | x), and labels are known here, so that this can be taken out."""
+    counts = torch.minimum(*(torch.bincount(y, minlength=seen.classes) for y in (y_a, y_b)))
+    if int(counts.sum()) < PAIRED:
+        return None
+    i, j = (_of_each(y, counts, seen.rng) for y in (y_a, y_b))
+    return label_conflict(a[i], y_a[i], b[j], y_b[j], classes=seen.classes, rng=seen.rng)
+
+
+def _of_each(y: Tensor, counts: Tensor, rng: torch.Generator) -> Tensor:  # n, c -> k, ascending
+    """So many of each class, drawn at random."""
+    order = torch.randperm(len(y), generator=rng)
+    place = torch.nn.functional.one_hot(y[order], len(counts)).cumsum(0).gather(1, y[order][:, None])[:, 0]
+    return order[place <= counts[y[order]]].sort().values
 
 
 def _conflicting(row: _Row) -> float:
@@ -404,9 +471,9 @@ def _conflict_measure(name: str, conflict: Conflict | None, about: str) -> Measu
     return Measure(
         name=name, value=value, low=min(value, max(0.0, conflict.low)), high=max(value, conflict.high),
         n=conflict.pairs, better="lower",
-        about=f"{about}: half the squared distance of P(y | x, domain) from P(y | x, home), 1 where certain labels "
-        f"always differ; p = {conflict.p_value:.3g}, and {100 * conflict.differ:.0f} % of pairs have two labels for "
-        "any reason",
+        about=f"{about}, of equal shares of classes: half the squared distance of P(y | x, domain) from P(y | x, "
+        f"home), 1 where certain labels always differ; p = {conflict.p_value:.3g}, and {100 * conflict.differ:.0f} % "
+        "of pairs have two labels for any reason",
     )  # fmt: skip
 
 
@@ -476,7 +543,7 @@ def _samples(rows: Mapping[str, _Row]) -> Table | None:
     some = [row for row in rows.values() if row.gap is not None and row.away]
     if not some:
         return None
-    row = max(some, key=lambda row: float(_excess([row.gap] if row.gap else []).mean()))
+    row = max(some, key=lambda row: _differing([row.gap]).value if row.gap else 0.0)
     assert row.gap is not None
     assert row.lost is not None
     s = row.seen
@@ -505,7 +572,7 @@ def _table(rows: Mapping[str, _Row]) -> Matrix:
     """A row for each domain, a column for each invariance."""
 
     def cells(row: _Row) -> tuple[float | None, ...]:
-        gap = None if row.gap is None else max(0.0, float(_excess([row.gap]).mean()))
+        gap = None if row.gap is None else _differing([row.gap]).value
         return (
             max(0.0, row.agnostic.squared),
             None if row.conditional is None else max(0.0, row.conditional.squared),
@@ -569,7 +636,7 @@ def _says(
         )
     left = [row for row in away if row.gap is not None and row not in bad]
     if left:
-        gap = _gap_measure(GAP, _excess([row.gap for row in left if row.gap]), seen.run.seed, "")
+        gap = _gap_measure(GAP, [row.gap for row in left if row.gap], "")
         mean, low, high = (number or 0.0 for number in (gap.value, gap.low, gap.high))
         apart = [row for row in left if min(gap.p_value for gap in (row.agnostic, row.conditional) if gap) <= 0.05]
         told.append(

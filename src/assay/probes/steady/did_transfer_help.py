@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.domain import LEAST
 from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure
-from assay.methods.shift.transfer import STARTS, Held, Start, compared
+from assay.methods.shift.transfer import STARTS, Held, Start, compared, over_seeds
 from assay.probe import Need, Probe
+from assay.probes._leaks import leaked_domains
 from assay.standard import Standard
 
 if TYPE_CHECKING:
@@ -33,12 +35,16 @@ class DidTransferHelp(Probe):
     anew, from weights that learnt the training data with shuffled labels, and with random features under a last layer
     that learns; all with the same inputs, batches and steps. The gain is that of its own weights over scratch, of the
     most target inputs there are and of a quarter of them. `domain` names one; left out, each labelled one is tried.
+
+    Every training is done with several `seeds`, and intervals hold both what differs from seed to seed, by Student's t
+    over the seeds' differences, and what differs from one judged input to the next. The model's own weights are those
+    that were given: what another training on the source would have made of them is not in the interval.
     """
 
     domain: str | None = None
     epochs: int = 30
     lr: float = 1e-3
-    seeds: int = 3
+    seeds: int = 5
 
     needs: ClassVar[tuple[Need, ...]] = ("classes", "gradients", "domains", "train")
     in_quick: ClassVar[bool] = False
@@ -49,7 +55,8 @@ class DidTransferHelp(Probe):
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0),)
 
     def __post_init__(self) -> None:
-        self.refuse_below(1, "epochs", "seeds")
+        self.refuse_below(1, "epochs")
+        self.refuse_below(2, "seeds")
         if not 0 < self.lr < 1:
             raise AssayError(f"The setting lr={self.lr} of {self.name()!r} must lie between 0 and 1, such as 0.001.")
 
@@ -57,6 +64,8 @@ class DidTransferHelp(Probe):
         lacks = super().why_not(subject)
         if lacks is not None:
             return lacks
+        if subject.draws > 1:
+            return "it judges a model that answers the same each time, and this one is random"
         if "head" not in subject.layers:
             return "it needs a last linear layer for random features, and the model has none that is a module"
         if not self._targets(subject):
@@ -96,29 +105,38 @@ class DidTransferHelp(Probe):
                 beside = (Beside(start, right[start, n] - right["scratch", n]) for start in others)
                 name = f"{GAIN}, {target.name}" + ("" if n == most else f", {n} inputs")
                 measures.append(
-                    Measure.mean(
-                        name, found["source", n] - found["scratch", n], better="higher", seed=run.seed, unit="%",
-                        about=f"right answers after learning {n} inputs of {target.name} from its own weights, less "
-                        f"from weights drawn anew; {len(seeds)} seeds", beside=tuple(beside),
+                    _mean(
+                        name, found["source", n] - found["scratch", n],
+                        f"right answers after learning {n} inputs of {target.name} from its own weights, less from "
+                        f"weights drawn anew; {len(seeds)} seeds", tuple(beside),
                     )
                 )  # fmt: skip
             measures += [
-                Measure.mean(
-                    f"right from {start}, {target.name}", found[start, most], better="higher", seed=run.seed, unit="%",
-                    about=f"after learning {most} inputs",
-                )
+                _mean(f"right from {start}, {target.name}", found[start, most], f"after learning {most} inputs")
                 for start in STARTS
-            ]  # fmt: skip
-            views.append(_curve(target.name, sizes, found, run.seed))
+            ]
+            views.append(_curve(target.name, sizes, found))
             told.append(
                 f"After {most} inputs of {target.name} it is right on {100 * right['source', most]:.0f} % from its own "
                 f"weights, {100 * right['scratch', most]:.0f} % from scratch, "
                 f"{100 * right['shuffled source', most]:.0f} % from a shuffled source and "
                 f"{100 * right['random features', most]:.0f} % with random features."
             )
+        leaks = [alarm for alarm in leaked_domains(subject, run, measures) if alarm.doubts]
         return Finding(
-            says=" ".join(told), measures=tuple(measures), views=tuple(views), alarms=tuple(_explained(measures))
+            says=" ".join(told),
+            measures=tuple(measures),
+            views=tuple(views),
+            alarms=(*leaks, *_explained(measures)),
         )
+
+
+def _mean(name: str, values: NDArray[np.float64], about: str, beside: tuple[Beside, ...] = ()) -> Measure:  # seeds n
+    low, high = over_seeds(values)
+    return Measure(
+        name=name, value=float(values.mean()), low=low if values.min() < 0 else max(0.0, low), high=high,
+        n=values.shape[1], unit="%", better="higher", about=about, beside=beside,
+    )  # fmt: skip
 
 
 def _explained(measures: list[Measure]) -> list[Alarm]:
@@ -139,10 +157,10 @@ def _held(data: Data, run: Run, most: int) -> Held:
     return Held(*data.take(run.pick(data, min(most, len(data)), bounded=False)))
 
 
-def _curve(name: str, sizes: tuple[int, ...], found: dict[tuple[Start, int], np.ndarray], seed: int) -> Curve:
+def _curve(name: str, sizes: tuple[int, ...], found: dict[tuple[Start, int], NDArray[np.float64]]) -> Curve:
     lines = []
     for start in STARTS:
-        at = [Measure.mean(start, found[start, n], better="higher", seed=seed) for n in sizes]
+        at = [_mean(start, found[start, n], "") for n in sizes]
         lines.append(
             Line(
                 label=start,

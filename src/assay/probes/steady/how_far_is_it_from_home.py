@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from assay.methods.train.typicality import comparable
 from assay.methods.uncertainty.activations import shown
 from assay.methods.uncertainty.detection import area_interval
 from assay.probe import Need, Probe
+from assay.probes._leaks import leaked_domains
 from assay.probes._on_show import on_show
 from assay.run import HELD_BYTES
 
@@ -34,8 +35,10 @@ MOST = 5000  # inputs of a domain, which are all compared with each other
 WIDE = 2**14  # values of an answer that stands in the place of features
 GALLERIES = 4  # domains whose farthest inputs are shown, the farthest first
 ALPHA = 0.05
+DEALS = 1999  # at most, where nobody asked for more: enough for 100 tests at once
 BLIND = 0.6  # the least area that would have been seen: above it, that none was seen says little
 HALVES = "home against home"
+FARTHEST = "AUC of the farthest domain"
 On = Literal["features", "inputs"]
 Rows = dict[str, NDArray[Any]]
 
@@ -50,7 +53,8 @@ class HowFarIsItFromHome(Probe):
     much: 1/2 is not at all, 1 is that every input shows where it comes from. Where labels are known both are asked
     within each class too, and the shares of the classes are compared. Two halves of home stand beside, which ought to
     say that nothing moved, and the test data, which ought to say it nearly: a model that remembers its training inputs
-    makes other features of them.
+    makes other features of them. With many domains more deals are made, so that the p-values can be as small as the
+    level that is left for each.
 
     A shift is no fault of the model, and a model may well be right far from home: there is no limit unless
     `assay.toml` sets one. `inputs` is how many of each domain are compared.
@@ -71,7 +75,6 @@ class HowFarIsItFromHome(Probe):
         self.refuse_below(19, "deals")  # fewer have no p-value of 0.05
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        bench = _Bench(subject.everywhere(), run, self.inputs, self.deals)
         domains = {name: d for name, d in subject.domains().items() if len(d.data) >= LEAST}
         small = {name: len(d.data) for name, d in subject.domains().items() if name not in domains}
         if not domains:
@@ -79,6 +82,7 @@ class HowFarIsItFromHome(Probe):
                 f"No domain has {LEAST} inputs ({', '.join(f'{n!r} has {k}' for n, k in small.items())}); give more."
             )
         home = subject.home
+        bench = _Bench(subject.everywhere(), run, self.inputs, self.deals, len(domains))
         bench.look(home, twice=True)
         found = {HALVES: bench.halves(home)}
         others = (("test",) if home != "test" else ()) + tuple(domains)
@@ -107,7 +111,10 @@ class HowFarIsItFromHome(Probe):
                 *_shares(subject, home, priors, domains),
                 *bench.farthest(domains, found),
             ),
-            alarms=tuple(_alarms(subject, found, domains, small, within, bench, home)),
+            alarms=(
+                *(replace(a, doubts=(FARTHEST, *a.doubts)) for a in leaked_domains(subject, run, measures)),
+                *_alarms(subject, found, domains, small, within, bench, home),
+            ),
         )
 
 
@@ -183,8 +190,8 @@ class Apart(NamedTuple):
 class _Bench:
     """What was drawn of each set, as points and as features, and what comes of holding two against each other."""
 
-    def __init__(self, subject: Subject, run: Run, inputs: int | None, deals: int) -> None:
-        self.subject, self.run, self.deals = subject, run, deals
+    def __init__(self, subject: Subject, run: Run, inputs: int | None, deals: int, domains: int) -> None:
+        self.subject, self.run, self.least = subject, run, deals
         self.classes = "classes" in subject.task.gives
         reach = None if subject.kind is None else subject.kind.reach
         self.choices = reach.choices if isinstance(reach, Reach) else None
@@ -195,6 +202,7 @@ class _Bench:
             self.on = (*self.on, "inputs")
         if not self.on:
             raise AssayError(f"Neither inputs nor features can be compared here: {self.left_out}.")
+        self.deals = enough_deals(deals, domains * len(self.on))
         row = self._look(one)
         width = max(4 * int(each.numel()) for each in row.values())
         wanted = inputs or run.budget.samples or MOST
@@ -239,8 +247,8 @@ class _Bench:
             return first, second
         return on_one_scale(first, second, None if self.choices is None else coded(self.choices))
 
-    def _held(self, on: On, a: NDArray[Any], b: NDArray[Any]) -> Apart:
-        return Apart.of(*self._pair(on, a, b), deals=self.deals, rng=self.run.rng())
+    def _held(self, on: On, a: NDArray[Any], b: NDArray[Any], deals: int) -> Apart:
+        return Apart.of(*self._pair(on, a, b), deals=deals, rng=self.run.rng())
 
     def _some(self, home: str) -> NDArray[np.int64]:
         """Of what was drawn of home, as many as of a domain."""
@@ -251,19 +259,21 @@ class _Bench:
         order = np.random.default_rng(self.run.seed).permutation(len(self.index[home]))
         cut = len(order) // 2
         rows = self.rows[home]
-        return {on: self._held(on, rows[on][order[:cut]], rows[on][order[cut:]]) for on in self.on}
+        return {on: self._held(on, rows[on][order[:cut]], rows[on][order[cut:]], self.deals) for on in self.on}
 
     def apart(self, home: str, name: str) -> dict[On, Apart]:
         some = self._some(home)
-        return {on: self._held(on, self.rows[home][on][some], self.rows[name][on]) for on in self.on}
+        return {on: self._held(on, self.rows[home][on][some], self.rows[name][on], self.deals) for on in self.on}
 
     def within(self, home: str, name: str) -> dict[int, Apart | None]:
         """Class by class, on what leads; None where either side has too few to say anything."""
         labels = {each: np.asarray(self.subject.data[each].labels)[self.index[each]] for each in (home, name)}
-        on, found = self.on[0], dict[int, Apart | None]()
-        for c in range(len(self.subject.task.classes)):
+        on, classes = self.on[0], range(len(self.subject.task.classes))
+        asked = [c for c in classes if min(int((each == c).sum()) for each in labels.values()) >= LEAST]
+        deals, found = enough_deals(self.least, len(asked)), dict[int, Apart | None].fromkeys(classes)
+        for c in asked:
             a, b = (self.rows[each][on][labels[each] == c] for each in (home, name))
-            found[c] = self._held(on, a, b) if min(len(a), len(b)) >= LEAST else None
+            found[c] = self._held(on, a, b, deals)
         return found
 
     def priors(self, home: str, name: str) -> PriorGap:
@@ -316,7 +326,7 @@ def _farthest(far: str, found: Mapping[str, Mapping[On, Apart]], on: On, home: s
     low, high = area_interval(apart.told.value, apart.m // 2, apart.n // 2, level=1 - ALPHA / count)
     beside = [Beside(name, found[name][on].told.value) for name in (HALVES, "test") if name in found]
     return Measure(
-        name="AUC of the farthest domain",
+        name=FARTHEST,
         value=apart.told.value,
         low=low,
         high=high,
@@ -406,10 +416,22 @@ def _sentence(
     return told
 
 
+def enough_deals(deals: int, tests: int) -> int:
+    """So many deals, or more where so many tests need them: of p deals no p-value is below 1 / (1 + p)."""
+    return max(deals, min(DEALS, math.ceil(tests / ALPHA) - 1))
+
+
+def _level(found: Mapping[str, Mapping[On, Apart]], domains: Mapping[str, Domain]) -> tuple[float, float]:
+    """What a p-value may be for a shift, and the error of that over all domains: ALPHA where deals suffice for it."""
+    dealt = [len(each.shift.dealt) for name in domains for each in found[name].values()]
+    level = max(ALPHA / len(dealt), 1 / (1 + min(dealt)))
+    return level * (1 + 1e-9), min(1.0, level * len(dealt))
+
+
 def _moved(found: Mapping[str, Mapping[On, Apart]], domains: Mapping[str, Domain]) -> list[str]:
-    """The domains of which chance does not explain the MMD on something, with an error of ALPHA over all of them."""
-    tests = sum(len(found[name]) for name in domains)
-    return [name for name in domains if min(each.shift.p_value for each in found[name].values()) <= ALPHA / tests]
+    """The domains of which chance does not explain the MMD on something, by the level for all of them."""
+    level, _ = _level(found, domains)
+    return [name for name in domains if min(each.shift.p_value for each in found[name].values()) <= level]
 
 
 def _areas(on: On, found: Mapping[str, Mapping[On, Apart]], far: str) -> Bars:
@@ -479,6 +501,14 @@ def _alarms(
     home: str,
 ) -> list[Alarm]:
     alarms, moved = [], _moved(found, domains)
+    _, error = _level(found, domains)
+    if error > ALPHA * (1 + 1e-9):
+        says = (
+            f"Chance alone makes one of these {len(domains)} domains look moved in up to {100 * error:.0f} of 100 "
+            f"audits, not in {100 * ALPHA:.0f}: {bench.deals:,} deals know no smaller p-value. Set "
+            f"deals={math.ceil(len(domains) * len(bench.on) / ALPHA) - 1}."
+        )
+        alarms.append(Alarm(says))
     for name, count in small.items():
         alarms.append(
             Alarm(f"The domain {name!r} has {count} inputs and was left out; {LEAST} are the least to ask of.")
@@ -492,11 +522,11 @@ def _alarms(
                 f"No shift was found in {name!r}, but with {one.n} inputs against {one.m} none is seen for sure below "
                 f"an AUC of {least:.2f}, or an MMD squared of {one.shift.least(ALPHA):.2g}."
             )
-            alarms.append(Alarm(says, doubts=(*names, "AUC of the farthest domain")))
+            alarms.append(Alarm(says, doubts=(*names, FARTHEST)))
         flat = [on for on in found[name] if found[name][on].flat]
         if flat:
             says = f"All {' and '.join(flat)} of {name!r} and {home!r} are equal: nothing could be told by them."
-            alarms.append(Alarm(says, doubts=(*names, "AUC of the farthest domain")))
+            alarms.append(Alarm(says, doubts=(*names, FARTHEST)))
     if "test" in found and home != "test":
         beyond = [on for on, each in found["test"].items() if each.shift.p_value <= ALPHA and each.told.low > 0.5]
         if beyond:
