@@ -75,6 +75,10 @@ def test_inputs_alone_are_told_from_inputs_with_labels(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
     assert has_labels(tmp_path / "t.csv", "b")
     assert not has_labels(tmp_path / "t.csv", "c")
+    (tmp_path / "t.csv").write_text('\ufeffb;"a;c"\r\n1;2\n' + "broken;further;down\n")  # where nobody looks
+    assert [has_labels(tmp_path / "t.csv", name) for name in ("b", "a;c", "a")] == [True, True, False]
+    (tmp_path / "t.csv").write_text("a" * 200_000 + ",b\n1,2\n")
+    assert not has_labels(tmp_path / "t.csv", "c")
     assert has_labels(tmp_path / "none.npz")  # whoever opens it says that there is nothing
 
 

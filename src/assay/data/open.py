@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 from assay.data.arrays import UNIT
+from assay.data.arrow import MOST_LINE, read_columns
 from assay.data.arrow import SUFFIXES as TABLES
-from assay.data.arrow import read_columns
 from assay.data.image_folder import ImageFolder, class_folders
 from assay.data.npz import Npz, npz_has_labels
 from assay.data.parquet import Parquet, names_in_parquet
+from assay.data.plain_file import open_plain
 from assay.data.table import Table
 from assay.data.target import Asked
 from assay.data.texts import Texts, Tokenizer, holds_texts
@@ -89,4 +91,17 @@ def has_labels(path: str | Path, target: str | None = None) -> bool:
         return npz_has_labels(path)
     if suffix == ".parquet" and target is None:
         return "label" in names_in_parquet(path)
-    return suffix not in TABLES or target is None or target in read_columns(path).column_names
+    if suffix not in TABLES or target is None:
+        return True
+    names = _header(path) if suffix == ".csv" else read_columns(path).column_names
+    return target in names
+
+
+def _header(path: Path) -> list[str]:
+    """The names of the columns of a CSV, which stand on its first line."""
+    with open_plain(path) as file:
+        line = file.readline(MOST_LINE).decode("utf-8-sig", errors="replace")
+    try:
+        return next(csv.reader([line.rstrip("\r\n")], delimiter=max(",;\t", key=line.count)), [])
+    except csv.Error:  # a name longer than any: told by who opens it
+        return []
