@@ -36,7 +36,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, hypergeom
 
 from assay.errors import AssayError, ShapeError
 
@@ -78,6 +77,8 @@ def relabelled(
     said: Ints, labels: Ints, *, classes: int, everyday: Sequence[tuple[Ints, Ints]] = ()
 ) -> Relabelled | None:  # n, n
     """Sure answers against labels; `everyday` has both after each change. None where no sure answer errs."""
+    from scipy.stats import binom, hypergeom
+
     n, of = _counts(said, labels, classes)
     a, b = np.nonzero(n * ~np.eye(classes, dtype=bool))
     if len(a) == 0:
