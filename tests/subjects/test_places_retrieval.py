@@ -52,8 +52,10 @@ def test_recall_by_places_and_distances_written_out(subject):
 def test_images_within_25_metres_answer_and_they_are_those_of_the_place(subject):
     data = load_places()
     for split in ("test", "checks"):
-        count, query, item = subject.task.gallery.relevant(torch.as_tensor(subject.data[split].labels))
-        assert (count == 5).all()
+        gallery, asked = subject.task.gallery, torch.as_tensor(subject.data[split].labels)
+        query, item = gallery.relevant(asked[:, 0], 0, gallery.size)
+        assert (gallery.count(asked) == 5).all()
+        assert torch.equal(torch.bincount(query), torch.full((len(asked),), 5))
         same = data["gallery"].labels[item.numpy()] == data[split].labels[query.numpy()]
         assert same.all()
     assert degrees(np.array([[6_371_008.8 * np.pi / 180, 0.0]])).tolist() == [[pytest.approx(1.0), 0.0]]

@@ -32,6 +32,19 @@ INSTEAD: dict[str, str] = {
     "it things in the middle of the picture.",
     "how-bad-are-its-mistakes": "Where a mistake between groups is dear, turn inputs away that it is unsure of; more "
     "training data of the classes that it takes for one another are the plainest way.",
+    "how-far-is-it-from-home": "A shift is no fault of the model: train on inputs from there, or ask the questions "
+    "about that domain before it is used there.",
+    "could-an-invariance-bridge-it": "Where labels conflict, or no inputs are shared, only labels from there help; else "
+    "train on several domains at once.",
+    "what-will-it-score-there": "Label some inputs from there: a hundred say more than any estimate without labels.",
+    "does-it-extrapolate": "Train on domains from beyond, or keep it to what lies between those that it has seen.",
+    "does-it-use-a-shortcut": "Train on inputs in which the cue says nothing of the label, or hide it; where the cue "
+    "holds in use as well, whoever answers for the model decides.",
+    "did-transfer-help": "Train on the new domain from weights drawn anew, and look for labels that conflict.",
+    "what-do-its-defaults-cost": "Train it with the head that its section shows to be better, and ask again.",
+    "does-it-find-them": "Training on what it takes for one another, the hardest first, is the plainest way.",
+    "does-it-find-them-in-part": "Training on queries that are cut and covered as its section shows is the plainest "
+    "way.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
