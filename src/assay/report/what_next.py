@@ -34,8 +34,8 @@ INSTEAD: dict[str, str] = {
     "training data of the classes that it takes for one another are the plainest way.",
     "how-far-is-it-from-home": "A shift is no fault of the model: train on inputs from there, or ask the questions "
     "about that domain before it is used there.",
-    "could-an-invariance-bridge-it": "Where labels conflict, or no inputs are shared, only labels from there help; else "
-    "train on several domains at once.",
+    "could-an-invariance-bridge-it": "Where labels conflict, or no inputs are shared, only labels from there help; "
+    "else train on several domains at once.",
     "what-will-it-score-there": "Label some inputs from there: a hundred say more than any estimate without labels.",
     "does-it-extrapolate": "Train on domains from beyond, or keep it to what lies between those that it has seen.",
     "does-it-use-a-shortcut": "Train on inputs in which the cue says nothing of the label, or hide it; where the cue "
