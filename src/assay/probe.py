@@ -42,6 +42,9 @@ THEMES: tuple[tuple[str, str], ...] = (
     ("attacked", "Can it be attacked?"),
     ("proved", "What is proved?"),
     ("explained", "Can its reasons be believed?"),
+    ("poisoned", "What could wrong labels have done to it?"),
+    ("fair", "Is it fair?"),
+    ("private", "Does it keep secrets?"),
     ("compared", "Does it compare well?"),
     (OTHER, "What else was asked"),
 )

@@ -1,0 +1,1 @@
+"""How differently people are treated: measured, and traded against error."""

@@ -1,0 +1,1 @@
+"""What could wrong labels have done to it?"""
