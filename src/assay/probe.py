@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 Norm = TypeVar("Norm", bound=str)
 JUDGED = 32  # fresh answers of a random model at each witness
 Need = Literal[
-    "classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train", "domains"
+    "classes",
+    "comparison",
+    "order",
+    "numbers",
+    "spread",
+    "focus",
+    "gradients",
+    "images",
+    "train",
+    "domains",
+    "attributes",
 ]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
@@ -109,6 +119,11 @@ class Probe(ABC):
             return (
                 "it needs a domain beside train and test (--domain NAME=PATH), and the subject has only "
                 f"{sorted(subject.data)}"
+            )
+        if "attributes" in self.needs and not any("test" in a.codes for a in subject.attributes.values()):
+            return (
+                "it needs to know something about the people behind the test inputs: --sensitive COLUMN of a table, "
+                "or --groups NAME=PATH with one value for each row"
             )
         return None
 
