@@ -38,8 +38,8 @@ from assay.errors import AssayError, ShapeError
 from assay.methods.uncertainty.detection import auroc, auroc_interval
 
 Kind = Literal["linear", "mlp"]
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-WIDTH, STEPS, RATE = 64, 200, 1e-2
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
+WIDTH, STEPS, RATE = 32, 100, 2e-2
 KEPT_BACK = 0.25  # of the rows that are learnt, to choose the penalty by
 LEAST = 8  # rows to learn from
 
@@ -68,8 +68,8 @@ class Attacker:
         counts = torch.bincount(a, minlength=k)
         if len(z) < LEAST or int((counts > 0).sum()) < 2:
             raise AssayError(
-                f"An attacker learns from {len(z)} rows of {int((counts > 0).sum())} values; give at least {LEAST} rows "
-                "and two values of the attribute."
+                f"An attacker learns from {len(z)} rows of {int((counts > 0).sum())} values; at least {LEAST} rows "
+                "and two values of the attribute are needed."
             )
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed)).to(z.device)
         kept, taught = order.tensor_split([max(1, math.floor(KEPT_BACK * len(z)))])
@@ -260,7 +260,7 @@ def _fitted(
             drawn += [w.repeat(len(c), 1, 1), torch.zeros(len(c), 1, out)]
         layers = tuple(each.to(z.device).requires_grad_(True) for each in drawn)
         z = z.float()
-        adam = torch.optim.Adam(layers, RATE)
+        adam = torch.optim.Adam(layers, RATE, fused=True)
         with torch.enable_grad():
             for _ in range(STEPS):
                 adam.zero_grad()
