@@ -4,8 +4,8 @@ r"""Importance weighting: train on inputs of one place as if they came from anot
 
 p_s and p_t are the densities of what is trained on and of where it is to serve (shift/importance_weights.py), at z, the
 first principal components of the inputs (shift/principal.py): a density of all their values cannot be told from some
-hundred of them. It helps where only the inputs have moved (covariate shift) and the network is too small to be right everywhere; it
-cannot where labels have.
+hundred of them. It helps where only the inputs have moved (covariate shift) and the network is too small to be right
+everywhere; it cannot where labels have.
 
 Source: Shimodaira 2000, doi:10.1016/S0378-3758(00)00115-4 (the weighted likelihood and lambda); Wang, dissertation, TU
     Delft 2024, sec. 5.4.1 (t densities, on one feature). The components are ours.
