@@ -162,7 +162,8 @@ def test_one_objective_goes_down_and_survivors_are_elite(four):
     seen, evolved, _ = four
     assert len(seen) == GENERATIONS + 1
     best = torch.stack([each[..., 0].amin(1) for each in seen])  # generations, runs
-    assert (best[:, 3::4].diff(dim=0) <= 1e-12).all()  # of E alone the best is never lost
+    all_ = torch.stack([each[3::4, :, 0].sort(-1).values for each in seen])  # of E, which has this objective alone,
+    assert (all_.diff(dim=0) <= 1e-12).all()  # nobody who was better is ever lost
     assert (best[-1] < best[0]).all()
     assert_close(evolved.objectives, seen[-1])
 
