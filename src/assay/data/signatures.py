@@ -78,9 +78,7 @@ def _written(hands: _Hand, who: NDArray[np.int64], person: int, rng: np.random.G
         f = np.cos(np.pi * s[:, None] * k) / k**1.5 @ w  # i 3
         f = rng.uniform(0.5, 2) * (f + TREMOR * rng.normal(size=f.shape)) + rng.normal(size=3)
         tracks.append(resampled(normalised(f)))
-    return Signatures(
-        np.stack(tracks).astype(np.float32), (who == person).astype(np.int64), who.astype(np.int64)
-    )
+    return Signatures(np.stack(tracks).astype(np.float32), (who == person).astype(np.int64), who.astype(np.int64))
 
 
 def normalised(track: NDArray[np.float64]) -> NDArray[np.float64]:  # i 3 -> i 3

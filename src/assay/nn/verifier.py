@@ -9,6 +9,8 @@ multipliers are large and of both signs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -17,12 +19,13 @@ from assay.nn.kernel import Kernel
 
 
 class Verifier(nn.Module):
-    """D of embeddings. Only vectors that weigh something are kept; nothing trains."""
+    """D of embeddings; nothing trains. gamma is a buffer, as it may have been set by the data."""
 
     points: Tensor  # s d
     weight: Tensor  # s
     bias: Tensor  # ()
     threshold: Tensor  # ()
+    gamma: Tensor  # ()
 
     def __init__(self, points: Tensor, weight: Tensor, bias: float, kernel: Kernel, *, own: bool, threshold: float):
         super().__init__()
@@ -35,14 +38,18 @@ class Verifier(nn.Module):
         self.register_buffer("points", points.detach().double().clone())
         self.register_buffer("weight", weight.detach().double().clone())
         self.register_buffer("bias", torch.tensor(float(bias), dtype=torch.float64))
+        self.register_buffer("gamma", torch.tensor(kernel.gamma, dtype=torch.float64))
         self.register_buffer("threshold", torch.tensor(float(threshold), dtype=torch.float64))
 
     def forward(self, e: Tensor) -> Tensor:  # n d -> n
         if e.ndim != 2 or e.shape[1] != self.points.shape[1]:
-            raise ShapeError(f"Verifier got embeddings of shape {tuple(e.shape)}; it wants (n, {self.points.shape[1]}).")
+            raise ShapeError(
+                f"Verifier got embeddings of shape {tuple(e.shape)}; it wants (n, {self.points.shape[1]})."
+            )
         wide = e.to(self.points.dtype)
-        d = self.kernel(wide, self.points) @ self.weight + self.bias - self.threshold
-        d = d - self.kernel.own(wide) if self.own else d
+        kernel = replace(self.kernel, gamma=float(self.gamma))
+        d = kernel(wide, self.points) @ self.weight + self.bias - self.threshold
+        d = d - kernel.own(wide) if self.own else d
         return d.to(e.dtype)
 
     def extra_repr(self) -> str:

@@ -69,10 +69,9 @@ def fit_verifier(
     rows, sign = x.detach().double().cpu(), y.detach().double().cpu().numpy()
     refuse_equal(rows.numpy(), sign)
     found = train(machine, kernel(rows, rows).numpy(), sign, lam=lam, margin=margin, ridge=ridge)
-    held = torch.from_numpy(found.weight) != 0
-    return Verifier(
-        rows[held], torch.from_numpy(found.weight)[held], found.bias, kernel, own=found.own, threshold=threshold
-    ).to(x.device)
+    return Verifier(rows, torch.from_numpy(found.weight), found.bias, kernel, own=found.own, threshold=threshold).to(
+        x.device
+    )
 
 
 def choose(
@@ -95,7 +94,9 @@ def choose(
     sign = np.asarray(y, dtype=np.float64)
     least = min(int((sign > 0).sum()), int((sign < 0).sum()))
     if least < folds or folds < 2:
-        raise AssayError(f"{folds} folds want as many vectors of each side, and one has {least}; give more, or fewer folds.")
+        raise AssayError(
+            f"{folds} folds want as many vectors of each side, and one has {least}; give more, or fewer folds."
+        )
     if not kernels or not lams:
         raise AssayError("choose got no kernel or no lambda to choose from; give at least one of each.")
     rng, part = np.random.default_rng(seed), np.empty(len(sign), dtype=np.int64)
