@@ -21,8 +21,8 @@ this one is the dual of has no point that meets its constraints.
 The inverse of the matrix is kept and changed by one row at a time, and made afresh now and then and at the end.
 
 Beside others, on a semi-hard SVM of 1,000 points (RBF kernel, lambda 100): here constraints hold to 1e-11 and slack is
-a / lambda to 1e-11; libsvm with C = 1e10 leaves 4e-4 and 5e-4 whatever its tolerance, and takes longer. HiGHS' QP solver
-takes as long on 300 points and has multipliers off by 0.1, an objective off by 3e-9 of itself.
+a / lambda to 1e-11; libsvm with C = 1e10 leaves 4e-4 and 5e-4 whatever its tolerance, and takes longer. HiGHS' QP
+solver takes as long on 300 points and has multipliers off by 0.1, an objective off by 3e-9 of itself.
 """
 
 from __future__ import annotations
