@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.probe import put
 from assay.probes.right.who_gets_in import FAR, FRR, WhoGetsIn
@@ -20,7 +21,7 @@ def signatures():
 
 @pytest.fixture(scope="module")
 def run():
-    return Run(budget=BUDGETS["quick"], seed=0)
+    return Run(engine=ThisProcess(), budget=BUDGETS["quick"], seed=0)
 
 
 @pytest.fixture(scope="module")
