@@ -135,7 +135,7 @@ def _printed(*rows: tuple[str, float]) -> tuple[Published, ...]:
     return tuple(Published(what, value / 100, "Table 2, row Ave", "%") for what, value in rows)
 
 
-CLAIMS = (
+SHELVED = (
     Claim(
         name="zero-in-training",
         source=SOURCE,

@@ -34,7 +34,7 @@ class Verifier(nn.Module):
                 f"Verifier got points of shape {tuple(points.shape)} and weights of shape {tuple(weight.shape)}; it "
                 "wants (s, d) and (s,)."
             )
-        self.kernel, self.own = kernel, own
+        self.kernel, self.own = replace(kernel, gamma=1.0), own  # gamma is the buffer's, so that a frame is the same
         self.register_buffer("points", points.detach().double().clone())
         self.register_buffer("weight", weight.detach().double().clone())
         self.register_buffer("bias", torch.tensor(float(bias), dtype=torch.float64))

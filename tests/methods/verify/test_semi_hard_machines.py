@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_a_large_lambda_is_the_hard_margin_and_a_small_one_rejects_all():
 def test_slack_shrinks_as_lambda_grows(toy, fit):
     _, y, k = toy
     total = [(fit(k, y, lam=lam).slack ** 2).sum() for lam in (0.1, 1.0, 10.0, 100.0, 1e4)]
-    assert all(b <= a + 1e-9 for a, b in zip(total, total[1:], strict=False))
+    assert all(b <= a + 1e-9 for a, b in pairwise(total))
     assert total[-1] < total[0]
 
 
