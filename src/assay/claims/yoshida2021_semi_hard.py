@@ -125,7 +125,7 @@ def _sphere_is_near(run: Run) -> Evidence:
         _mean(f"{what} of sh-svdd less that of sh-svm", ball[..., i] - svm[..., i], run.seed)
         for i, what in ((1, "FAR"), (2, "FRR"))
     ]
-    near = all(-0.05 < (g.low or 0) and (g.high or 0) < 0.05 for g in gaps)
+    near = all((g.low or 0) > -0.05 and (g.high or 0) < 0.05 for g in gaps)
     apart = any((g.low or 0) > 0.05 or (g.high or 0) < -0.05 for g in gaps)
     held: Held = "holds" if near else "fails" if apart else "cannot tell"
     return elsewhere(held, "Near is taken to be within 5 points.", gaps)
