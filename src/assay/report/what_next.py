@@ -45,6 +45,8 @@ INSTEAD: dict[str, str] = {
     "does-it-find-them": "Training on what it takes for one another, the hardest first, is the plainest way.",
     "does-it-find-them-in-part": "Training on queries that are cut and covered as its section shows is the plainest "
     "way.",
+    "who-gets-in": "Raise the threshold until as few impostors get in as you can bear, by impostors whom it was not "
+    "trained on, and have another way in for the genuine whom it then keeps out.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
