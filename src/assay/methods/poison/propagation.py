@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, splu
-from scipy.spatial import cKDTree
 
 from assay.errors import AssayError, ShapeError
 
@@ -167,6 +166,8 @@ def squared_distances(a: Array, b: Array) -> Array:  # m d, n d -> m n
 def _nearest(rows: Array, count: int) -> tuple[Array, NDArray[np.int64]]:  # n k, n k
     """Squared distances to the nearest other rows, and which these are."""
     if rows.shape[1] <= 16:  # a tree is faster in few dimensions alone
+        from scipy.spatial import cKDTree
+
         apart, near = cKDTree(rows).query(rows, count + 1)
         others = _without_self(near)
         return apart[others].reshape(-1, count) ** 2, near[others].reshape(-1, count)
