@@ -15,12 +15,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from assay.methods.attack.attacked import Slope
 from assay.methods.attack.loss import Goal
+from assay.methods.train.fit import laid_out, swiftly
 from assay.nn.members import Drawn, passes
 from assay.nn.noisy import with_noise
 from assay.nn.resnet import ResNet18
@@ -72,6 +74,10 @@ def draws(name: str, batched: Drawn, loop: Drawn, shape: tuple[int, ...], device
 def forward(name: str, noisy: nn.Module, plain: nn.Module, shape: tuple[int, ...], device: str, batch: int) -> None:
     x = torch.rand(batch, *shape, device=device)
     row(f"{name}, a pass of {batch}", in_turns({"noisy": lambda: noisy(x), "plain": lambda: plain(x)}, device))
+    if device == "cuda":  # as trainings and searches pass
+        fast = {"noisy": swiftly(noisy), "plain": swiftly(plain)}
+        x = laid_out(x)
+        row(f"{name}, a pass of {batch}, compiled", in_turns({k: partial(f, x) for k, f in fast.items()}, device))
 
 
 def main() -> None:

@@ -75,6 +75,36 @@ def test_a_subject_is_left_bit_for_bit_as_it_was(digits, run):
         model[4].bias.grad = None
 
 
+@pytest.fixture
+def rounding():
+    """Kernels of a GPU that round factors to ten bits, as torch lets cuDNN do."""
+    kernels = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [kernel.allow_tf32 for kernel in kernels]
+    for kernel in kernels:
+        kernel.allow_tf32 = True
+    yield kernels
+    for kernel, was in zip(kernels, before, strict=True):
+        kernel.allow_tf32 = was
+
+
+def test_a_question_is_asked_in_whole_float32(digits, run, rounding):
+    met = []
+
+    @dataclass(frozen=True)
+    class Looks(Probe):
+        """How are numbers rounded?"""
+
+        source: ClassVar[str] = "none"
+
+        def ask(self, subject, run):
+            met.extend(kernel.allow_tf32 for kernel in rounding)
+            raise AssayError("enough")
+
+    put(Looks(), digits, run)
+    assert met == [False, False]
+    assert [kernel.allow_tf32 for kernel in rounding] == [True, True]
+
+
 def test_a_probe_stands_under_what_it_says_or_under_its_folder(digits, run, monkeypatch):
     assert Vandal.theme() == put(Vandal(), digits, run).theme == "other"
     monkeypatch.setattr(Vandal, "__module__", "theirs.attacked.vandal")

@@ -1,6 +1,6 @@
 """Train the weights of the reference subjects of the tasks that are no plain classification.
 
-    python tools/train_tasks.py                     train all ten, write the weights
+    python tools/train_tasks.py                     train all eleven, write the weights
     python tools/train_tasks.py scenes_detector     train one
     python tools/train_tasks.py --holdout 0.2       to tune: keep a share of the training inputs back, write nothing
 
@@ -28,6 +28,8 @@ from assay.data.cart_pole import returns
 from assay.data.credit import CLASSES, load_loans
 from assay.data.diabetes import load_diabetes
 from assay.data.digits import noisy_digits
+from assay.data.hiring import CLASSES as HIRED
+from assay.data.hiring import load_applications
 from assay.data.scenes import load_scenes
 from assay.data.seasons import load_series
 from assay.data.sentences import load_sentences
@@ -39,6 +41,7 @@ from assay.subjects import (
     diabetes_mlp,
     digits_denoiser,
     digits_retrieval,
+    hiring_mlp,
     scenes_detector,
     scenes_labels,
     scenes_segmenter,
@@ -128,6 +131,12 @@ LESSONS: dict[str, Lesson] = {
         adam(25, 0.005, weight_decay=1e-4),
         last=bayes,
         kept=lambda model: model.model,
+    ),
+    "hiring_mlp": Lesson(
+        hiring_mlp.HiringMLP,
+        lambda: Classification(HIRED),
+        lambda: {part: (each.x, each.hired) for part, each in load_applications().items()},
+        adam(20, 0.005, weight_decay=1e-4),
     ),
     "scenes_labels": Lesson(scenes_labels.network, scenes_labels.task, scenes("holds"), adam(10, 0.003)),
     "scenes_segmenter": Lesson(scenes_segmenter.Segmenter, scenes_segmenter.task, scenes("kind"), adam(5, 0.005, 32)),

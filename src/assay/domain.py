@@ -179,12 +179,12 @@ def _in_order(data: Data, names: tuple[str, ...]) -> Data:
 
 def rows_apart(home: Data, domain: Data) -> NDArray[np.int64]:  # -> k
     """The rows of `home` that are none of the domain's, which may be a part of it."""
-    whole, rows = _rows_of(home)
-    other, gone = _rows_of(domain)
+    whole, rows = rows_of(home)
+    other, gone = rows_of(domain)
     return np.flatnonzero(~np.isin(rows, gone)) if whole is other else np.arange(len(home), dtype=np.int64)
 
 
-def _rows_of(data: Any) -> tuple[Any, NDArray[np.int64]]:
+def rows_of(data: Any) -> tuple[Any, NDArray[np.int64]]:
     """What the data were before they were cut, counted anew or brought to shares, and their rows there."""
     rows = np.arange(len(data), dtype=np.int64)
     while isinstance(data, Part | Relabelled | Shares | Unlabelled):

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 Norm = TypeVar("Norm", bound=str)
 JUDGED = 32  # fresh answers of a random model at each witness
 Need = Literal[
-    "classes", "comparison", "order", "numbers", "spread", "focus", "gradients", "images", "train", "domains"
+    "classes",
+    "comparison",
+    "order",
+    "numbers",
+    "spread",
+    "focus",
+    "gradients",
+    "images",
+    "train",
+    "domains",
+    "attributes",
 ]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
@@ -109,6 +119,11 @@ class Probe(ABC):
             return (
                 "it needs a domain beside train and test (--domain NAME=PATH), and the subject has only "
                 f"{sorted(subject.data)}"
+            )
+        if "attributes" in self.needs and not any("test" in a.codes for a in subject.attributes.values()):
+            return (
+                "it needs to know something about the people behind the test inputs: --sensitive COLUMN of a table, "
+                "or --groups NAME=PATH with one value for each row"
             )
         return None
 
@@ -338,6 +353,8 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
     """Eval mode, no parameter gradients and seeded noise inside; weights, mode, hooks and gradients as before outside.
 
     The global generator is seeded because a model that is random in eval mode draws from it; it is put back after.
+    Convolutions and products on a GPU are of whole float32: torch lets cuDNN round factors to ten bits (TF32), and a
+    change just across the boundary then breaks a model in one batch and not in the next.
     """
     import torch
 
@@ -350,9 +367,13 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
     hook_kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [[dict(getattr(m, kind)) for kind in hook_kinds] for m in modules]
     devices = [torch.cuda.current_device()] if run.device.startswith("cuda") else []
+    kernels: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    rounded = [kernel.allow_tf32 for kernel in kernels]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(run.seed)
         try:
+            for kernel in kernels:
+                kernel.allow_tf32 = False
             for m in modules:
                 m.training = False
             for p in model.parameters():
@@ -361,6 +382,8 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
             model.to(run.device)
             yield
         finally:
+            for kernel, was in zip(kernels, rounded, strict=True):
+                kernel.allow_tf32 = was
             model.to(place)
             with torch.no_grad():
                 for name, t in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from assay.finding import View
     from assay.run import Run
     from assay.subject import Subject
 
@@ -59,6 +60,10 @@ class Remedy(ABC):
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         """What a reader of the comparison should know about the cured subject, a sentence each."""
+        return ()
+
+    def figures(self, cured: Subject, run: Run) -> tuple[View, ...]:
+        """What there is to see of the cure itself, drawn on its page: how it went, what became of an input."""
         return ()
 
     def frame(self, subject: Subject) -> Subject:

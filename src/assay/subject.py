@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay import fingerprint
+from assay.attribute import Attribute as Attribute  # a word of the vocabulary, as Data is
+from assay.attribute import by_name, refuse_label
 from assay.data.nearest import Metric
 from assay.data.pairs import Pairs
 from assay.data.shares import Shares
@@ -30,6 +32,7 @@ from assay.domain import (
     refuse_domain,
     refuse_few,
     rows_apart,
+    rows_of,
     taken,
 )
 from assay.domain import Domain as Domain  # a word of the vocabulary, as Data is
@@ -119,6 +122,10 @@ class Subject:
     """Domains whose labels nobody knows, by name: theirs are zeros that nobody may read."""
     at: Mapping[str, float] = field(default_factory=dict)
     """Where domains lie along what changes between them, an angle, a year; else the one number in a name tells."""
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    """What is known of the people behind the inputs, by name. Codes follow the rows where data are cut."""
+    coded: tuple[Mapping[str, Attribute], Mapping[str, Data]] | None = field(default=None, repr=False, compare=False)
+    """The attributes as they were last laid beside the rows, and those rows; nobody else sets it."""
 
     def __post_init__(self) -> None:
         if "test" not in self.data:
@@ -134,6 +141,13 @@ class Subject:
         object.__setattr__(self, "unlabelled", unlabelled)
         if not self.layers:
             object.__setattr__(self, "layers", guess_layers(self.model))
+        rows = {**self.data, **self.unlabelled}
+        followed = self.coded is not None and self.coded[0] is self.attributes
+        if self.coded is not None and followed and self.attributes:
+            object.__setattr__(self, "attributes", _followed(*self.coded, rows))
+        elif self.attributes:
+            object.__setattr__(self, "attributes", _laid(self.attributes, rows))
+        object.__setattr__(self, "coded", (self.attributes, rows) if self.attributes else None)
 
     @classmethod
     def of(
@@ -154,6 +168,7 @@ class Subject:
         environment: Callable[[], Any] | None = None,
         domains: Mapping[str, Any] | None = None,
         at: Mapping[str, float] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         **told: Any,
     ) -> Subject:
         """Any model and its data: pairs (x, targets), or a mapping from split names ('test', 'train', ...) to such.
@@ -165,6 +180,8 @@ class Subject:
         gymnasium's interface, where the model is a policy: questions about whole episodes need it. `domains` are data
         from elsewhere by name, each as a split is given; inputs alone, or (x, None), are a domain without labels.
         `at` says where domains lie along what changes between them, an angle or a year, where no name has the number.
+        `attributes` are what is known of the people behind the inputs, by name, one value for each row of a split:
+        {"sex": {"test": array, "train": array}}; an array alone is of 'test'.
         """
         if environment is not None and not callable(environment):
             raise AssayError(
@@ -181,14 +198,15 @@ class Subject:
             subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
             told_at = positions(at or {}, subject.domains())
             named = replace(subject, name=name or subject.name, about=about or subject.about, at=told_at)
-            return replace(named, kind=kind or named.kind, environment=environment)
+            whole = replace(named, kind=kind or named.kind, environment=environment)
+            return whole.with_attributes(attributes)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
         if task is None:
             task = task_of(given)
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, domains=domains, at=at, **told,
+                differentiable=differentiable, about=about, domains=domains, at=at, attributes=attributes, **told,
             )  # fmt: skip
             return replace(chosen, kind=kind, environment=environment)
         if told:
@@ -222,7 +240,7 @@ class Subject:
             at=positions(at or {}, domains_of(splits, unlabelled, {})),
         )
         check(subject)
-        return subject
+        return subject.with_attributes(attributes)
 
     @classmethod
     def classifier(
@@ -241,13 +259,14 @@ class Subject:
         about: str = "",
         domains: Mapping[str, Any] | None = None,
         at: Mapping[str, float] | None = None,
+        attributes: Mapping[str, Any] | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
-        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`
-        and `at` are as in `of`.
+        of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`,
+        `at` and `attributes` are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
@@ -285,7 +304,7 @@ class Subject:
             at=positions(at or {}, domains_of(splits, unlabelled, {})),
         )
         check(subject)
-        return subject
+        return subject.with_attributes(attributes)
 
     @classmethod
     def ranker(
@@ -426,6 +445,14 @@ class Subject:
         """The rows of `home` that this domain is compared with: all but its own, where it is a part of them."""
         return rows_apart(self.data[self.home], self.domains()[domain].data)
 
+    def with_attributes(self, given: Mapping[str, Any] | None) -> Subject:
+        """The same subject with these attributes beside those that it has; each is given as `of` takes it."""
+        if not given:
+            return self
+        found = by_name(given, {**self.data, **self.unlabelled})
+        notes = tuple(note for each in found.values() if (note := each.note()) is not None)
+        return replace(self, attributes={**self.attributes, **found}, notes=(*self.notes, *notes))
+
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
         read = self.task.choice(self.model, self.data)
@@ -533,6 +560,10 @@ class Subject:
             digest.update(f"{split} {data.fingerprint()}".encode())
         for name, domain in self.domains().items() if self.unlabelled or self.at else ():
             digest.update(f"{name} {'' if domain.labelled else domain.data.fingerprint()} {domain.at}".encode())
+        for attribute in self.attributes.values():
+            digest.update(repr((attribute.name, attribute.values)).encode())
+            for split, codes in sorted(attribute.codes.items()):
+                digest.update(split.encode() + codes.astype(np.int64).tobytes())
         return digest.hexdigest()
 
     def behaviour(self) -> str:
@@ -582,6 +613,45 @@ def guess_layers(model: nn.Module) -> dict[str, str]:
         if isinstance(module, nn.Linear):
             found["head"] = name
     return found
+
+
+def _laid(attributes: Mapping[str, Attribute], rows: Mapping[str, Data]) -> Mapping[str, Attribute]:
+    """Attributes beside the rows of their splits, one code each; a domain that is a part of such a split has its own.
+
+    One that goes one to one with the labels of the test data is refused.
+    """
+    for name, attribute in attributes.items():
+        for split, codes in attribute.codes.items():
+            if split not in rows:
+                raise AssayError(f"The attribute {name!r} has codes for {split!r}, which is no split; mend its name.")
+            if len(codes) != len(rows[split]):
+                raise AssayError(
+                    f"The attribute {name!r} has {len(codes):,} values for the {len(rows[split]):,} rows of {split!r}; "
+                    "give one for each row."
+                )
+        if "test" in attribute.codes:
+            refuse_label(attribute, np.asarray(rows["test"].labels), "test")
+    return _followed(attributes, rows, rows)
+
+
+def _followed(
+    attributes: Mapping[str, Attribute], old: Mapping[str, Data], new: Mapping[str, Data]
+) -> Mapping[str, Attribute]:
+    """Attributes of `old` data beside `new` ones, which may be parts of them; other rows have none."""
+    before, after = ({split: rows_of(data) for split, data in each.items()} for each in (old, new))
+    return {name: replace(each, codes=_codes(each, before, after)) for name, each in attributes.items()}
+
+
+def _codes(
+    attribute: Attribute,
+    before: Mapping[str, tuple[Any, NDArray[np.int64]]],
+    after: Mapping[str, tuple[Any, NDArray[np.int64]]],
+) -> dict[str, NDArray[np.int64]]:
+    known: dict[int, NDArray[np.int64]] = {}  # by what the data were before they were cut
+    for split, codes in attribute.codes.items():
+        whole, rows = before[split]
+        known.setdefault(id(whole), np.full(len(whole), -1, dtype=np.int64))[rows] = codes
+    return {split: known[id(whole)][rows] for split, (whole, rows) in after.items() if id(whole) in known}
 
 
 def _space(

@@ -254,3 +254,21 @@ def test_the_page_shows_both_and_warns_of_other_budgets(small, build):
         assert said in page, said
     assert page.count('role="img"') == 2
     assert "The budgets differ" not in page_of(small, small)
+
+
+def test_a_page_of_a_cure_draws_what_the_remedy_has_to_show(audit_of):
+    from assay.finding import Curve, Exhibit, Gallery, Line
+    from assay.report.diff import render_diff
+
+    one = audit_of([0.0, 1.0, 0.5])
+    curve = Curve(
+        name="way", title="How it went", x_label="round", y_label="accuracy",
+        lines=(Line(label="who", x=(0.0, 1.0), y=(0.9, 0.1)),),
+    )  # fmt: skip
+    seen = Gallery(name="seen", title="What became of it", exhibits=(Exhibit.of(3, "a path", np.zeros((1, 4, 4))),))
+    plain = render_diff(one, one, compare(one, one))
+    shown = render_diff(one, one, compare(one, one), views=(curve, seen))
+    assert "How the cure went" not in plain
+    for word in ("How the cure went", "How it went", "What became of it", "a path"):
+        assert word in shown
+    assert shown.count("<svg") > plain.count("<svg")

@@ -14,6 +14,7 @@ TASKS = {
     "diabetes-mlp": "Regression",
     "digits-denoiser": "ImageToImage",
     "digits-retrieval": "Retrieval",
+    "hiring-mlp": "Classification",
     "scenes-labels": "Labels",
     "seasons-forecaster": "Forecast",
     "sentences-tagger": "Tagging",

@@ -23,6 +23,7 @@ NAMES = (
     "diabetes-mlp",
     "digits-denoiser",
     "digits-retrieval",
+    "hiring-mlp",
     "scenes-detector",
     "scenes-labels",
     "scenes-segmenter",

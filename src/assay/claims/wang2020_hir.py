@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -129,8 +130,20 @@ def apart(z: Tensor, domains: int) -> Tensor:  # s d*m f -> s
     return ((own[:, :, None] + own[:, None, :] - 2 * mean).sum((1, 2))) / (domains * (domains - 1))
 
 
-def loss_of(way: Way, nets: Nets, x: Tensor, y: Tensor, alpha: float) -> Tensor:  # s b h w, b -> scalar
-    """Summed over nets: what one of them descends is its own term. Batches stand domain by domain."""
+def ramp(done: float) -> float:
+    """How much of their weight the two that align features have when this share of the training is done.
+
+    Ganin et al., JMLR 2016, arXiv:1505.07818, sec. 5.2.2. With the whole weight from the first step MMD ended at chance
+    here, all features at 0, and gradient reversal 8 points below the plain network.
+    """
+    return 2 / (1 + math.exp(-10 * done)) - 1
+
+
+def loss_of(way: Way, nets: Nets, x: Tensor, y: Tensor, alpha: float, done: float = 1.0) -> Tensor:
+    """Summed over nets: what one of them descends is its own term. Batches stand domain by domain.
+
+    s b h w, b -> scalar, after this share of the steps.
+    """
     from assay.methods.train.gradient_reversal import reversed_gradient
     from assay.methods.train.hir import invariance, pairs
 
@@ -151,9 +164,9 @@ def loss_of(way: Way, nets: Nets, x: Tensor, y: Tensor, alpha: float) -> Tensor:
         else:
             total = total + alpha * whole / (whole - inside) * (invariance(logits, y.expand(s, b)) - within)
     elif way == "MMD":
-        total = total + MMD * apart(z, domains)
+        total = total + MMD * ramp(done) * apart(z, domains)
     elif way == "gradient reversal":
-        told = nets.told(reversed_gradient(z, REVERSAL))
+        told = nets.told(reversed_gradient(z, REVERSAL * ramp(done)))
         each = F.cross_entropy(told.flatten(0, 1), domain.repeat(s), reduction="none")
         total = total + each.reshape(s, b).mean(1)
     return total.sum()
@@ -198,9 +211,9 @@ def right(way: Way, seed: int, device: str, *, few: bool = False, paired: bool =
     net_seeds = [seed + s for s in range(SEEDS) for _ in ANGLES]
     nets = Nets(net_seeds, pool.shape[-1], len(ANGLES) - 1).to(device)
     optimiser = torch.optim.Adam(nets.parameters(), lr=LR)
-    for index in batches:
+    for step, index in enumerate(batches):
         optimiser.zero_grad()
-        torch.autograd.backward(loss_of(way, nets, pool[index], y, alpha))
+        torch.autograd.backward(loss_of(way, nets, pool[index], y, alpha, step / len(batches)))
         optimiser.step()
     with torch.no_grad():
         held_out = data.x.flatten(0, 1)  # nets n h w, as each net stands for the angle that it lacks

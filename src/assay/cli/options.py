@@ -114,6 +114,23 @@ class Opening:
             "--domain-column", metavar="COLUMN", help="Of a table: says which domain a row is of, and is no input."
         ),
     ] = None
+    sensitive: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sensitive",
+            metavar="COLUMN[,COLUMN]",
+            help="Of a table: what is known of the people behind the rows, such as sex; numbers with a cut, age<25.",
+        ),
+    ] = None
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--groups",
+            metavar="NAME[@SPLIT]=PATH",
+            help="The same for any data: a .npy or a CSV of one column with a value for each row of the test data, or "
+            "of that split: sex@train=PATH; may be given again.",
+        ),
+    ] = None
     fixed: Annotated[
         list[str] | None,
         typer.Option(
@@ -230,6 +247,8 @@ class Opening:
             domain=tuple(self.domain or ()),
             domains=self.domains,
             domain_column=self.domain_column,
+            sensitive=tuple(word for each in self.sensitive or () for word in each.split(",") if word.strip()),
+            groups=tuple(self.groups or ()),
         )
 
 

@@ -184,6 +184,25 @@ def read_member(path: Path, archive: zipfile.ZipFile, name: str) -> OnDisk | NDA
     return OnDisk(path, name, start, dtype, shape)
 
 
+def read_npy(path: Path) -> NDArray[Any]:
+    """The array of an .npy file; no pickle is opened, and what is larger than it says, or than is held, is refused."""
+    if not path.is_file():
+        raise AssayError(f"There is no file {path}; give an existing .npy file.")
+    with open_plain(path) as file:
+        try:
+            shape, _, dtype = read_header(file)
+        except ValueError as error:
+            raise AssayError(f"{path} cannot be read as an .npy file ({error}); write it again.") from error
+        if dtype.hasobject:
+            raise AssayError(f"{path} holds Python objects, which only a pickle can carry; save numbers or words.")
+        size = dtype.itemsize * math.prod(shape)
+        if size > MOST_UNPACKED or size != path.stat().st_size - file.tell():
+            raise AssayError(f"{path} says that its array has {size:,} bytes, and it has not; write it again.")
+        file.seek(0)
+        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    return array
+
+
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Shape, whether the first axis runs fastest, and dtype of an .npy stream; leaves it at the first element."""
     version = npy.read_magic(file)

@@ -40,7 +40,8 @@ class Table:
     names columns that are some whatever they look like (a postcode). Where cells are missing a number is the median, a
     category one of its own. `classes` and `task` are as for `Target`. What `train` is given, a table, decides all but
     the cells: its columns, codes, medians and classes; see `like`. Rows that nobody `labelled` need no target, and have
-    zeros. The column `apart` says where rows come from, and is shown to no model that does not name it.
+    zeros. The column `apart` says where rows come from, and is shown to no model that does not name it. Columns named
+    `beside` are kept as they are, whether a model is shown them or not.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Table:
         train: Table | None = None,
         labelled: bool = True,
         apart: str | None = None,
+        beside: Sequence[str] = (),
     ) -> None:
         if encode not in ("codes", "one-hot"):
             raise AssayError(f"encode is {encode!r}; give 'codes' or 'one-hot'.")
@@ -75,6 +77,9 @@ class Table:
         self.apart = apart
         self.origins = _told(table.column(apart)) if apart in table.column_names else None
         """What each row has in the column `apart`, in words, None where the cell is empty."""
+        self.names: tuple[str, ...] = tuple(table.column_names)
+        self.beside = {name: table.column(name) if name in self.names else None for name in beside}
+        """Columns as Arrow has them; None where the table has none of that name."""
         self.encoding: Encoding = encode
         self.notes: list[str] = []
         """What a reader should know of the columns, in sentences."""
@@ -111,7 +116,7 @@ class Table:
         asked: Asked = "classification" if classes is not None else "regression"
         return Table(
             source, self.target.name, classes=classes, task=asked, encode=self.encoding, train=self, labelled=labelled,
-            apart=self.apart,
+            apart=self.apart, beside=tuple(self.beside),
         )  # fmt: skip
 
     @property

@@ -51,6 +51,7 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
         ("inputs", _inputs(subject.inputs)),
         ("data", f"{files} {subject.task.noun}s"),
         *([("domains", ", ".join(_domain(each) for each in domains.values()))] if domains else []),
+        *(("attribute", each.told()) for each in subject.attributes.values()),
         ("score", _score(chosen_from, trial)),
         ("gradients", "yes" if subject.differentiable else "none: questions that need them are not asked"),
         ("answers", "the same each time" if subject.draws == 1 else f"random: means of {subject.draws} passes"),

@@ -211,8 +211,9 @@ def cure(
         folder=folder,
     )
     page = render_diff(
-        before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes
-    )
+        before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
+        views=chosen.figures(cured, run),
+    )  # fmt: skip
     store.write_atomically(folder / "cure.json", json.dumps(done.to_json(), indent=1, allow_nan=False))
     store.write_atomically(folder / "cure.html", page)
     return done

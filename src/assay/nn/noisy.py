@@ -52,6 +52,7 @@ def _added_at_once(x: Tensor, std: Tensor) -> Callable[[Tensor, Tensor], Tensor]
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and (x.is_contiguous() or (x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)))
         and not torch.compiler.is_compiling()  # which fuses the noise with more than that
+        and not torch.cuda.is_current_stream_capturing()  # a recorded seed would be the same each time
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]
     )
     return _kernel() if serves else None

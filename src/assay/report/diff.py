@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assay.audit import Audit, Change
+from assay.finding import View
 from assay.report import words
 from assay.store import slug
 
@@ -103,12 +104,13 @@ def render_diff(
     since_before: Sequence[Change] = (),
     price: str = "",
     notes: Sequence[str] = (),
+    views: Sequence[View] = (),
 ) -> str:
-    """A page like the report, with both audits side by side; of a cure, with its `control`, `price` and `notes`.
+    """A page like the report, with both audits side by side; of a cure, with `control`, `price`, `notes` and `views`.
 
     With a control the changes are those from it to the audit after, and those since before stand under them.
     """
-    from assay.report.page import colophon, drawings, environment, says
+    from assay.report.page import colophon, drawings, drawn_of, environment, pictured, says
 
     audits = (before, after) if control is None else (before, control, after)
     called = control.subject.name.rpartition("+")[2].replace("-", " ") if control else ""  # as its remedy is
@@ -118,7 +120,7 @@ def render_diff(
     sections = []
     for probe in [*rows[-1], *(p for p in rows[0] if p not in rows[-1])]:
         sides = [each.get(probe) for each in rows]
-        drawn = [
+        figures = [
             {d.name: d for d in drawings(side, slug(label))} if side else {}
             for side, label in zip(sides, labels, strict=True)
         ]
@@ -129,7 +131,7 @@ def render_diff(
                 "outcomes": [words.outcome(side) if side else "not asked" for side in sides],
                 "says": [says(side) if side else "This audit did not ask." for side in sides],
                 "changes": [(c, since.get((c.probe, c.measure))) for c in changes if c.probe == probe],
-                "twins": [[d[name] for d in drawn] for name in drawn[-1] if all(name in d for d in drawn)],
+                "twins": [[d[name] for d in figures] for name in figures[-1] if all(name in d for d in figures)],
                 "alarms": [side.answer.finding.alarms if side and side.answer.finding else () for side in sides],
             }
         )
@@ -149,5 +151,7 @@ def render_diff(
             difference=words.difference,
             price=price,
             notes=notes,
+            drawings=drawn_of(views, "cure"),
+            galleries=pictured(views),
         )
     )

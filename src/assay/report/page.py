@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.audit import Audit, Described, Judged
-from assay.finding import Alarm, Gallery, Measure, Panel, share
+from assay.finding import Alarm, Gallery, Measure, Panel, View, share
 from assay.probe import OTHER, THEMES, Answer
 from assay.report import words
 from assay.report.figures import draw
@@ -268,14 +268,23 @@ def colophon(audit: Audit) -> Iterator[tuple[str, str]]:
 
 def drawings(row: Judged, key: str = "") -> tuple[Drawing, ...]:
     """Every view of a finding that is drawn; `key` sets the ids apart from those of other drawings on the page."""
+    return drawn_of(row.answer.finding.views if row.answer.finding else (), f"{key}/{row.answer.probe}")
+
+
+def drawn_of(views: Sequence[View], key: str) -> tuple[Drawing, ...]:
+    """Those that are no gallery."""
     from markupsafe import Markup
 
-    views = row.answer.finding.views if row.answer.finding else ()
     return tuple(
-        Drawing(v.name, v.title, v.says, Markup(draw(v, f"{key}/{row.answer.probe}/{i}")))
+        Drawing(v.name, v.title, v.says, Markup(draw(v, f"{key}/{i}")))
         for i, v in enumerate(views)
         if not isinstance(v, Gallery)
     )
+
+
+def pictured(views: Sequence[View]) -> tuple[Pictured, ...]:
+    """Those that are galleries."""
+    return tuple(Pictured(v, _room(v)) for v in views if isinstance(v, Gallery))
 
 
 def _section(audit: Audit, row: Judged, drawn: tuple[Drawing, ...]) -> Section:
@@ -294,7 +303,7 @@ def _section(audit: Audit, row: Judged, drawn: tuple[Drawing, ...]) -> Section:
         reasons=tuple(Reason(_SAID[j.verdict], j.measure, _limit(j, measures), why(j)) for j in row.judgements),
         alarms=finding.alarms if finding else (),
         drawings=drawn,
-        galleries=tuple(Pictured(v, _room(v)) for v in (finding.views if finding else ()) if isinstance(v, Gallery)),
+        galleries=pictured(finding.views if finding else ()),
         method=tuple(_method(audit, row)),
         command=() if answer.status == "does not apply" else words.command(audit, answer),
     )

@@ -75,6 +75,10 @@ class Source:
     """A folder in which each folder or file is such a domain, under its own name."""
     domain_column: str | None = None
     """Of a table, the column that says which domain a row is of."""
+    sensitive: tuple[str, ...] = ()
+    """Of a table, columns about the people behind the rows, such as sex; a cut makes two groups of numbers: age<25."""
+    groups: tuple[str, ...] = ()
+    """NAME=PATH of a file with one such value for each row of the test data; NAME@SPLIT=PATH for another split."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -109,7 +113,14 @@ class Source:
             words += ["--domains", self.domains]
         if self.domain_column is not None:
             words += ["--domain-column", self.domain_column]
-        lists = (("--fixed", self.fixed), ("--feed", self.feed), ("--trust", self.trust), ("--domain", self.domain))
+        lists = (
+            ("--fixed", self.fixed),
+            ("--feed", self.feed),
+            ("--trust", self.trust),
+            ("--domain", self.domain),
+            ("--sensitive", self.sensitive),
+            ("--groups", self.groups),
+        )
         for option, texts in lists:
             words += [word for text in texts for word in (option, text)]
         return (*words, "--allow-pickle") if self.allow_pickle else tuple(words)
@@ -184,7 +195,7 @@ def located(source: Source) -> Path | None:
     if acts and source.task not in (None, "control"):
         raise AssayError(f"--environment is for policies, whose task is control, not {source.task!r}; leave one out.")
     check_gallery(source)
-    for option in ("target", "text", "train", "task", "fixed", "domain_column"):
+    for option in ("target", "text", "train", "task", "fixed", "domain_column", "sensitive"):
         if getattr(source, option) not in (None, (), "control") and source.data is None:
             raise AssayError(
                 f"--{option.replace('_', '-')} is about the table of --data, and there is no --data; give both."
@@ -229,8 +240,9 @@ def check_gallery(source: Source) -> None:
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
     from assay.domain import positions
+    from assay.subjects._attributes import with_attributes
 
-    subject, told = _opened(source), source.positions()
+    subject, told = with_attributes(_opened(source), source), source.positions()
     return replace(subject, at={**subject.at, **positions(told, subject.domains())}) if told else subject
 
 

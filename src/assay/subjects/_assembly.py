@@ -30,6 +30,7 @@ from assay.inputs import Observation, Row
 from assay.space import extremes
 from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
+from assay.subjects._attributes import columns as beside
 from assay.subjects._domains import by_column, typed, with_domains
 from assay.subjects.doors import OPTIONS, environment
 from assay.subjects.doors.estimator import EstimatorModel
@@ -321,7 +322,9 @@ def adjusted(subject: Subject, source: Source) -> Subject:
         given = given if isinstance(given, Mapping) else {"test": given}
         parts, said = by_column(given, source)
         notes = (*subject.notes, said) if said else subject.notes
-        subject = dataclasses.replace(subject, data={**given, **parts}, unlabelled={}, at={}, notes=notes)
+        subject = dataclasses.replace(
+            subject, data={**given, **parts}, unlabelled={}, at={}, notes=notes, attributes={}
+        )
         check(subject)
     subject = with_domains(subject, source)
     return subject if source.draws is None else dataclasses.replace(subject, draws=source.draws)
@@ -333,7 +336,13 @@ def _chooses(source: Source, opened: Opened | None) -> bool:
     return told in (None, "classes") and source.task in (None, "classification", "control")
 
 
-def data_of(source: Source, channels: int | None, opened: Opened | None = None, task: Task | None = None) -> Any:
+def data_of(
+    source: Source,
+    channels: int | None,
+    opened: Opened | None = None,
+    task: Task | None = None,
+    space: InputSpace | None = None,
+) -> Any:
     """The data of the source, by splits where it is a table with one to train on.
 
     Encoded images come in as many channels as the model takes, the columns of a table in its order, texts as its
@@ -351,7 +360,7 @@ def data_of(source: Source, channels: int | None, opened: Opened | None = None, 
                 f"{source.subject} reads texts, and {source.data} is a table; name the column that holds them: "
                 "--text COLUMN."
             )
-        return _tables(source, opened)
+        return _tables(source, opened, None if space is None or len(space.shape) != 1 else space.shape[0])
     size = None if source.size is None else (source.size, source.size)
     pixels = pixel_bounds(source.bounds)
     classes = None if opened is None else opened.classes
@@ -377,8 +386,22 @@ def data_of(source: Source, channels: int | None, opened: Opened | None = None, 
     return data
 
 
-def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
-    """The rows to ask about, and those that the model was trained on where they are given."""
+def _takes(table: Table, opened: Opened | None, width: int | None) -> bool:
+    """Whether a model that names no columns takes as many as these: by its width, else it is tried on a row."""
+    if opened is None:
+        return width is None or width == len(table.columns)
+    try:
+        answer_once(opened.model, torch.from_numpy(table.x[:1]))
+    except AssayError:
+        return False
+    return True
+
+
+def _tables(source: Source, opened: Opened | None, width: int | None = None) -> dict[str, Table]:
+    """The rows to ask about, and those that the model was trained on where they are given.
+
+    Sensitive columns are shown to a model that takes them: one that names its columns says so.
+    """
     assert source.data is not None
     assert source.target is not None
     if source.size is not None:
@@ -390,8 +413,16 @@ def _tables(source: Source, opened: Opened | None) -> dict[str, Table]:
     asked = cast(Asked | None, "regression" if opened and opened.answers == "numbers" else source.task)
     first = Table(
         source.train or source.data, source.target, classes=classes, columns=columns, task=asked,
-        apart=source.domain_column,
+        apart=source.domain_column, beside=beside(source.sensitive),
     )  # fmt: skip
+    shown = [c.name for c in first.source]
+    others = [name for name in shown if name not in beside(source.sensitive)]
+    if columns is None and others and len(others) < len(shown) and not _takes(first, opened, width):
+        first = Table(
+            source.train or source.data, source.target, classes=classes, columns=others, task=asked,
+            apart=source.domain_column, beside=beside(source.sensitive),
+        )  # fmt: skip
+        first.notes.append(f"The model takes {len(others)} columns; what is sensitive is not shown to it.")
     if source.train is None:
         return {"test": first}
     return {"test": first.like(source.data), "train": first}
@@ -419,7 +450,8 @@ def _other_data(subject: Subject, source: Source, path: str) -> Any:
             "give others where it is built: Subject.retrieval(model, gallery, queries)."
         )
     if not isinstance(subject.task, Comparison):
-        return data_of(source, subject.inputs.shape[0] if subject.inputs.is_image else None, task=subject.task)
+        channels = subject.inputs.shape[0] if subject.inputs.is_image else None
+        return data_of(source, channels, task=subject.task, space=subject.inputs)
     shape = subject.inputs.shape[1:]  # of one input
     if isinstance(subject.task, Ranking):
         refuse(source, "size")

@@ -88,7 +88,7 @@ class Job:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
         told = (self.source.data, self.source.builder, self.source.environment, self.source.train, self.source.gallery)
         words = [self.source.subject, *(word or "" for word in told)]
-        words += [*self.source.domain, self.source.domains or ""]
+        words += [*self.source.domain, self.source.domains or "", *self.source.groups]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
 
