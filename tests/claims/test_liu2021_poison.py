@@ -78,6 +78,7 @@ def made_up(clean: float, by_labels: dict[int, float] | None = None, **after: fl
         (study.three_flips, 0.985, {"known": 0.7}, "fails"),
         (study.three_flips, 0.9, {"known": 0.7}, "cannot tell"),  # the learner is not print's
         (study.three_flips, 0.9, {}, "cannot tell"),
+        (study.three_flips, 0.985, {"by_labels": {study.FEW: 0.5, study.LABELS: 0.7}}, "cannot tell"),
         (study.unknown_costs_nothing, 0.985, {}, "holds"),
         (study.unknown_costs_nothing, 0.985, {"unknown": 0.6}, "fails"),
         (study.centrality, 0.985, {}, "holds"),
