@@ -45,8 +45,8 @@ INSTEAD: dict[str, str] = {
     "does-it-find-them": "Training on what it takes for one another, the hardest first, is the plainest way.",
     "does-it-find-them-in-part": "Training on queries that are cut and covered as its section shows is the plainest "
     "way.",
-    "is-it-fair": "Look at how its labels came about before anything else: a model that copies wrong labels is as unfair "
-    "as they are. More inputs of the group that it is wrong for are the plainest way.",
+    "is-it-fair": "Look at how its labels came about before anything else: a model that copies wrong labels is as "
+    "unfair as they are. More inputs of the group that it is wrong for are the plainest way.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
