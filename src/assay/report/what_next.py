@@ -47,6 +47,8 @@ INSTEAD: dict[str, str] = {
     "way.",
     "who-gets-in": "Raise the threshold until as few impostors get in as you can bear, by impostors whom it was not "
     "trained on, and have another way in for the genuine whom it then keeps out.",
+    "is-it-fair": "Look at how its labels came about before anything else: a model that copies wrong labels is as "
+    "unfair as they are. More inputs of the group that it is wrong for are the plainest way.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "

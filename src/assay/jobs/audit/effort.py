@@ -69,6 +69,7 @@ EFFORTS: Mapping[str, Effort] = {
     "how-often-is-the-set-right": Effort("samples", 0.5, 7, own=0.5),
     "how-steep": Effort("steps", 1, 200, longer=1, own_each=0.1),
     "how-wide-must-it-be": Effort("samples", 0.5, 2, own=0.5),
+    "is-it-fair": Effort("samples", 4, 4, own=1.2),
     "is-it-a-consistent-order": Effort("samples", 1, 2),
     "is-it-sure-far-away": Effort("steps", 2, 151, own=0.3),
     "is-the-comparison-calibrated": Effort("samples", 1, 1),
