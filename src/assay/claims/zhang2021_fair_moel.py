@@ -255,7 +255,7 @@ def tied(run: Run) -> Evidence:
         )
     return Evidence(
         verdict="holds" if max(gaps) < EXACT else "fails",
-        says=f"f_I + f_G against (MSE - m^2) / (2 (1 + m)^2), m the mean error, over every network: {'. '.join(parts)}.",
+        says=f"f_I + f_G against (MSE - m^2) / (2 (1 + m)^2), m the mean error, of every network: {'. '.join(parts)}.",
         measures=tuple(measures),
     )
 
@@ -299,7 +299,7 @@ SHELVED = (
     Claim(
         name="unfairness-is-tied-to-error",
         source=SOURCE,
-        says="The calculation of individual and group unfairness involves the model's error (sec. 4.2); that is, the two "
+        says="The calculation of individual and group unfairness involves the model's error (sec. 4.2): the two "
         "add up to a function of squared and mean error.",
         published=(),
         here=f"{HERE}; holds if it is exact to {EXACT:g} in every network",
