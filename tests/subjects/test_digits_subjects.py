@@ -40,3 +40,13 @@ def test_both_are_tested_on_the_same_images_and_trained_on_none_of_them() -> Non
 def test_the_network_can_be_read() -> None:
     subject = open_subject(Source("digits-mlp"))
     assert [a.out_shape for a in layers(subject.model, subject.inputs.shape)] == [(32,), (32,), (10,)]
+
+
+def test_ones_and_sevens_are_told_apart_from_a_hundred_labels() -> None:
+    subject = open_subject(Source("digits-1-7"))
+    assert "right on all 261 test images" in subject.about
+    (x, y), (learnt, given) = (subject.data[part].take(np.arange(n)) for part, n in (("test", 261), ("train", 100)))
+    assert int((subject.predict(x).argmax(1) != y).sum()) <= 1  # one input may lie on the border
+    assert {part: len(data) for part, data in subject.data.items()} == {"train": 100, "test": 261}
+    assert 40 <= int(given.sum()) <= 60
+    assert not {row.tobytes() for row in x.numpy()} & {row.tobytes() for row in learnt.numpy()}

@@ -7,8 +7,8 @@ With p_y the probability that the model gives to the label y,
 
 The gradient of L_q is p_y^q times that of the cross entropy: an input whose label the model does not believe pulls
 little. A loss whose sum over all labels is constant has the same minimum where labels are wrong at random (Ghosh et
-al., AAAI 2017). At q = 1 the sum is c - 1; else it lies between (c - c^(1-q)) / q and (c - 1) / q. The cross entropy has no
-such bound. 1 - p_y is half of the absolute error sum_c |p_c - e_c|.
+al., AAAI 2017). At q = 1 the sum is c - 1; else it is from (c - c^(1-q)) / q to (c - 1) / q. The cross entropy has
+no such bound. 1 - p_y is half of the absolute error sum_c |p_c - e_c|.
 
 Source: Zhang and Sabuncu, NeurIPS 2018, arXiv:1805.07836, eq. 6 (without the truncation of sec. 3.3); Wang et al.,
     ICCV 2019, arXiv:1908.06112, eq. 5 to 7, with A = -4 as there.
