@@ -82,7 +82,7 @@ def epsilon_of(noise: float, rate: float, steps: int, delta: float, accountant: 
 
 def noise_for(epsilon: float, rate: float, steps: int, delta: float) -> float:
     """The least noise multiplier, to a hundredth of epsilon, whose cost by the upper bound is at most this."""
-    most = 1e-3
+    most = 0.05  # less is no noise, and its cost takes seconds to count
     while epsilon_of(most, rate, steps, delta) > epsilon:
         most *= 2
         if most > 1e6:
