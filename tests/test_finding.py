@@ -25,6 +25,7 @@ from assay.finding import (
     Matrix,
     Measure,
     Panel,
+    Scatter,
     Table,
     Witnesses,
     bootstrap,
@@ -108,6 +109,13 @@ def test_every_view_survives_strict_json():
                     Line(label="l", x=(0.0, 1.0), y=(1.0, 2.0), low=(0.0, 1.0), high=(2.0, 3.0)),
                     Line(label="k", x=(), y=()),
                 ),
+            ),
+            Scatter(
+                name="s",
+                title="t",
+                x_label="x",
+                y_label="y",
+                lines=(Line(label="l", x=(0.0,), y=(1.0,)), Line(label="k", x=(0.0, 1.0), y=(1.0, 2.0))),
             ),
             Bars(name="b", title="t", y_label="y", labels=("p", "q"), values=(1.0, 2.0)),
             Boxes(

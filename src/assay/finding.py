@@ -315,6 +315,19 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Points that no line joins, in groups; a group of one stands out, to be found among the others."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    """The groups; they have no bands."""
+    says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bars:
     name: str
     title: str
@@ -441,7 +454,7 @@ class Gallery:
     says: str = ""
 
 
-View = Curve | Bars | Boxes | Histogram | Matrix | Gallery
+View = Curve | Scatter | Bars | Boxes | Histogram | Matrix | Gallery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -515,7 +528,9 @@ class Finding:
 
 # Strict JSON. Tables and witnesses go to files of their own (store.py).
 
-_VIEWS: dict[str, type[Any]] = {v.__name__.lower(): v for v in (Curve, Bars, Boxes, Histogram, Matrix, Gallery)}
+_VIEWS: dict[str, type[Any]] = {
+    v.__name__.lower(): v for v in (Curve, Scatter, Bars, Boxes, Histogram, Matrix, Gallery)
+}
 
 
 def _plain(value: Any) -> Any:
@@ -541,7 +556,7 @@ def _view_from(stored: Mapping[str, Any]) -> View:
         raise AssayError(f"A stored view has kind {stored.get('kind')!r}; known are {sorted(_VIEWS)}.")
     if "marks" in fields:
         fields["marks"] = tuple(Beside(**m) for m in fields["marks"])
-    if kind is Curve:
+    if kind in (Curve, Scatter):
         fields["lines"] = tuple(Line(**{k: _tuples(v) for k, v in line.items()}) for line in fields["lines"])
     if kind is Gallery:
         fields["exhibits"] = tuple(

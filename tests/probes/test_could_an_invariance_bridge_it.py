@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.data.arrays import Arrays
+from assay.data.held_out import Part
 from assay.finding import Finding
 from assay.probe import put
 from assay.probes.steady.could_an_invariance_bridge_it import CONFLICT, GAP, SUPPORT, CouldAnInvarianceBridgeIt
@@ -252,3 +254,16 @@ def test_without_a_domain_it_does_not_apply_and_settings_are_checked(run: Run) -
     assert "--domain NAME=PATH" in answer.why
     with pytest.raises(Exception, match="must be a number of at least 30"):
         CouldAnInvarianceBridgeIt(inputs=5)
+
+
+def test_domains_that_are_parts_of_home_are_compared_with_the_rest_of_it(run: Run) -> None:
+    near, far = drawn(0, (-2, 2)), drawn(1, (2, 6))
+    whole = Arrays(np.concatenate([near[0], far[0]]), np.concatenate([near[1], far[1]]), ("left", "right"))
+    parts = {"near": Part(whole, np.arange(110)), "far": Part(whole, np.arange(110, 220))}
+    subject = Subject.classifier(Sided(), {"test": whole}, domains=parts, classes=("left", "right"))
+    answer = put(CouldAnInvarianceBridgeIt(), subject, replace(run, debug=True))
+    assert answer.finding is not None, answer.why
+    beside = asked(run, {"far": far}, home={"train": near})
+    support = f"{SUPPORT} on far"
+    assert value(answer.finding, support) == pytest.approx(value(beside, support), abs=0.05)
+    assert value(answer.finding, support) < 0.9  # beside its own rows all of it lies where home has inputs

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.data.arrays import Arrays
+from assay.data.held_out import Part
 from assay.data.texts import Texts
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
@@ -354,3 +356,14 @@ def test_no_more_inputs_are_compared_than_it_is_given() -> None:
     assert found.measures[0].n == 40
     assert found.samples is not None
     assert len(found.samples) == 40
+
+
+def test_a_domain_that_is_a_part_of_home_is_compared_with_the_rest_of_it() -> None:
+    """As with --domain-column and no training data: beside its own rows it would look nearer than it is."""
+    (near, y), (far, z) = pictures(100, 0), pictures(100, 1, brighter=0.08)
+    whole = Arrays(np.concatenate([near, far]), np.concatenate([y, z]), ("0", "1"))
+    parts = {"near": Part(whole, np.arange(100)), "far": Part(whole, np.arange(100, 200))}
+    within = asked(Subject.of(net(), {"test": whole}, name="boards", domains=parts))
+    beside = asked(Subject.of(net(), {"test": (near, y)}, name="boards", domains={"far": (far, z)}))
+    assert told(within, "AUC, inputs, far").value == pytest.approx(told(beside, "AUC, inputs, far").value, abs=0.03)
+    assert told(within, "AUC, inputs, far").value > 0.9

@@ -18,9 +18,9 @@ from assay.data.held_out import Part
 from assay.data.joined import Joined
 from assay.errors import AssayError
 from assay.jobs.cure import cure
-from assay.methods.train import importance_weighted
+from assay.methods.shift.principal import principal
 from assay.methods.train.fit import Diverged
-from assay.methods.train.importance_weighted import Weighted, components, weighted_loss
+from assay.methods.train.importance_weighted import Weighted, weighted_loss
 from assay.probe import configure
 from assay.probes.steady.how_far_is_it_from_home import HowFarIsItFromHome
 from assay.remedies import _retraining, importance_weighting
@@ -265,29 +265,11 @@ def test_the_weighted_loss_is_the_mean_of_each_times_its_weight(few: Subject) ->
         Weighted(few.data["train"], torch.ones(2))
 
 
-@pytest.mark.parametrize("shape", [(40, 5), (5, 40)])
-def test_components_are_those_of_the_singular_values(shape: tuple[int, int]) -> None:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
-    u, s, _ = torch.linalg.svd(x - x.mean(0), full_matrices=False)
-    assert_close(components(x, 3)(x).abs(), (u * s)[:, :3].abs())
-    with pytest.raises(AssayError, match="Got 0 components"):
-        components(x, 0)
-
-
-def test_wide_rows_have_the_same_components_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn((70, 100), generator=torch.Generator().manual_seed(0)) + 3
-    whole = components(x, 3)
-    monkeypatch.setattr(importance_weighted, "WIDE", 7)
-    slabs = components(x, 3)
-    assert_close(slabs.axes, whole.axes)
-    assert_close(slabs(x), (x.double() - x.double().mean(0)) @ whole.axes)  # 64 rows at a time, and 6
-
-
 def test_fewer_of_wide_inputs_are_held_to_weigh_by_and_as_float32(
     few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[Tensor] = []
-    monkeypatch.setattr(importance_weighting, "components", lambda x, k: held.append(x) or components(x, k))
+    monkeypatch.setattr(importance_weighting, "principal", lambda x, k: held.append(torch.cat(x)) or principal(x, k))
     monkeypatch.setattr(importance_weighting, "LEAST", 5)
     many = replace(few, unlabelled={"far": moved(4, 0.8, n=200)})
     for budget, both in ((2**20, 120 + 100), (16 * 3 * 20, 40), (1, 10)):

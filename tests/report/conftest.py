@@ -30,6 +30,7 @@ from assay.finding import (
     Matrix,
     Measure,
     Panel,
+    Scatter,
     Table,
     View,
 )
@@ -386,6 +387,7 @@ def hostile() -> Audit:
             marks=(Beside(x, 0.5),),
             lines=(Line(label=x, x=(0, 1), y=(0, 1)), Line(label="_" + x, x=(0, 1), y=(1, 0))),
         ),
+        Scatter(name="s", title=x, x_label=x, y_label=x, says=x, lines=(Line(label=x, x=(0, 1), y=(0, 1)),) * 2),
         Bars(name="b", title=x, y_label=x, labels=(x, "b"), values=(0.1, 0.2), says=x, marks=(Beside(x, 0.1),)),
         Boxes(
             name="o",

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Line, Matrix
+from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Line, Matrix, Scatter
 from assay.report.figures import COLOURS, draw, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -181,6 +181,7 @@ def test_a_thousand_classes_stay_small():
         Curve(
             name="c", title="c", x_label="x", y_label="y", lines=(Line(label="one", x=(2,), y=(0.5,)),), diagonal=True
         ),
+        Scatter(name="s", title="s", x_label="x", y_label="y", lines=()),
         Bars(name="b", title="b", y_label="y", labels=(), values=()),
         Boxes(name="o", title="o", x_label="x", y_label="y", labels=(), values=()),
         Boxes(name="o", title="o", x_label="x", y_label="y", labels=("a", "b"), values=((), (1.0,)), unit_y=True),
@@ -191,6 +192,25 @@ def test_a_thousand_classes_stay_small():
 def test_next_to_nothing_is_drawn_without_complaint(view, recwarn):
     ET.fromstring(draw(view))
     assert not recwarn.list
+
+
+def test_points_of_a_scatter_lie_where_they_are_and_one_alone_stands_out():
+    many = Line(label="many", x=(0.0, 1.0, 4.0), y=(0.0, 2.0, 1.0))
+    one = Line(label="chosen", x=(2.0,), y=(1.0,))
+    svg = draw(Scatter(name="s", title="s", x_label="error", y_label="unfairness", lines=(many, one)))
+    root = ET.fromstring(svg)
+    assert {"error", "unfairness", "many", "chosen"} <= {t.text for t in root.iter(f"{SVG}text")}
+
+    def dots(colour):
+        uses = [u for u in root.iter(f"{SVG}use") if colour in u.attrib.get("style", "")]
+        return [(float(u.attrib["x"]), float(u.attrib["y"])) for u in uses][:-1]  # the last is the legend's
+
+    (a, b, c), (lone,) = dots(COLOURS[0]), dots(COLOURS[1])
+    assert abs((b[0] - a[0]) * 4 - (c[0] - a[0])) < 0.1  # along x as 0, 1 and 4
+    assert abs((a[1] - c[1]) * 2 - (a[1] - b[1])) < 0.1  # up along y as 0, 2 and 1
+    assert abs(lone[0] - (a[0] + c[0]) / 2) < 0.1
+    assert abs(lone[1] - c[1]) < 0.1
+    assert not drawn_with(root, COLOURS[0], "1.8")  # and no line joins them
 
 
 def test_boxes_show_quartiles_whiskers_and_what_lies_beyond():

@@ -310,8 +310,8 @@ def test_a_column_parts_the_rows_of_a_table_and_is_no_input(table):
     (said,) = [note for note in subject.notes if "'site'" in note]
     assert said == (
         "2 rows have no 'site' and 2 values of 'site' are in fewer than 30 rows: south (5), west (1); they are in no "
-        "domain, and stay in the test data. Domains are rows of the test table, with which they are compared for want "
-        "of --train: how far they are from the others is understated."
+        "domain, and stay in the test data. Domains are rows of the test table: for want of --train each is compared "
+        "with the rows of the others."
     )
     x, y = subject.data["2009"].take(np.arange(30))
     whole, label = subject.data["test"].take(np.arange(1, 90, 3))

@@ -14,7 +14,8 @@ from assay.data.joined import Joined
 from assay.domain import LEAST, Unlabelled
 from assay.errors import AssayError
 from assay.methods.shift.importance_weights import NU, effective_size, fit_ratio, importance_weights, too_few
-from assay.methods.train.importance_weighted import Weighted, components, weighted_loss
+from assay.methods.shift.principal import principal
+from assay.methods.train.importance_weighted import Weighted, weighted_loss
 from assay.remedies._across_domains import Adapting
 from assay.run import HELD_BYTES
 
@@ -104,7 +105,7 @@ class ImportanceWeighting(Adapting):
                 lambda shard: {"x": shares(shard.x).flatten(1).float()}, sides, side, index, "inputs to weigh by"
             )
             some.append(torch.from_numpy(rows["x"]))
-        onto = components(torch.cat(some), self.components)
+        onto = principal(some, self.components)
         ratio = fit_ratio(*(onto(each) for each in some), nu=self.nu)
         whole = np.arange(len(sides.data["train"]))
         rows = run.map(lambda shard: {"z": onto(shares(shard.x))}, sides, "train", whole, "weights of inputs")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Matrix, View
+from assay.finding import Bars, Beside, Boxes, Curve, Gallery, Histogram, Matrix, Scatter, View
 from assay.report.words import printable
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _RC: dict[str, Any] = {
 }
 
 
-def draw(view: Curve | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
+def draw(view: Curve | Scatter | Bars | Boxes | Histogram | Matrix, key: str = "") -> str:
     """One `<svg>` element; `key` sets its ids apart from those of other drawings on the same page."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -100,6 +100,8 @@ def _drawer(view: View, figure: Figure) -> None:
     match view:
         case Curve():
             _curve(view, figure)
+        case Scatter():
+            _scatter(view, figure)
         case Bars():
             _bars(view, figure)
         case Boxes():
@@ -258,6 +260,28 @@ def _curve(view: Curve, figure: Figure) -> None:
     _marks_above(axes, view.marks)
     if len(handles) > 1:
         _legend(figure, handles, labels)
+
+
+def _scatter(view: Scatter, figure: Figure) -> None:
+    axes = figure.subplots()
+    handles = []
+    for i, group in enumerate(view.lines):
+        alone = len(group.x) == 1
+        handles += axes.plot(
+            group.x,
+            group.y,
+            linestyle="none",
+            color=COLOURS[i % len(COLOURS)],
+            marker=_MARKERS[i % len(_MARKERS)],
+            markersize=9 if alone else 4.5,
+            alpha=1.0 if alone else 0.7,
+            zorder=3 if alone else 2,
+        )
+    axes.grid(True, color=_INK, alpha=0.12, linewidth=0.6)
+    axes.margins(0.08)
+    _name_axes(axes, view.x_label, view.y_label)
+    if len(handles) > 1:
+        _legend(figure, handles, [group.label for group in view.lines])
 
 
 def _bars(view: Bars, figure: Figure) -> None:

@@ -101,10 +101,7 @@ def by_column(tables: Mapping[str, Any], source: Source) -> tuple[dict[str, Data
         said.append(f"{len(few):,} values of {column!r} are in fewer than {LEAST} rows: {shown}")
     told = f"{' and '.join(said)}; they are in no domain, and stay in the test data." if said else ""
     if tables.get("train") is None:
-        told += (
-            " Domains are rows of the test table, with which they are compared for want of --train: how far they are "
-            "from the others is understated."
-        )
+        told += " Domains are rows of the test table: for want of --train each is compared with the rows of the others."
     return found, told.strip()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.poison.flips import greedy, greedy_classes
-from assay.methods.poison.propagation import Array, propagate, signs
+from assay.methods.poison.centrality import degree, most_central, pagerank
+from assay.methods.poison.flips import exhaustive, greedy, greedy_classes, in_order
+from assay.methods.poison.propagation import Array, affinity, propagate, signs
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +54,52 @@ def test_each_flip_is_the_best_of_all(seed: int, as_published: bool) -> None:
         if len(found.order) < 4:
             left = [i for i in range(8) if i not in found.order]
             assert max(wrong(K, flipped(labels, [*found.order, i]), target) for i in left) <= counts[-1]
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=10, deadline=None)
+def test_all_sets_are_tried(seed: int) -> None:
+    K, labels, target = toy(seed, labelled=7, n=30)
+    counts = {
+        which: wrong(K, flipped(labels, list(which)), target) for c in range(4) for which in combinations(range(7), c)
+    }
+    last = -1
+    for c in range(4):
+        found = exhaustive(K, labels, target, c)
+        best = max(errors for which, errors in counts.items() if len(which) <= c)
+        assert (
+            wrong(K, found.applied(labels), target) == best == (found.errors[-1] if len(found.order) else found.clean)
+        )
+        smallest = min(len(which) for which, errors in counts.items() if len(which) <= c and errors == best)
+        assert len(found.order) == smallest
+        assert best >= wrong(K, greedy(K, labels, target, c).applied(labels), target)
+        assert best >= last
+        last = best
+    one = greedy(K, labels, target, 1)
+    assert wrong(K, one.applied(labels), target) == wrong(K, exhaustive(K, labels, target, 1).applied(labels), target)
+
+
+def test_chance_and_centrality_hurt_less_than_greed() -> None:
+    """And not knowing the truth changes little, where the clean error is low."""
+    told = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        y = rng.permutation(np.where(np.arange(200) < 100, 1, -1))
+        x = rng.normal(size=(200, 2)) + 2 * np.stack([y, 0 * y], 1)
+        K, labels, target = propagate(x[:20], x[20:], 0.5).K, y[:20], y[20:]
+        graph = affinity(x, 0.5)
+        worst, blind = (greedy(K, labels, t, 3) for t in (target, signs(K @ labels)))
+        chosen = [most_central(scores, 20, 3) for scores in (degree(graph), pagerank(graph))]
+        chosen += [rng.choice(20, 3, replace=False) for _ in range(20)]
+        others = [in_order(K, labels, target, which).errors[-1] for which in chosen]
+        unknown = in_order(K, labels, target, blind.order).errors[-1]
+        told.append((worst.clean, worst.errors[-1], unknown, others[0], others[1], np.mean(others[2:])))
+    clean, greed, unknown, by_degree, by_rank, chance = np.mean(told, 0)
+    assert clean < 8
+    assert greed > 5 * clean
+    assert unknown > 0.8 * greed
+    assert max(by_degree, by_rank) < 0.7 * greed
+    assert chance < greed / 3
 
 
 def test_the_objective_counts_errors_twice() -> None:
@@ -119,3 +168,5 @@ def test_what_is_wrong_is_told() -> None:
         greedy(K, plus, three, -1)
     with pytest.raises(AssayError, match="Got 3 among the labels; 3 classes want labels from 0 to 2"):
         greedy_classes(K, np.array([3, 1]), three, 1, 3)
+    with pytest.raises(AssayError, match=r"79,375,495 sets of at most 5 of 100 labels .* fewer flips, or greedy"):
+        exhaustive(np.full((3, 100), 0.01), np.ones(100, int), three, 5)

@@ -3,7 +3,7 @@ r"""Which labels to flip, at most so many, that label propagation errs most.
     max_delta #{ sign(K (y_l * delta)) != t },   delta in {-1, +1}^l with at most c entries of -1
 
 t is the truth of the unlabelled nodes, or sign(K y_l) where it is not known. `greedy` takes the best single flip, and
-again; `exhaustive` tries all.
+again; `exhaustive` tries all sets; `relaxation.py` climbs a smooth stand-in.
 
 Source: Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 1.2.5 (eq. 1.6 to 1.10); Liu et al.,
     NeurIPS 2019. A score of exactly 0 counts as +1, of which print says nothing.
@@ -12,6 +12,8 @@ Source: Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 1.2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, combinations, islice
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,9 @@ from assay.errors import AssayError, ShapeError
 from assay.methods.poison.propagation import Array, signs
 
 Ints = NDArray[np.int64]
+Labels = NDArray[np.int64] | NDArray[np.float64]  # whole numbers, in whatever form they come
 PAIRS = 200_000  # of a node and a label, that are tried at once
+SETS = 2_000_000  # more are too many to try
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Flips:
         return changed
 
 
-def greedy(K: Array, labels: Ints, target: Ints, most: int, *, as_published: bool = False) -> Flips:  # u l, l, u
+def greedy(K: Array, labels: Labels, target: Labels, most: int, *, as_published: bool = False) -> Flips:  # u l, l, u
     """The flip that adds most errors, and again; labels and targets are -1 or +1.
 
     A flip of i moves the scores by -2 y_i K_i, so that one round costs u l.
@@ -65,7 +69,43 @@ def greedy(K: Array, labels: Ints, target: Ints, most: int, *, as_published: boo
     return _flips(order, errors, clean, [-labels[i] for i in order])
 
 
-def greedy_classes(K: Array, labels: Ints, target: Ints, most: int, classes: int) -> Flips:  # u l, l, u
+def exhaustive(K: Array, labels: Labels, target: Labels, most: int) -> Flips:  # u l, l, u
+    """The best of all sets of at most so many flips, the smallest of equal ones; for few labels and flips."""
+    labels, target = check_signs(K, labels, target, most)
+    most = min(most, len(labels))
+    count = sum(comb(len(labels), c) for c in range(1, most + 1))
+    if count > SETS:
+        raise AssayError(
+            f"{count:,} sets of at most {most} of {len(labels)} labels are too many to try; {SETS:,} are not. "
+            "Take fewer flips, or greedy."
+        )
+    scores, step, right = K @ labels, -2 * (K * labels).T, target > 0  # u, l u, u
+    best, found = int((signs(scores) != target).sum()), ()
+    at_once = max(1, PAIRS * 20 // len(K))
+    for c in range(1, most + 1):
+        sets = combinations(range(len(labels)), c)
+        while tried := list(chain.from_iterable(islice(sets, at_once))):
+            which = np.array(tried).reshape(-1, c)
+            moved = np.repeat(scores[None], len(which), 0)
+            for place in which.T:
+                moved += step[place]
+            wrong = ((moved >= 0) != right).sum(1)
+            top = int(wrong.argmax())
+            if wrong[top] > best:
+                best, found = int(wrong[top]), tuple(which[top].tolist())
+    return in_order(K, labels, target, np.array(found, np.int64))
+
+
+def in_order(K: Array, labels: Ints, target: Ints, order: Ints) -> Flips:  # u l, l, u, c
+    """These flips, one after the other, with the errors after each."""
+    scores = K @ labels
+    after = scores[:, None] + np.cumsum(-2 * K[:, order] * labels[order], 1)  # u c
+    errors = ((after >= 0) != (target > 0)[:, None]).sum(0)
+    clean = int((signs(scores) != target).sum())
+    return Flips(np.asarray(order, np.int64), errors.astype(np.int64), clean, -labels[order])
+
+
+def greedy_classes(K: Array, labels: Labels, target: Labels, most: int, classes: int) -> Flips:  # u l, l, u
     """As `greedy`, for labels 0 to classes - 1: each flip takes the label and the wrong class that add most errors.
 
     Scores are K times one column a class, the answer is the highest, of equal ones the first. Only nodes whose lead
@@ -120,7 +160,7 @@ def _flips(order: list[int], errors: list[int], clean: int, to: list[int]) -> Fl
     return Flips(np.array(order, np.int64), np.array(errors, np.int64), clean, np.array(to, np.int64))
 
 
-def check_signs(K: Array, labels: Ints, target: Ints, most: int) -> tuple[Ints, Ints]:
+def check_signs(K: Array, labels: Labels, target: Labels, most: int) -> tuple[Ints, Ints]:
     """Labels and targets of -1 and +1 that fit the matrix, or a line that says what is wrong."""
     labels, target = _check(K, labels, target, most)
     for name, values in (("labels", labels), ("target", target)):
@@ -130,17 +170,17 @@ def check_signs(K: Array, labels: Ints, target: Ints, most: int) -> tuple[Ints, 
     return labels, target
 
 
-def _check(K: Array, labels: Ints, target: Ints, most: int) -> tuple[Ints, Ints]:
-    labels, target = np.asarray(labels), np.asarray(target)
-    if (*target.shape, *labels.shape) != K.shape:
+def _check(K: Array, labels: Labels, target: Labels, most: int) -> tuple[Ints, Ints]:
+    if (*np.shape(target), *np.shape(labels)) != K.shape:
         raise ShapeError(
-            f"Got {labels.shape} labels and {target.shape} targets for K of {K.shape}; it wants one target a row "
-            "and one label a column."
+            f"Got {np.shape(labels)} labels and {np.shape(target)} targets for K of {K.shape}; it wants one target a "
+            "row and one label a column."
         )
     if most < 0:
         raise AssayError(f"Got {most} flips at most; give 0 or more.")
     for name, values in (("labels", labels), ("target", target)):
-        if not np.equal(np.mod(values, 1), 0).all():
-            odd = values[np.mod(values, 1) != 0][0]
+        whole = np.asarray(values, np.int64)
+        if (whole != values).any():
+            odd = values[whole != values][0]
             raise AssayError(f"Got {odd} among the {name}; flips want classes, which are whole numbers.")
-    return labels.astype(np.int64), target.astype(np.int64)
+    return np.asarray(labels, np.int64), np.asarray(target, np.int64)

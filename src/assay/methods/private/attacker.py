@@ -167,6 +167,37 @@ class Leakage:
         return value, low, high
 
 
+def within(found: Leakage, strata: NDArray[np.int64]) -> tuple[float, float, float] | None:  # strata: m
+    """The area with its interval where rows are compared only with rows of their own stratum, such as their label.
+
+    An attribute that is tied to the label is read wherever the label is; within one label nothing is left of that: 1/2.
+    Strata weigh as many pairs as they have, and their areas are independent, so that the ends are
+
+        A -+ sqrt( sum_s w_s^2 (A_s - end_s)^2 )        (Zou & Donner, Stat. Med. 2008)
+
+    None where no stratum has two values.
+    """
+    each = []
+    for v in found.present:
+        parts = []
+        for s in np.unique(strata):
+            here = strata == s
+            own, score = found.codes[here] == v, found.log_chances[here, v]
+            if own.any() and not own.all():
+                area = auroc(score[own], score[~own])
+                low, high = auroc_interval(score[own], score[~own])
+                parts.append((own.sum() * (~own).sum(), area, area - low, high - area))
+        if parts:
+            pairs, areas, down, up = np.array(parts, dtype=np.float64).T
+            w = pairs / pairs.sum()
+            value = float(w @ areas)
+            each.append((value, value - float(np.linalg.norm(w * down)), value + float(np.linalg.norm(w * up))))
+    if not each:
+        return None
+    value, low, high = np.mean(each, axis=0).tolist()
+    return value, max(0.0, low), min(1.0, high)
+
+
 def leakage(
     features_train: Tensor,
     codes_train: Tensor | ArrayLike,

@@ -3,9 +3,9 @@ r"""Importance weighting: train on inputs of one place as if they came from anot
     L  =  1/n  sum_i  w_i CE( f(x_i), y_i ),        w_i  =  ( p_t(z_i) / p_s(z_i) )^lambda,  scaled to the mean 1
 
 p_s and p_t are the densities of what is trained on and of where it is to serve (shift/importance_weights.py), at z, the
-first principal components of the inputs: a density of all their values cannot be told from some hundred of them.
-It helps where only the inputs have moved (covariate shift) and the network is too small to be right everywhere; it
-cannot where labels have.
+first principal components of the inputs (shift/principal.py): a density of all their values cannot be told from some
+hundred of them. It helps where only the inputs have moved (covariate shift) and the network is too small to be right
+everywhere; it cannot where labels have.
 
 Source: Shimodaira 2000, doi:10.1016/S0378-3758(00)00115-4 (the weighted likelihood and lambda); Wang, dissertation, TU
     Delft 2024, sec. 5.4.1 (t densities, on one feature). The components are ours.
@@ -13,7 +13,7 @@ Source: Shimodaira 2000, doi:10.1016/S0378-3758(00)00115-4 (the weighted likelih
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,6 @@ from torch import Tensor
 
 from assay.errors import AssayError
 from assay.methods.train.fit import Rows
-
-SLAB, WIDE = 64, 4096  # rows and columns that are float64 at a time
 
 
 class Weighted:
@@ -46,34 +44,3 @@ def weighted_loss(out: Tensor, target: Tensor) -> Tensor:  # n k, n 2 -> scalar
     """The mean cross-entropy of labels, each times its weight."""
     each = F.cross_entropy(out, target[:, 0].long(), reduction="none")
     return (each * target[:, 1].to(each)).mean()
-
-
-class Components(NamedTuple):
-    """Principal components, to project further inputs on."""
-
-    mean: Tensor  # d
-    axes: Tensor  # d count
-
-    def __call__(self, x: Tensor) -> Tensor:  # n *d -> n count
-        mean, axes = self.mean.to(x.device), self.axes.to(x.device)
-        return torch.cat([(rows.double() - mean) @ axes for rows in torch.split(x.flatten(1), SLAB)])
-
-
-def components(x: Tensor, count: int) -> Components:  # n *d
-    """The first principal components of these inputs, or all there are."""
-    if count < 1:
-        raise AssayError(f"Got {count} components; give a whole number of at least 1.")
-    rows = x.detach().flatten(1)
-    n, d = rows.shape
-    mean = rows.mean(0, dtype=torch.float64)
-    if d <= n:
-        some = rows.double() - mean
-        return Components(mean, torch.linalg.eigh(some.T @ some)[1][:, -count:].flip(1))  # ascending
-    slabs = [slice(at, at + WIDE) for at in range(0, d, WIDE)]  # wide rows are never held as float64 whole
-    alike = rows.new_zeros(n, n, dtype=torch.float64)  # the smaller product, the same spectrum
-    for slab in slabs:
-        some = rows[:, slab].double() - mean[slab]
-        alike += some @ some.T
-    first = torch.linalg.eigh(alike)[1][:, -count:].flip(1)
-    onto = torch.cat([(rows[:, slab].double() - mean[slab]).T @ first for slab in slabs])
-    return Components(mean, onto / onto.norm(dim=0).clamp_min(torch.finfo(onto.dtype).tiny))

@@ -190,7 +190,13 @@ class _Seen:
                 )
             )
         self.z, self.x = _brought(z), _brought(x)
-        labelled = [name for name in (self.home, *self.asked) if name not in self.unlabelled]
+        # which of the inputs seen of home are none of a domain's own; all of them where hardly any is left
+        self.others = {name: torch.ones(len(self.index[self.home]), dtype=torch.bool) for name in self.asked}
+        for name in known:
+            apart = torch.from_numpy(np.isin(self.index[self.home], subject.home_rows(name)))
+            self.others[name] = apart if int(apart.sum()) >= FEW else self.others[name]
+        whole = all(bool(each.all()) for each in self.others.values())  # else home is what the domains are parts of
+        labelled = [n for n in (self.home, *self.asked) if n not in self.unlabelled and (whole or n != self.home)]
         self.gaps: dict[str, HypothesisGap] = {}
         if len(labelled) > 1:
             z_known, y_known = ([of[n] for n in labelled] for of in (self.z, self.y))
@@ -230,20 +236,22 @@ class _Row:
     def __post_init__(self) -> None:
         s, name, home = self.seen, self.name, self.seen.home
         self.away, self.labelled = name != "test", name not in s.unlabelled
-        z, there = s.z[home], s.z[name]
-        others = [source for source in s.sources if source != name] if not self.labelled else [home]
-        self.overlap = torch.stack([held(there, s.z[source]) for source in others]).any(0).numpy()
+        mine = s.others[name]
+        z, there = s.z[home][mine], s.z[name]
+        others = [s.z[source] for source in s.sources if source not in (name, home)] if not self.labelled else []
+        self.overlap = torch.stack([held(there, each) for each in (z, *others)]).any(0).numpy()
         self.agnostic = mmd_test(z, there, rng=s.rng)
         if not self.labelled:
             return
-        y, label = s.y[home], s.y[name]
+        y, label = s.y[home][mine], s.y[name]
         self.conditional = class_conditional_gap(z, y, there, label, rng=s.rng)
         counts = [np.bincount(np.asarray(s.subject.data[n].labels), minlength=s.classes) for n in (home, name)]
         self.prior = prior_gap(*counts, rng=np.random.default_rng(s.run.seed))
         self.lacking = [c for c, (a, b) in enumerate(zip(*counts, strict=True)) if (a > 0) != (b > 0)]
-        self.gap = s.gaps[name] if int(s.gaps[name].common.sum()) >= FEW else None
+        gap = s.gaps.get(name)
+        self.gap = gap if gap is not None and int(gap.common.sum()) >= FEW else None
         if not s.subject.tokens:
-            self.conflict = _conflict(s.x[home], y, s.x[name], label, s)
+            self.conflict = _conflict(s.x[home][mine], y, s.x[name], label, s)
         if not s.constant:
             self.inside = _conflict(z, y, there, label, s)
         known = [leave_one_out(part, label, s.classes).argmax(1) == label for part in (s.x[name], there)]
@@ -321,7 +329,7 @@ class _Row:
                     doubts=(f"class-conditional gap {on}", f"{CONFLICT} {on}"),
                 )
             )
-        if self.gap is None and not s.constant:
+        if self.gap is None and self.name in s.gaps and not s.constant:
             found.append(
                 Alarm(
                     f"Only {share(int(s.gaps[self.name].common.sum()), len(self.overlap))} features of {self.name!r} "

@@ -250,10 +250,17 @@ class _Bench:
     def _held(self, on: On, a: NDArray[Any], b: NDArray[Any], deals: int) -> Apart:
         return Apart.of(*self._pair(on, a, b), deals=deals, rng=self.run.rng())
 
-    def _some(self, home: str) -> NDArray[np.int64]:
+    def _apart(self, home: str, name: str) -> NDArray[np.bool_]:
+        """Which of what was drawn of home is none of the domain's own; all of it where hardly any is left."""
+        if name not in self.subject.domains():
+            return np.ones(len(self.index[home]), dtype=bool)
+        others = np.isin(self.index[home], self.subject.home_rows(name))
+        return others if int(others.sum()) >= LEAST else np.ones_like(others)
+
+    def _some(self, home: str, name: str) -> NDArray[np.int64]:
         """Of what was drawn of home, as many as of a domain."""
         order = np.random.default_rng(self.run.seed).permutation(len(self.index[home]))
-        return np.sort(order[: self.count])
+        return np.sort(order[self._apart(home, name)[order]][: self.count])
 
     def halves(self, home: str) -> dict[On, Apart]:
         order = np.random.default_rng(self.run.seed).permutation(len(self.index[home]))
@@ -262,12 +269,13 @@ class _Bench:
         return {on: self._held(on, rows[on][order[:cut]], rows[on][order[cut:]], self.deals) for on in self.on}
 
     def apart(self, home: str, name: str) -> dict[On, Apart]:
-        some = self._some(home)
+        some = self._some(home, name)
         return {on: self._held(on, self.rows[home][on][some], self.rows[name][on], self.deals) for on in self.on}
 
     def within(self, home: str, name: str) -> dict[int, Apart | None]:
         """Class by class, on what leads; None where either side has too few to say anything."""
         labels = {each: np.asarray(self.subject.data[each].labels)[self.index[each]] for each in (home, name)}
+        labels[home] = np.where(self._apart(home, name), labels[home], -1)
         on, classes = self.on[0], range(len(self.subject.task.classes))
         asked = [c for c in classes if min(int((each == c).sum()) for each in labels.values()) >= LEAST]
         deals, found = enough_deals(self.least, len(asked)), dict[int, Apart | None].fromkeys(classes)
@@ -277,8 +285,10 @@ class _Bench:
         return found
 
     def priors(self, home: str, name: str) -> PriorGap:
-        k = len(self.subject.task.classes)
-        counts = [np.bincount(np.asarray(self.subject.data[each].labels), minlength=k) for each in (home, name)]
+        k, labels = len(self.subject.task.classes), {n: np.asarray(self.subject.data[n].labels) for n in (home, name)}
+        others = self.subject.home_rows(name)
+        labels[home] = labels[home][others] if len(others) >= LEAST else labels[home]
+        counts = [np.bincount(each, minlength=k) for each in labels.values()]
         return prior_gap(*counts, rng=np.random.default_rng(self.run.seed))
 
     def table(self, name: str, apart: Mapping[On, Apart], labelled: bool) -> Table:

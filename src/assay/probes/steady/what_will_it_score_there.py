@@ -29,6 +29,7 @@ from assay.methods.shift.accuracy_estimates import (
 )
 from assay.methods.shift.importance_weights import too_few
 from assay.methods.shift.label_conflict import Conflict, label_conflict
+from assay.methods.shift.principal import principal
 from assay.methods.shift.relabelled import Relabelled, least_sure, relabelled, surely
 from assay.probe import Need, Probe
 from assay.run import HELD_BYTES
@@ -132,10 +133,9 @@ class WhatWillItScoreThere(Probe):
             value=found.value,
             low=found.low,
             high=found.high,
-            n=t.n,
-            unit="%",
+            unit="%",  # no n: its width is of what shifts do to the estimate, and more inputs would not mend that
             better="higher",
-            about=f"without its labels, by {chosen}"
+            about=f"of {t.n:,} inputs without their labels, by {chosen}"
             + (
                 ""
                 if found.error is None
@@ -278,12 +278,8 @@ def conflict_between(
     x: Tensor, y: Tensor, x_there: Tensor, y_there: Tensor, *, classes: int, rng: torch.Generator
 ) -> Conflict | None:  # n *d, n, m *d, m
     """A label conflict that is no chance, sought in home's principal directions; None where there is none to see."""
-    home, there = x.flatten(1), x_there.flatten(1)
-    middle = home.mean(0)
-    directions = torch.linalg.svd(home - middle, full_matrices=False).Vh[:DIRECTIONS].T  # d e
-    tested = label_conflict(
-        (home - middle) @ directions, y, (there - middle) @ directions, y_there, classes=classes, rng=rng
-    )
+    onto = principal([x], DIRECTIONS)
+    tested = label_conflict(onto(x), y, onto(x_there), y_there, classes=classes, rng=rng)
     return tested if tested is not None and tested.p_value <= CONFLICT / 2 and tested.low > 0 else None
 
 

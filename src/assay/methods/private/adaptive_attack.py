@@ -1,0 +1,172 @@
+"""An attacker that adapts: retrained from scratch on the images as they are and on all manipulated ones it has seen.
+
+A defence that fools an attacker who does not know of it hides nothing. So each round is measured twice: what the
+attackers of the round before make of the newly manipulated test images, and what attackers make of them who were
+trained anew on manipulated training images. A defence is judged by the second alone.
+
+Source: Fuhl, Bozkir and Kasneci, ICANN 2021, sec. 2, fig. 2 and table 2.
+Departs from print: of each batch a share (`newest`) is of the latest manipulation, however large the memory has grown;
+    drawn evenly, a memory of twenty rounds would hold the attacker off by being large, and look like privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from assay.errors import AssayError
+from assay.methods.train.fit import fit
+
+Make = Callable[[Generator], nn.Module]  # a network with new random weights
+Labels = tuple[Tensor, Tensor]  # what is to be kept and what is to be hidden: n, n
+AT_ONCE = 512
+
+
+class Memory:
+    """What the attackers have seen: training images as they are (n *d), and each manipulation of them.
+
+    A row is a place in the training set and nothing else can be seen, so that no test image comes in.
+    """
+
+    def __init__(self, images: Tensor, labels: Labels) -> None:
+        if any(len(each) != len(images) for each in labels):
+            raise AssayError(f"{len(images)} images have {[len(each) for each in labels]} labels; give one of each.")
+        self.labels = labels
+        self.seen = [images]
+
+    def see(self, manipulated: Tensor) -> None:  # n *d
+        """The same training images after a manipulation, in the same order."""
+        if manipulated.shape != self.seen[0].shape:
+            raise AssayError(
+                f"The memory holds {len(self.seen[0])} training images of shape {tuple(self.seen[0].shape[1:])}, and got "
+                f"{tuple(manipulated.shape)}; only manipulations of those are seen."
+            )
+        self.seen.append(manipulated.detach())
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How an attacker is trained: `steps` of Adam with the rate falling to 0, on batches of `batch` images."""
+
+    steps: int = 300
+    batch: int = 64
+    lr: float = 2e-3
+    weight_decay: float = 5e-4
+    newest: float = 0.5
+    swift: bool = False  # compiled, in bf16: for a GPU
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1 or not self.lr > 0 or not 0 <= self.newest <= 1:
+            raise AssayError(f"{self} needs at least 1 step of 1 image, lr above 0, and newest from 0 to 1.")
+
+
+class _Batches:
+    """Rows for `fit`: place k of the memory is image k mod n in its k // n-th form."""
+
+    def __init__(self, memory: Memory, which: int) -> None:
+        self.memory, self.labels = memory, memory.labels[which]
+
+    def __len__(self) -> int:
+        return len(self.memory.seen) * len(self.labels)
+
+    def take(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        n = len(self.labels)
+        at = torch.from_numpy(index).to(self.labels.device)
+        x = torch.empty(len(at), *self.memory.seen[0].shape[1:], device=self.labels.device)
+        for form in np.unique(index // n).tolist():
+            mine = at // n == form
+            x[mine] = self.memory.seen[form][at[mine] % n]
+        return x, self.labels[at % n]
+
+
+def retrained(make: Make, memory: Memory, which: int, lesson: Lesson, rng: Generator) -> nn.Module:
+    """A new attacker of label `which` (0: the kept one, 1: the hidden one), from new weights, in eval mode."""
+    n, forms = len(memory.labels[which]), len(memory.seen)
+
+    def order(draw: Generator) -> list[Tensor]:
+        form = torch.randint(forms, (lesson.steps, lesson.batch), generator=draw)
+        form[torch.rand(form.shape, generator=draw) < lesson.newest] = forms - 1
+        return list((form * n + torch.randint(n, form.shape, generator=draw)).unbind(0))
+
+    net = make(rng)
+    fit(
+        net, _Batches(memory, which), epochs=1, lr=lesson.lr, batch=lesson.batch, weight_decay=lesson.weight_decay,
+        optimiser="adam", rng=rng, order=order, device=memory.labels[which].device, swift=lesson.swift,
+    )  # fmt: skip
+    return net.eval()
+
+
+def answers(net: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # n *d -> n k
+    """Logits, a few at a time and without gradients."""
+    with torch.no_grad():
+        return torch.cat([net(part) for part in x.split(AT_ONCE)])
+
+
+def hits(net: nn.Module, x: Tensor, truth: Tensor) -> Tensor:  # n *d, n -> n, true or false
+    return answers(net, x).argmax(1) == truth
+
+
+class Round(NamedTuple):
+    """Whether each test image was read rightly, kept and hidden label, before the attackers adapted and after: n."""
+
+    keep_before: Tensor
+    hide_before: Tensor
+    keep_after: Tensor
+    hide_after: Tensor
+
+
+class Played(NamedTuple):
+    """The first round is that of the images as they are, where before and after are the same."""
+
+    rounds: tuple[Round, ...]
+    keep: nn.Module
+    hide: nn.Module
+    memory: Memory
+
+
+def play(
+    make: tuple[Make, Make],
+    train: Tensor,  # n *d
+    labels: Labels,
+    test: Tensor,  # m *d
+    truth: Labels,
+    rounds: int,
+    improve: Callable[[nn.Module, nn.Module], Callable[[Tensor], Tensor]],
+    lesson: Lesson,
+    rng: Generator,
+    tick: Callable[[int], None] = lambda n: None,
+) -> Played:
+    """The game: `improve` answers the attackers of a round with a manipulation, and they are trained anew against it.
+
+    `improve` is handed the two attackers, of the kept and of the hidden label, and never a test image; those are
+    manipulated here and looked at, nothing else.
+    """
+    memory = Memory(train, labels)
+
+    def adapted() -> tuple[nn.Module, nn.Module]:
+        made = tuple(retrained(each, memory, which, lesson, rng) for which, each in enumerate(make))
+        return made[0], made[1]
+
+    def seen(nets: tuple[nn.Module, nn.Module], x: Tensor) -> tuple[Tensor, Tensor]:
+        read = tuple(hits(net, x, told) for net, told in zip(nets, truth, strict=True))
+        return read[0], read[1]
+
+    nets = adapted()
+    tick(1)
+    first = seen(nets, test)
+    told = [Round(*first, *first)]
+    for _ in range(rounds):
+        manipulation = improve(*nets)
+        memory.see(answers(manipulation, train))
+        shown = answers(manipulation, test)
+        before = seen(nets, shown)
+        nets = adapted()
+        told.append(Round(*before, *seen(nets, shown)))
+        tick(1)
+    return Played(tuple(told), *nets, memory)
