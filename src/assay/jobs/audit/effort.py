@@ -85,11 +85,8 @@ EFFORTS: Mapping[str, Effort] = {
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),
     "which-estimator": Effort("samples", 1, 1, own=8.0),
     "which-labels-look-wrong": Effort("samples", 4, 1, own=0.5, own_each=0.001),
-<<<<<<< HEAD
     "who-gets-in": Effort("dear", 1, 250, longer=0.9, own=1.0, own_each=0.02),
-=======
     "who-was-in-the-training": Effort("samples", 8, 1, own=2.0),
->>>>>>> h-private
     "worst-case-accuracy": Effort("dear", 1, 470, longer=0.9, own=0.5, own_each=0.03),
 }
 OTHERWISE = Effort("samples", 1, 60, longer=1)
