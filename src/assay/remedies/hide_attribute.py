@@ -92,7 +92,7 @@ class HideAttribute(Remedy):
     as_published: bool = field(default=False, kw_only=True)
 
     needs_train: ClassVar[bool] = True
-    source: ClassVar[str] = "Fuhl, Bozkir & Kasneci, ICANN 2021, doi:10.1007/978-3-030-86380-7_48"
+    source: ClassVar[str] = "Fuhl, Bozkir & Kasneci, ICANN 2021, sec. 2"
 
     def __post_init__(self) -> None:
         for name in ("iterations", "runs", "steps", "epochs", "width", "copies"):
