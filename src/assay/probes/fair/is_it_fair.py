@@ -611,7 +611,9 @@ def _unmeasured(measures: Sequence[Measure]) -> list[Alarm]:
     return [
         Alarm(
             f"Not measured, because no two groups have {LEAST} inputs behind the rate: {', '.join(blank[:6])}"
-            f"{' and more' if len(blank) > 6 else ''}; ask about more inputs, or join groups."
+            f"{' and more' if len(blank) > 6 else ''}; ask about more inputs, or join groups.",
+            # the headline leaves out an attribute of which nothing can be told, and must not pass for it
+            doubts=(ODDS,) if any(name.startswith(f"{ODDS}, ") and " x " not in name for name in blank) else (),
         )
     ]
 
