@@ -45,6 +45,8 @@ INSTEAD: dict[str, str] = {
     "does-it-find-them": "Training on what it takes for one another, the hardest first, is the plainest way.",
     "does-it-find-them-in-part": "Training on queries that are cut and covered as its section shows is the plainest "
     "way.",
+    "how-many-wrong-labels-would-it-take": "Look twice at the labels that its section shows, and at who could have "
+    "changed them; more labels, and a loss that bears wrong ones, are the plainest ways.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "
