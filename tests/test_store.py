@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from datetime import datetime
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from assay import store
@@ -18,6 +21,7 @@ from assay.errors import AssayError
 from assay.finding import Bars, Finding, Measure, Table, Witnesses
 from assay.jobs.audit import audit
 from assay.probe import Answer, Probe
+from assay.store import answers
 
 
 def answer(key="ab12", n=5, status="asked"):
@@ -454,3 +458,39 @@ def test_a_finding_too_long_to_be_read_breaks_its_question_alone(tmp_path, monke
     assert [row.answer.status for row in done.rows] == ["failed", "asked"]
     assert "keep less in its view 'on and on' (300," in done.rows[0].answer.why
     assert open_audit(done.folder).status == 2
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([True, False, True]),
+        np.array([0.5, np.nan, -np.inf], dtype=np.float32),
+        np.array([0.5, 1.0, 2.0]),
+        np.arange(9).reshape(3, 3)[:, 1],
+        np.array([3, 250, 0], dtype=np.uint8),
+        np.array([1.5, np.nan, 2.0], dtype=np.float16),
+        np.array(["", "größer", "日本"]),
+        np.array(["a", None, "c"], dtype=object),
+        np.array(["2025-05-02", "NaT", "2025-05-04"], dtype="datetime64[s]"),
+        np.array([[1, 2], [3, 4]])[:0, 0],
+        np.array([], dtype=str),
+        np.tile([True, False, np.nan], 5).astype(np.float64),
+    ],
+    ids=lambda column: f"{column.dtype}-{len(column)}",
+)
+def test_a_column_is_written_as_pyarrow_would(column):
+    want = pa.table({"index": pa.array(column, from_pandas=True)}).replace_schema_metadata({"split": "test"})
+    out = io.BytesIO()
+    pq.write_table(want, out)
+    assert answers._table_bytes(Table("test", {"index": column})) == out.getvalue()
+
+
+def test_writing_samples_imports_no_pandas():
+    code = (
+        "import sys; import numpy as np; from assay.finding import Table; from assay.store import answers\n"
+        "table = Table('test', {'index': np.arange(3), 'right': np.array([True, False, True]),\n"
+        "    'score': np.array([0.5, np.nan, 1.0]), 'word': np.array(['a', 'b', ''])})\n"
+        "print(answers._table_bytes(table)[:4], 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "b'PAR1' False\n"

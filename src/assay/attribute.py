@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.arrow import find, read_columns, short
 from assay.data.cells import cells_of
+from assay.data.column import Column
 from assay.data.npz import read_npy
 from assay.data.plain_file import some
 from assay.errors import AssayError
@@ -22,6 +23,7 @@ LEAST = 30
 MOST = 30  # values: more are no groups
 FEW = 8  # values of a column of numbers that are taken for names
 CUT = re.compile(r"(?P<name>.+?)\s*(?P<sign><=|>=|<|>)\s*(?P<at>-?\d+(?:\.\d+)?)")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 OTHERS = {"<": ">=", ">=": "<", "<=": ">", ">": "<="}
 
 
@@ -109,6 +111,35 @@ class Attribute:
             f"{'A group' if one else 'Groups'} of {self.name!r} {'has' if one else 'have'} fewer than {LEAST} test "
             f"inputs, too few to tell anything about: {told}."
         )
+
+
+class Shown(NamedTuple):
+    """Where an input shows an attribute: its places, and what stands there for each value."""
+
+    places: tuple[int, ...]
+    states: tuple[tuple[float, ...], ...]
+
+
+def shown_in(attribute: Attribute, columns: Sequence[Column]) -> Shown | None:
+    """Where rows of these columns show an attribute: in one of its name, or in one for each value, as in sex=female.
+
+    None where they do not, or where what stands there is not one of its values in words.
+    """
+    at = {column.name: place for place, column in enumerate(columns)}
+    if attribute.name in at:
+        column = columns[at[attribute.name]]
+        known: dict[str, float] = {word: float(code) for code, word in enumerate(column.categories)}
+        if column.type == "boolean":
+            known = {"false": 0.0, "true": 1.0, "0": 0.0, "1": 1.0}
+        elif column.type != "category":
+            known = {value: float(value) for value in attribute.values if NUMBER.fullmatch(value)}
+        if any(value not in known for value in attribute.values):
+            return None
+        return Shown((at[attribute.name],), tuple((known[value],) for value in attribute.values))
+    parts = [f"{attribute.name}={value}" for value in attribute.values]
+    if any(part not in at for part in parts):
+        return None
+    return Shown(tuple(at[part] for part in parts), tuple(map(tuple, np.eye(len(parts)).tolist())))
 
 
 def parted(word: str) -> tuple[str, str | None]:

@@ -48,11 +48,15 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     rows = max(1, min(draws, 4_000_000 // max(n, 1)))  # at most 32 MB of counts at a time
     parts = []
+    few = max(1, 16_000 // max(n, 1))  # as many as a processor keeps at hand while it counts them
     for start in range(0, draws, rows):
-        picked = rng.integers(0, n, size=(min(rows, draws - start), n))
-        flat = (picked + n * np.arange(len(picked))[:, None]).ravel()
-        counts = np.bincount(flat, minlength=picked.size).reshape(picked.shape)
-        parts.append(statistic(counts.astype(np.float64)))
+        counts = np.empty((min(rows, draws - start), n))
+        for at in range(0, len(counts), few):
+            part = counts[at : at + few]
+            picked = rng.integers(0, n, size=part.shape)
+            picked += n * np.arange(len(part))[:, None]
+            part[:] = np.bincount(picked.ravel(), minlength=part.size).reshape(part.shape)
+        parts.append(statistic(counts))
     low, high = np.quantile(np.concatenate(parts), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 

@@ -454,7 +454,7 @@ def judge_witnesses(
     """
     import numpy as np
     import torch
-    from scipy.stats import binom
+    from scipy.special import bdtr  # scipy.stats, which has the binomial law too, is slow to import
 
     from assay.run import batch_of
 
@@ -476,7 +476,7 @@ def judge_witnesses(
             out = subject.predict(changed.to(run.device))
             target = torch.as_tensor(witnesses.label[rows]).to(out.device)
             wrong += ~subject.task.right(out, target).cpu().numpy()
-        refuted = wrong == 0 if count == 1 else binom.cdf(wrong, count, 0.5) < 1e-3
+        refuted = wrong == 0 if count == 1 else bdtr(wrong, count, 0.5) < 1e-3
         flat, before = shares(witnesses.changed[rows]), shares(witnesses.clean[rows])
         strays, coded, empty = _beyond_reach(witnesses.clean[rows], witnesses.changed[rows], subject)
         moved = (flat != before) & ~(empty & np.isnan(before))

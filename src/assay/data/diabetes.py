@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.data.beside_sklearn import table
+
 COLUMNS: dict[str, tuple[float, float]] = {  # what each lies between, as recorded, rounded outwards
     "age": (19.0, 79.0),
     "sex": (1.0, 2.0),
@@ -32,11 +34,9 @@ def load_diabetes() -> dict[str, Patients]:
 
     Source: Efron et al. 2004, doi:10.1214/009053604000000067; the copy that comes with scikit-learn.
     """
-    from sklearn.datasets import load_diabetes as read
-
-    x, y = read(return_X_y=True, scaled=False)
+    measured, gone = table("diabetes_data_raw.csv.gz", delimiter=None), table("diabetes_target.csv.gz")
     low, high = np.array(list(COLUMNS.values())).T
-    x, y = ((x - low) / (high - low)).astype(np.float32), y.astype(np.float32)[:, None]
+    x, y = ((measured - low) / (high - low)).astype(np.float32), gone.astype(np.float32)[:, None]
     order = np.random.default_rng(0).permutation(len(x))
     rows = {"train": order[TESTED:], "test": order[:TESTED]}
     return {part: Patients(x[chosen], y[chosen]) for part, chosen in rows.items()}

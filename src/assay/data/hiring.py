@@ -2,8 +2,8 @@
 
 Skill decides: an application is hired with the chance 1 / (1 + exp(-s)) of its `merit`, and skill is the same in every
 group. Those who labelled the past took `PENALTY` off s for women and `DISTANCE` off for applicants from far away, and
-membership of a club, which says nothing of skill, is seven in ten of men and two in ten of women: a proxy. Sex is in
-no column that a model is shown, and origin is one of them.
+nine in ten men and one in twenty women are members of a club, which says nothing of skill: a proxy. Sex is in no
+column that a model is shown, and origin is one of them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ COLUMNS: dict[str, tuple[float, float]] = {  # what each lies between; of a cate
     "club": (0.0, 1.0),
     "origin": (0.0, len(ORIGIN) - 1.0),
 }
-PENALTY = 1.4  # log-odds that labels take from women
-DISTANCE = 1.0  # log-odds that labels take from applicants from far away
-CLUB = (0.2, 0.7)  # the share of members, by sex
+PENALTY = 2.6  # log-odds that labels take from women
+DISTANCE = 1.8  # log-odds that labels take from applicants from far away
+CLUB = (0.05, 0.9)  # the share of members, by sex
 
 
 class Applications(NamedTuple):
@@ -51,7 +51,7 @@ def make_applications(n: int, rng: np.random.Generator, *, bias: float = 1.0) ->
     if n < 1:
         raise AssayError(f"make_applications needs a count of at least 1, got {n}.")
     sex = (rng.random(n) < 0.55).astype(np.int64)
-    origin = rng.choice(len(ORIGIN), n, p=[0.65, 0.2, 0.15])
+    origin = rng.choice(len(ORIGIN), n, p=[0.6, 0.2, 0.2])
     middle = sum(CLUB) / 2
     x = np.stack(
         [
@@ -72,7 +72,7 @@ def make_applications(n: int, rng: np.random.Generator, *, bias: float = 1.0) ->
     )
 
 
-def load_applications(*, train: int = 4000, test: int = 2000, seed: int = 0) -> dict[str, Applications]:
+def load_applications(*, train: int = 4000, test: int = 3000, seed: int = 0) -> dict[str, Applications]:
     """`train` and `test`."""
     rng = np.random.default_rng(seed)
     return {"train": make_applications(train, rng), "test": make_applications(test, rng)}

@@ -23,11 +23,11 @@ SPOTS = 4  # attractors of a stimulus
 POINTS = 128  # gaze points of a path
 BETWEEN = 8  # places at which the line between two points is drawn
 GRID = 2**12  # coordinates are whole multiples of 1/GRID, so that a seed draws the same picture everywhere
-OFFSET = 0.05  # of the picture: how far the points of a person lie off
-TREMOR = 0.06  # of the picture: how far a person's eye swings
+OFFSET = 0.08  # of the picture: how far the points of a person lie off
+TREMOR = 0.07  # of the picture: how far a person's eye swings
 STILL = 0.3  # of the time between two jumps: the eye rests, then it glides to the next attractor
 SPREAD = 0.03  # of the picture: where in an attractor a rest lands
-CYCLES = (2.0, 9.0)  # swings in 32 points, of the slowest and of the fastest tremor
+CYCLES = (2.0, 8.0)  # swings in 32 points, of the slowest and of the fastest tremor
 RESTS = (16, 32)  # points from one attractor to the next, of the quickest and of the slowest person
 NOISE, CROP, SHIFT = 0.2, 0.6, 0.3  # of the card: up to so much noise, at least so much of a path, up to so far
 
@@ -132,7 +132,7 @@ def augmented(paths: Paths, copies: int, size: int, rng: np.random.Generator) ->
 
 
 def halves(paths: Paths, rng: np.random.Generator) -> tuple[Paths, Paths]:
-    """Split in half, with as many paths of each person at each stimulus on either side; one is left out of odd cells."""
+    """Split in half, with as many paths of each person at each stimulus on either side; odd ones are left out."""
     cell = paths.who * STIMULI + paths.what
     first, second = [], []
     for c in np.unique(cell):
@@ -153,7 +153,7 @@ class ScanPaths(Arrays):
         self.paths, self.size = paths, size
 
 
-def load_scan_paths(*, each: int = 40, size: int = 32, seed: int = 0) -> dict[str, ScanPaths]:
+def load_scan_paths(*, each: int = 60, size: int = 32, seed: int = 0) -> dict[str, ScanPaths]:
     """`train` and `test`: half of `each` paths of every person at every stimulus on either side."""
     rng = np.random.default_rng(seed)
     train, test = halves(make_paths(each, rng), rng)

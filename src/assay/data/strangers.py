@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.beside_sklearn import file, table
 from assay.data.held_out import Labelled
 from assay.errors import AssayError, ShapeError
 
@@ -166,9 +167,8 @@ def halves(x: Tensor, other: Tensor, *, rng: torch.Generator) -> Tensor:  # n c 
 
 
 def digits(c: int, h: int, w: int, count: int, *, rng: torch.Generator) -> Tensor:  # -> n c h w in [0, 1]
-    from sklearn.datasets import load_digits  # slow to import
-
-    pixels = torch.as_tensor(load_digits().images / 16, dtype=torch.float32)[:, None]  # 1797 1 8 8
+    held = table("digits.csv.gz")[:, :-1].reshape(-1, 1, 8, 8)
+    pixels = torch.as_tensor(held / 16, dtype=torch.float32)  # 1797 1 8 8
     return resize(pixels[torch.randint(len(pixels), (count,), generator=rng)], h, w).expand(-1, c, -1, -1)
 
 
@@ -187,9 +187,10 @@ def photographs(c: int, h: int, w: int, count: int, *, rng: torch.Generator) -> 
 
 @cache
 def sample_photographs() -> tuple[NDArray[np.float32], ...]:  # each 3 h w in [0, 1]
-    from sklearn.datasets import load_sample_images  # slow to import
+    from PIL import Image
 
-    return tuple((image.transpose(2, 0, 1) / 255).astype(np.float32) for image in load_sample_images().images)
+    images = [np.asarray(Image.open(file(f"images/{name}.jpg"))) for name in ("china", "flower")]
+    return tuple((image.transpose(2, 0, 1) / 255).astype(np.float32) for image in images)
 
 
 def glyphs(c: int, h: int, w: int, count: int, *, rng: torch.Generator) -> Tensor:  # -> n c h w in [0, 1]

@@ -1,8 +1,8 @@
 r"""Kernels: inner products of what vectors are mapped to, without the map.
 
-    linear   K(a, b) = a' b
-    poly     K(a, b) = (a' b + 1)^degree
-    rbf      K(a, b) = exp( -gamma || a - b ||^2 )
+linear   K(a, b) = a' b
+poly     K(a, b) = (a' b + 1)^degree
+rbf      K(a, b) = exp( -gamma || a - b ||^2 )
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ The four share one stack of convolutions (Fuhl et al., ICANN 2021, table 1): 7 x
 
 Departs from print, where the table contradicts the text: the text has a bottleneck of 4 x 4 x 256 = 4096 features of
 64 x 64 pixels, the table's three pools leave 8 x 8 x 256. A fourth pool and a fourth transposed convolution make it
-4096 here; `as_published` keeps the table's three. Narrower `widths` and smaller `kernels` are for a CPU. A side that the pools do not divide is
-filled up with zeros on the right and below, and cut again after decoding.
+4096 here; `as_published` keeps the table's three. Narrower `widths` and smaller `kernels` are for a CPU. A side that
+the pools do not divide is filled up with zeros on the right and below, and cut again after decoding.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +69,7 @@ class Autoencoder(nn.Module):
         pools = 3 if as_published else 4
         self.many = 2**pools
         inner = [-(-side // self.many) for side in sides]
-        self.bottleneck = (widths[3], *inner)
+        self.bottleneck: tuple[int, ...] = (widths[3], *inner)
         self.encoder = _stack(channels, widths, pools, kernels)
         up = [(widths[i + 1], widths[i], kernels[i + 1 if i else 0]) for i in (2, 1, 0)]  # print: 5, 5, 7
         if not as_published:
@@ -79,8 +81,7 @@ class Autoencoder(nn.Module):
 
     @property
     def features(self) -> int:
-        deep, height, width = self.bottleneck
-        return deep * height * width
+        return math.prod(self.bottleneck)
 
     def encode(self, x: Tensor) -> Tensor:  # n c h w -> n f
         down, right = (-side % self.many for side in self.sides)
@@ -88,7 +89,7 @@ class Autoencoder(nn.Module):
         return code.flatten(1)
 
     def decode(self, code: Tensor) -> Tensor:  # n f -> n c h w
-        image: Tensor = self.decoder(code.unflatten(1, self.bottleneck))
+        image: Tensor = self.decoder(code.reshape(len(code), *self.bottleneck))
         return image[..., : self.sides[0], : self.sides[1]]
 
     def forward(self, x: Tensor) -> Tensor:  # n c h w -> n c h w
@@ -159,14 +160,15 @@ class MaskNet(nn.Module):
 
 
 class Masked(nn.Module):
-    """Images through the autoencoder with the features switched off that `chooser` calls better off: n c h w -> same."""
+    """Images through the autoencoder without the features that `chooser` calls better off: n c h w -> same."""
 
     def __init__(self, autoencoder: Autoencoder, chooser: MaskNet) -> None:
         super().__init__()
         self.autoencoder, self.chooser = autoencoder, chooser
 
     def mask(self, x: Tensor) -> Tensor:  # n c h w -> n f, 1 where a feature is left
-        return (self.chooser(x)[:, 1:] < 0.5).to(x.dtype)
+        worth: Tensor = self.chooser(x)
+        return (worth[:, 1:] < 0.5).to(x.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.autoencoder.decode(self.autoencoder.encode(x) * self.mask(x))

@@ -22,6 +22,10 @@ ATTACKED = (
 HELD_OUT = "Take its confidence for an order and not for a chance, and set thresholds by what held-out inputs show."
 MAPS = "Rest no decision on a map that fails here."
 INSTEAD: dict[str, str] = {
+    "what-do-its-features-tell": "Keep features where they are made and give out answers alone; leave out inputs that "
+    "tell of the attribute where the task does not need them. What is hidden from an attacker of before alone is not.",
+    "who-was-in-the-training": "Fewer epochs, more data and more weight decay leave less to tell; only noise in the "
+    "training promises anything.",
     "accuracy": MORE_DATA,
     "everyday-change": "Training on inputs that are changed in the ways that its section shows to cost most is the "
     "plainest way.",
@@ -47,6 +51,10 @@ INSTEAD: dict[str, str] = {
     "way.",
     "how-many-wrong-labels-would-it-take": "Look twice at the labels that its section shows, and at who could have "
     "changed them; more labels, and a loss that bears wrong ones, are the plainest ways.",
+    "who-gets-in": "Raise the threshold until as few impostors get in as you can bear, by impostors whom it was not "
+    "trained on, and have another way in for the genuine whom it then keeps out.",
+    "is-it-fair": "Look at how its labels came about before anything else: a model that copies wrong labels is as "
+    "unfair as they are. More inputs of the group that it is wrong for are the plainest way.",
     "which-labels-look-wrong": "Look at the labels that its section shows, mend or drop the wrong ones, and train "
     "again.",
     "does-it-last": "Training on episodes with the noise and the changed readings that its section shows to cost most "

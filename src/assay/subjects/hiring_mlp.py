@@ -68,7 +68,7 @@ def build() -> Subject:
         model,
         load_applications(),
         about="A dense network with 32 ReLUs, trained on 4,000 applications made by code whose labels wrong women and "
-        "whoever comes from far away; right on 0.7740 of the 2,000 test applications.",
+        "whoever comes from far away; right on 0.7947 of the 3,000 test applications.",
     )
 
 

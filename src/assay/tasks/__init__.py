@@ -10,7 +10,7 @@ from typing import Any
 
 from assay import shelf
 from assay.errors import AssayError
-from assay.tasks.classification import Classification, Labels
+from assay.tasks.classification import Classification, Labels, admitted
 from assay.tasks.control import Control
 from assay.tasks.detection import Detection
 from assay.tasks.forecast import Forecast
@@ -42,6 +42,7 @@ __all__ = [
     "Tagging",
     "Task",
     "Trivial",
+    "admitted",
     "find",
 ]
 

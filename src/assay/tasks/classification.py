@@ -24,6 +24,20 @@ from torch import Tensor
 from assay.errors import AssayError
 from assay.tasks.task import Focus, Task, Trivial, misshapen, numbered_names, one_of
 
+LET_IN = ("genuine", "accept", "accepted", "same")
+
+
+def admitted(classes: tuple[str, ...], named: str | None, setting: str) -> int | str:
+    """The place of the class that is let in: the one `named`, else one of LET_IN; or a sentence why there is none."""
+    if named is not None and named in classes:
+        return classes.index(named)
+    found = [i for i, name in enumerate(classes) if name.lower() in LET_IN]
+    if named is None and len(found) == 1:
+        return found[0]
+    known = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+    asked = "nobody says which class is let in" if named is None else f"there is no class {named!r}"
+    return f"{asked}; name one with --set {setting}=CLASS, of {known}"
+
 
 @dataclass(frozen=True)
 class Classification(Task):

@@ -167,6 +167,11 @@ def test_curves_grow_with_the_radius_and_beat_chance() -> None:
         assert_allclose(np.linalg.norm(curve.targets - labels, axis=1), radii, atol=1e-12)
         for targets, error in zip(curve.targets, curve.rmse, strict=True):
             assert_allclose(rmse(victim.predict(targets), truth), error, rtol=1e-9)
+    for mirrored in (False, True):  # one of the two signs is the worse, and after a mirror the other
+        y, t = (1 - labels, 1 - truth) if mirrored else (labels, truth)
+        worse = worst_targets(victim.K, y, t, [1.0], known=False, as_published=True)
+        either = [rmse(victim.K @ (y + sign * unknown_truth(victim.K, 1.0)), t) for sign in (1, -1)]
+        assert_allclose(worse.rmse, max(either), rtol=1e-9)
     drawn = np.random.default_rng(0).normal(size=20)
     chance = [rmse(victim.predict(labels + r * drawn / np.linalg.norm(drawn)), truth) for r in radii]
     assert (curves[0].rmse >= np.array(chance) - 1e-12).all()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.poison.propagation import affinity, on_graph, propagate, signs, undecided
+from assay.methods.poison.propagation import affinity, on_graph, propagate, reduced, signs, undecided
 
 Array = NDArray[np.float64]
 
@@ -147,3 +147,12 @@ def test_any_graph_will_do() -> None:
     order = [0, 3, 1, 2]
     ties = (path + path.T)[np.ix_(order, order)]
     assert_allclose(on_graph(ties, 2).predict(np.array([0.0, 3.0])), [1, 2], atol=1e-12)
+
+
+def test_nodes_that_are_never_labelled_are_eliminated_once() -> None:
+    x = rows(8, 40)
+    small = reduced(affinity(x, 0.5), 12)
+    for labelled in (np.array([3, 0, 7]), np.arange(12)):
+        K, nodes = small.propagated(labelled)
+        assert sorted([*labelled, *nodes]) == list(range(40))
+        assert_allclose(K, propagate(x[labelled], x[nodes], 0.5).K, atol=1e-10)

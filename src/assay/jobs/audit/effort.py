@@ -70,6 +70,7 @@ EFFORTS: Mapping[str, Effort] = {
     "how-often-is-the-set-right": Effort("samples", 0.5, 7, own=0.5),
     "how-steep": Effort("steps", 1, 200, longer=1, own_each=0.1),
     "how-wide-must-it-be": Effort("samples", 0.5, 2, own=0.5),
+    "is-it-fair": Effort("samples", 4, 4, own=1.2),
     "is-it-a-consistent-order": Effort("samples", 1, 2),
     "is-it-sure-far-away": Effort("steps", 2, 151, own=0.3),
     "is-the-comparison-calibrated": Effort("samples", 1, 1),
@@ -78,12 +79,15 @@ EFFORTS: Mapping[str, Effort] = {
     "may-one-map-stand-in": Effort("steps", 2, 100, longer=1, own=2.0, own_each=0.2),
     "one-change-for-all": Effort("samples", 1, 17, once=10400, longer=1),
     "was-it-tampered-with": Effort("steps", 1.5, 6, once=1400, own=0.2),
+    "what-do-its-features-tell": Effort("samples", 4, 1, own=6.0, own_each=0.003),
     "what-will-it-score-there": Effort("samples", 1, 50, own=2.0, own_each=0.01),
     "what-do-its-defaults-cost": Effort("dear", 5, 65, once=8000, longer=1, own=2.0),
     "what-would-change-its-mind": Effort("steps", 5, 100, longer=1, own_each=0.1),
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),
     "which-estimator": Effort("samples", 1, 1, own=8.0),
     "which-labels-look-wrong": Effort("samples", 4, 1, own=0.5, own_each=0.001),
+    "who-gets-in": Effort("dear", 1, 250, longer=0.9, own=1.0, own_each=0.02),
+    "who-was-in-the-training": Effort("samples", 8, 1, own=2.0),
     "worst-case-accuracy": Effort("dear", 1, 470, longer=0.9, own=0.5, own_each=0.03),
 }
 OTHERWISE = Effort("samples", 1, 60, longer=1)

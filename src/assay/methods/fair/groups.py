@@ -79,6 +79,15 @@ class Gap(NamedTuple):
     of: int  # which of the tallies that were given
 
 
+class Lowest(NamedTuple):
+    """The group of the lowest rate, with an interval of the lowest of all."""
+
+    group: int
+    value: float
+    low: float
+    high: float
+
+
 def crossed(codes: Sequence[ArrayLike], sizes: Sequence[int]) -> Codes:  # a times n -> n
     """One code for each combination of several, the last running fastest; -1 where one is unknown."""
     if not codes or len(codes) != len(sizes):
@@ -169,6 +178,30 @@ def widest(tallies: Sequence[Tally], *, least: int = LEAST, alpha: float = ALPHA
     )
 
 
+def widest_means(
+    values: Sequence[ArrayLike], groups: Sequence[ArrayLike], *, least: int = LEAST, alpha: float = ALPHA
+) -> Gap | None:  # n, n
+    """The same of means, of errors for one: `of` says which values; intervals are normal, with each group's own spread.
+
+    Rows of group -1 are in none.
+    """
+    rows: list[tuple[float, ...]] = []
+    for of, (value, group) in enumerate(zip(values, groups, strict=True)):
+        v, g = np.asarray(value, dtype=np.float64), np.asarray(group, dtype=np.int64)
+        size = np.bincount(g[g >= 0])
+        own = [(k, v[g == k]) for k in np.flatnonzero(size >= max(least, 2))]
+        told = [(float(k), float(part.mean()), float(part.var(ddof=1) / len(part))) for k, part in own]
+        rows += [(a, b, m - n, s + t, float(of)) for i, (a, m, s) in enumerate(told) for b, n, t in told[i + 1 :]]
+    if not rows:
+        return None
+    above, below, gap, noise, which = np.array(rows).T
+    half = float(ndtri(1 - alpha / (2 * len(rows)))) * np.sqrt(noise)
+    at = int(np.abs(gap).argmax())
+    up, down = (above, below) if gap[at] >= 0 else (below, above)
+    low, high = max(0.0, float((np.abs(gap) - half).max())), float((np.abs(gap) + half).max())
+    return Gap(float(abs(gap[at])), low, high, int(up[at]), int(down[at]), int(which[at]))
+
+
 def ratio(tally: Tally, *, least: int = LEAST, alpha: float = ALPHA) -> tuple[float, float, float] | None:  # 1 g
     """The smallest rate of a group over the largest, with its interval; None where no two groups have enough.
 
@@ -188,15 +221,15 @@ def ratio(tally: Tally, *, least: int = LEAST, alpha: float = ALPHA) -> tuple[fl
     return value, min(least_low, value), max(least_high, value)
 
 
-def lowest(tally: Tally, *, least: int = LEAST, alpha: float = ALPHA) -> tuple[int, float, float, float] | None:  # 1 g
-    """The group of the lowest rate, that rate, and an interval of the lowest of all; None where none has enough."""
+def lowest(tally: Tally, *, least: int = LEAST, alpha: float = ALPHA) -> Lowest | None:  # 1 g
+    """The group that has it least often; None where none has enough."""
     enough = np.flatnonzero(tally.enough(least)[0])
     if not len(enough):
         return None
     hits, total = tally.hits[0, enough], tally.total[0, enough]
     low, high = wilson_bounds(hits, total, float(ndtri(1 - alpha / (2 * len(enough)))))
     worst = int((hits / total).argmin())
-    return int(enough[worst]), float(hits[worst] / total[worst]), float(low.min()), float(high.min())
+    return Lowest(int(enough[worst]), float(hits[worst] / total[worst]), float(low.min()), float(high.min()))
 
 
 def shuffled(table: Floats, draws: int, rng: np.random.Generator, *, within: bool) -> Floats:  # g k k -> draws g k k
@@ -253,13 +286,3 @@ def entropy_parts(benefit: Floats, groups: Codes, weights: Floats) -> tuple[Floa
     between = own.sum(1) / size - mean**2
     scale = 2 * mean**2
     return np.maximum(within, 0.0) / scale, np.maximum(between, 0.0) / scale
-
-
-def tie_to_squares(mean_error: float, squares: float) -> float:
-    """The whole entropy of alpha = 2 from the mean error m and the mean square: (MSE - m^2) / (2 (1 + m)^2)."""
-    return (squares - mean_error**2) / (2 * (1 + mean_error) ** 2)
-
-
-def all_favoured(base: float) -> float:
-    """The entropy of a model that says the favourable class to everyone: pi (1 - pi) / (2 (2 - pi)^2)."""
-    return base * (1 - base) / (2 * (2 - base) ** 2)

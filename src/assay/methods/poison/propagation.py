@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, splu
-from scipy.spatial import cKDTree
 
 from assay.errors import AssayError, ShapeError
 
@@ -142,6 +141,35 @@ def on_graph(graph: Graph, labelled: int, *, told: str = "these weights") -> Pro
     return Propagation(graph, solve, labelled)
 
 
+class Reduced(NamedTuple):
+    """A graph on its first nodes alone, whose answers there are those of the whole; the rest follow by `carry`."""
+
+    graph: Array  # k k
+    carry: Array  # n-k k
+
+    def propagated(self, labelled: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:  # l -> n-l l, n-l
+        """K of the whole graph for these labelled nodes, and which node each row is: kept ones first, then the rest."""
+        kept = np.arange(len(self.graph))
+        others = np.setdiff1d(kept, labelled)
+        order = np.concatenate([labelled, others])
+        if len(others):
+            among = on_graph(self.graph[np.ix_(order, order)], len(labelled)).K
+        else:
+            among = np.zeros((0, len(labelled)))
+        rest = self.carry[:, labelled] + self.carry[:, others] @ among
+        return np.concatenate([among, rest]), np.concatenate([others, len(kept) + np.arange(len(rest))])
+
+
+def reduced(graph: Graph, kept: int, *, told: str = "these weights") -> Reduced:  # n n
+    """All nodes but the first `kept` eliminated, once for every choice of labels among these (Kron reduction)."""
+    whole = on_graph(graph, kept, told=told)
+    ties = whole.across.T @ whole.K  # sums of what is not negative: nothing cancels
+    ties += graph[:kept, :kept]
+    ties = (ties + ties.T) / 2
+    np.fill_diagonal(ties, 0)
+    return Reduced(ties, whole.K)
+
+
 def signs(scores: Array) -> NDArray[np.int64]:
     """+1 or -1; a score of exactly 0 counts as +1."""
     return np.where(scores >= 0, 1, -1)
@@ -167,6 +195,8 @@ def squared_distances(a: Array, b: Array) -> Array:  # m d, n d -> m n
 def _nearest(rows: Array, count: int) -> tuple[Array, NDArray[np.int64]]:  # n k, n k
     """Squared distances to the nearest other rows, and which these are."""
     if rows.shape[1] <= 16:  # a tree is faster in few dimensions alone
+        from scipy.spatial import cKDTree
+
         apart, near = cKDTree(rows).query(rows, count + 1)
         others = _without_self(near)
         return apart[others].reshape(-1, count) ** 2, near[others].reshape(-1, count)

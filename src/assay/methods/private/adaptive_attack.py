@@ -44,8 +44,8 @@ class Memory:
         """The same training images after a manipulation, in the same order."""
         if manipulated.shape != self.seen[0].shape:
             raise AssayError(
-                f"The memory holds {len(self.seen[0])} training images of shape {tuple(self.seen[0].shape[1:])}, and got "
-                f"{tuple(manipulated.shape)}; only manipulations of those are seen."
+                f"The memory holds {len(self.seen[0])} training images of shape {tuple(self.seen[0].shape[1:])}, and "
+                f"got {tuple(manipulated.shape)}; only manipulations of those are seen."
             )
         self.seen.append(manipulated.detach())
 
@@ -105,7 +105,7 @@ def retrained(make: Make, memory: Memory, which: int, lesson: Lesson, rng: Gener
 def answers(net: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # n *d -> n k
     """Logits, a few at a time and without gradients."""
     with torch.no_grad():
-        return torch.cat([net(part) for part in x.split(AT_ONCE)])
+        return torch.cat([net(part) for part in torch.split(x, AT_ONCE)])
 
 
 def hits(net: nn.Module, x: Tensor, truth: Tensor) -> Tensor:  # n *d, n -> n, true or false

@@ -58,8 +58,5 @@ def voted(ask: Callable[[Tensor], Tensor], copies: Callable[[], Tensor], count: 
     """The class that most of `count` noisy copies of each input are read as; of several the first."""
     if count < 1:
         raise AssayError(f"{count} copies cast no vote; give at least 1.")
-    votes = 0
-    for _ in range(count):
-        logits = ask(copies())  # n k
-        votes = votes + torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1])
-    return votes.argmax(1)  # type: ignore[attr-defined,no-any-return]
+    votes = [torch.nn.functional.one_hot(out.argmax(1), out.shape[1]) for out in (ask(copies()) for _ in range(count))]
+    return torch.stack(votes).sum(0).argmax(1)

@@ -20,7 +20,7 @@ Departs from print: (1) Print regresses "the result of DQL1" to R + y DQL2 and d
     features shares the credit out. (2) `y` has no meaning without a next state: it moves v alone; 0 unless told.
     (3) The rewards in the memory are taken anew when the attackers have changed; print keeps what they were.
     (4) Correctness is the probability of the right class; `hard` counts right and wrong, as print seems to.
-    (5) Adam, and as many steps as are told, where print has SGD at 1e-4 for ten epochs over its memory a thousand times.
+    (5) Adam, and as many steps as are told; print has SGD at 1e-4, ten epochs over its memory, a thousand times.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from torch import Generator, Tensor, nn
 from assay.errors import AssayError
 from assay.methods.private.masks import deactivations
 
+AT_ONCE = 512
 Judge = Callable[[Tensor, Tensor], Tensor]  # codes under their masks n f, rows n -> rewards n
 
 
@@ -119,7 +120,7 @@ class MaskAgent:
     def _judged(self, rows: Tensor, off: Tensor) -> Tensor:  # m, m f -> m
         """What the images decoded with these features off earn, a few at a time."""
         with torch.no_grad():
-            parts = zip(rows.split(512), off.split(512), strict=True)
+            parts = zip(torch.split(rows, AT_ONCE), torch.split(off, AT_ONCE), strict=True)
             return torch.cat([self.judge(self.codes[r].masked_fill(o, 0), r) for r, o in parts])
 
     def _try(self) -> None:
@@ -142,7 +143,7 @@ class MaskAgent:
         pick = torch.randint(len(self.rows), (plan.batch,), generator=self.rng, device=self.rng.device)
         rows, off, earned = self.rows[pick], self.off[pick].float(), self.rewards[pick]
         out = self.chooser(self.images[rows])
-        later = 0.0
+        later = torch.zeros((), device=out.device)
         if plan.discount:
             with torch.no_grad():
                 ahead = self.copy(self.images[rows])

@@ -40,8 +40,8 @@ def deactivations(
     """
     if features < 1 or count < 1 or most < 1 or not 0 <= singles <= 1:
         raise AssayError(
-            f"deactivations got features={features}, count={count}, most={most}, singles={singles}; it wants at least 1 "
-            "of each and a share from 0 to 1."
+            f"deactivations got features={features}, count={count}, most={most}, singles={singles}; it wants at "
+            "least 1 of each and a share from 0 to 1."
         )
     most = min(most, features)
     k = torch.randint(min(2, most), most + 1, (count,), generator=rng, device=rng.device)

@@ -157,7 +157,7 @@ def worst_interval(hits: Sequence[int], inputs: Sequence[int], *, level: float =
     (Bonferroni), and then the least proportion lies between the least lower end and the least upper end. The interval
     of the lowest observed one alone would be too low: the lowest of many is low by chance.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv  # the quantiles of beta laws; scipy.stats is slow to import
 
     if (
         len(hits) == 0
@@ -166,8 +166,8 @@ def worst_interval(hits: Sequence[int], inputs: Sequence[int], *, level: float =
     ):
         raise AssayError(f"worst_interval got hits {list(hits)} of {list(inputs)}; give 0 to n hits of n >= 1 inputs.")
     tail = (1 - level) / len(hits) / 2
-    low = [beta.ppf(tail, h, n - h + 1) if h else 0.0 for h, n in zip(hits, inputs, strict=True)]
-    high = [beta.ppf(1 - tail, h + 1, n - h) if h < n else 1.0 for h, n in zip(hits, inputs, strict=True)]
+    low = [betaincinv(h, n - h + 1, tail) if h else 0.0 for h, n in zip(hits, inputs, strict=True)]
+    high = [betaincinv(h + 1, n - h, 1 - tail) if h < n else 1.0 for h, n in zip(hits, inputs, strict=True)]
     return float(min(low)), float(min(high))
 
 

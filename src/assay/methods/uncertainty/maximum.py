@@ -42,8 +42,7 @@ def maximum_error(
     scores: ArrayLike, outcomes: ArrayLike, *, bins: int = BINS, draws: int = 250, seed: int = 0
 ) -> MaximumError:  # n in [0, 1], n of 0 or 1
     """The largest gap of a bin, with its (at least) 95 % interval and its floor."""
-
-    from scipy.stats import beta
+    from scipy.special import betaincinv  # the quantiles of beta laws; scipy.stats is slow to import
 
     if draws < 1:
         raise AssayError(f"maximum_error got draws={draws}; the floor is a mean of at least 1, and 250 is usual.")
@@ -56,8 +55,8 @@ def maximum_error(
     said, rate = (np.bincount(at, v, b) / count for v in (score, hit))
     gap = np.abs(rate - said)
     hits, tail = np.bincount(at, hit, b), 0.025 / b
-    low = np.where(hits > 0, beta.ppf(tail, np.maximum(hits, 1), count - hits + 1), 0.0)
-    high = np.where(hits < count, beta.ppf(1 - tail, hits + 1, np.maximum(count - hits, 1)), 1.0)
+    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), count - hits + 1, tail), 0.0)
+    high = np.where(hits < count, betaincinv(hits + 1, np.maximum(count - hits, 1), 1 - tail), 1.0)
     rng = np.random.default_rng(seed)
     floors = []
     for _ in range(draws):

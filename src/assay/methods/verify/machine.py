@@ -45,7 +45,9 @@ def sides(k: Array, y: Array, lam: float) -> Array:  # n n, n
         if not (sign == side).any():
             raise AssayError(f"None of the {len(sign)} training vectors is {name}; give at least one of each side.")
     if not lam > 0 or math.isnan(lam):
-        raise AssayError(f"lambda is {lam:g}; it is what a genuine miss costs, and must be above 0 (inf: none allowed).")
+        raise AssayError(
+            f"lambda is {lam:g}; it is what a genuine miss costs, and must be above 0 (inf: none allowed)."
+        )
     return sign
 
 

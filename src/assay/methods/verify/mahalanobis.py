@@ -43,6 +43,8 @@ def mahalanobis(x: Array, y: Array) -> Mahalanobis:  # n d, n of +-1
         )
     covariance, _ = ledoit_wolf(genuine)
     if not np.trace(covariance) > 0:
-        raise AssayError("The genuine vectors are all equal: no distance can be told in what they vary by; give others.")
+        raise AssayError(
+            "The genuine vectors are all equal: no distance can be told in what they vary by; give others."
+        )
     found = Mahalanobis(genuine.mean(0), np.linalg.inv(covariance), 0.0)
     return found._replace(threshold=float(-found.decide(others).max()))

@@ -5,7 +5,8 @@ r"""SH-SVDD: a sphere around the genuine vectors that no training impostor is in
 
 with the margin m = 1 or 0. The centre is a = sum a_i y_i phi(x_i), and the dual
 
-    max sum a_i (y_i K_ii + m) - sum_ij a_i a_j y_i y_j ( K_ij + (1 + y_i)/(4 lambda) delta_ij ),  a >= 0,  sum a_i y_i = 1
+    max sum a_i (y_i K_ii + m) - sum_ij a_i a_j y_i y_j ( K_ij + (1 + y_i)/(4 lambda) delta_ij )
+    s.t. a >= 0,  sum a_i y_i = 1
     xi_i = a_i / lambda (genuine);   R^2 = d_i^2 + m y_i - (1 + y_i)/(2 lambda) a_i of each support vector
     D(x) = R^2 - || phi(x) - a ||^2
 
@@ -35,7 +36,9 @@ def sphere(k: Array, y: Array, *, lam: float, margin: Margin = 1) -> Machine:  #
     """Fit to a kernel matrix and sides. The bias is R^2 - ||a||^2, so that R^2 = bias + ||a||^2."""
     sign = sides(k, y, lam)
     if margin not in (0, 1):
-        raise AssayError(f"The margin of the sphere is {margin}; it is 1, as its problem has it, or 0, as its dual does.")
+        raise AssayError(
+            f"The margin of the sphere is {margin}; it is 1, as its problem has it, or 0, as its dual does."
+        )
     k = np.asarray(k, dtype=np.float64)
     ridge = (1 + sign) / (4 * lam)
     own = np.diagonal(k)

@@ -30,7 +30,9 @@ def twin(k: Array, y: Array, *, ridge: float = RIDGE) -> Machine:  # n n, n of +
     sign = sides(k, y, 1.0)
     if not (np.isfinite(ridge) and ridge > 0):
         raise AssayError(f"The ridge is {ridge:g}; without one above 0 the matrix of a twin SVM has no inverse.")
-    near, far = (np.column_stack([np.asarray(k, dtype=np.float64)[sign == s], np.ones((sign == s).sum())]) for s in (1, -1))
+    near, far = (
+        np.column_stack([np.asarray(k, dtype=np.float64)[sign == s], np.ones((sign == s).sum())]) for s in (1, -1)
+    )
     # (L' L + eps I)^-1 = (I - V diag(s^2 / (s^2 + eps)) V') / eps, with L = U diag(s) V'
     _, size, v = np.linalg.svd(near, full_matrices=False)
     part = size**2 / (size**2 + ridge)  # m

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.attribute import LEAST
 from assay.errors import AssayError
-from assay.finding import Alarm, Bars, Beside, Finding, Measure, Table
+from assay.finding import Alarm, Bars, Beside, Better, Finding, Measure, Table
 from assay.inputs.reach import Reach
 from assay.methods.private.attacker import Attacker, Kind, Leakage, within
 from assay.methods.train.typicality import comparable
@@ -247,7 +247,9 @@ class _Bench:
                 about="right readings of an attacker who sees the layer and the label, less those of one who sees the "
                 "label alone",
             ),
-            self._accuracy(f"{name} read off the label", by_label, (Beside("commonest value", by_label.chance),)),
+            self._accuracy(
+                f"{name} read off the label", by_label, (Beside("commonest value", by_label.chance),), "neither"
+            ),
         ]
         if by_inputs is not None:
             measures.append(
@@ -274,11 +276,11 @@ class _Bench:
         columns |= {f"{name} judged": judged, f"{name} read": right}
         return _Read(self._sentence(ours, by_label, by_inputs, beyond), tuple(measures), said, columns, tuple(alarms))
 
-    def _accuracy(self, name: str, found: Leakage, beside: tuple[Beside, ...]) -> Measure:
+    def _accuracy(self, name: str, found: Leakage, beside: tuple[Beside, ...], better: Better = "lower") -> Measure:
         return Measure.proportion(
             name,
             found.hits,
-            better="lower",
+            better=better,
             about="share of inputs whose value the attacker names; he learnt on others",
             beside=beside,
         )
@@ -359,16 +361,16 @@ class _Bench:
         )
 
     def _sentence(self, ours: Leakage, by_label: Leakage, by_inputs: Leakage | None, beyond: Measure) -> str:
-        inputs = "" if by_inputs is None else f"{100 * by_inputs.accuracy:.0f} % off the inputs, "
+        inputs = "" if by_inputs is None else f"off the inputs for {100 * by_inputs.accuracy:.0f} %, "
         left = (
             "Within one label it cannot be looked at."
             if beyond.value is None
             else f"Within one label it is told in {100 * beyond.value:.0f} % of pairs, by guessing in 50."
         )
         return (
-            f"Of {len(ours.hits):,} inputs {self.name} is read off the {self.layer} for {100 * ours.accuracy:.0f} %, "
-            f"{inputs}{100 * by_label.accuracy:.0f} % off the label and {100 * ours.chance:.0f} % by the commonest "
-            f"value. {left}"
+            f"Of {len(ours.hits):,} inputs {self.name} is read off the {self.layer} for {100 * ours.accuracy:.0f} % "
+            f"({inputs}off the label for {100 * by_label.accuracy:.0f} %, by the commonest value for "
+            f"{100 * ours.chance:.0f} %). {left}"
         )
 
 

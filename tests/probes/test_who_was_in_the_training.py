@@ -1,0 +1,163 @@
+"""Members that a model has by heart are told, those of a model that knows nothing are not, and a shift is no secret."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
+from assay.errors import AssayError
+from assay.finding import Finding, Gallery
+from assay.probe import configure, put
+from assay.probes.private.who_was_in_the_training import WhoWasInTheTraining
+from assay.run import BUDGETS, Run
+from assay.subject import Subject
+
+N = 1200
+AT_1, AT_01 = (f"members told at {r} % false alarms" for r in ("1", "0.1"))
+
+
+def rows(n: int, seed: int, low: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return (low + (1 - low) * rng.random((n, 5))).astype(np.float32), rng.integers(0, 2, n)
+
+
+class ByHeart(nn.Module):
+    """Sure of what it holds, whatever else it is asked it has no opinion."""
+
+    held: Tensor
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.as_tensor(x))
+        self.register_buffer("sure", torch.eye(2)[torch.as_tensor(y)] * 10)
+        self.linear = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gap, at = torch.cdist(x, self.held, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+        return torch.where((gap < 1e-6)[:, None], self.sure[at], 0.1 * self.linear(x))
+
+
+def subject(model: nn.Module | None = None, *, n: int = N, low: float = 0.0) -> Subject:
+    train = rows(n, 0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = ByHeart(*train) if model is None else model
+    return Subject.classifier(model.eval(), {"train": Arrays(*train), "test": Arrays(*rows(n, 1, low))})
+
+
+def asked(of: Subject, budget: str = "quick", **settings: object) -> Finding:
+    run = Run(engine=ThisProcess(), debug=True, budget=BUDGETS[budget])
+    answer = put(configure(WhoWasInTheTraining, settings), of, run)
+    assert answer.finding is not None, answer.why
+    return answer.finding
+
+
+def test_what_is_known_by_heart_is_told_to_the_last_member():
+    found = asked(subject())
+    assert found.measure(AT_1).value == 1
+    assert found.measure(AT_1).low > 0.99
+    assert found.measure(AT_01).value == 1
+    assert found.measure("balanced accuracy").value == 1
+    assert found.measure("members told from others").value == 1
+    assert found.samples.columns["told"].all()
+    (gallery,) = (view for view in found.views if isinstance(view, Gallery))
+    assert "says its label" in gallery.exhibits[0].caption
+    assert "no other scores as high" in gallery.exhibits[0].caption
+
+
+def test_a_model_that_saw_nobody_tells_of_nobody():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        found = asked(subject(nn.Linear(5, 2)))
+    for name, chance in ((AT_1, 0.01), (AT_01, 0.001), ("members told from others", 0.5), ("balanced accuracy", 0.5)):
+        measure = found.measure(name)
+        assert measure.low <= chance <= measure.high, name
+    blind = found.measure("told from others without the model")
+    assert blind.low <= 0.5 <= blind.high
+    assert [a.says for a in found.alarms if "by confidence alone" in a.says]
+    assert not [a for a in found.alarms if "differ" in a.says]
+
+
+def test_a_shift_between_train_and_test_is_told_and_doubted():
+    found = asked(subject(nn.Linear(5, 2), low=0.3))
+    (alarm,) = (a for a in found.alarms if "never saw the model" in a.says)
+    assert alarm.about(AT_1)
+    assert found.measure("told from others without the model").low > 0.6
+
+
+def test_classes_that_are_not_as_common_are_told_and_doubted():
+    of = subject(nn.Linear(5, 2))
+    x, _ = rows(N, 1)
+    rare = replace(of, data={**of.data, "test": Arrays(x, (np.arange(N) % 5 == 0).astype(np.int64))})
+    (alarm,) = (a for a in asked(rare).alarms if "as common" in a.says)
+    assert alarm.about(AT_1)
+
+
+def test_test_inputs_that_stand_in_the_training_are_no_others():
+    of = subject()
+    x, y = rows(N, 1)
+    x[:100], y[:100] = of.data["train"].take(np.arange(100))
+    found = asked(replace(of, data={**of.data, "test": Arrays(x, y)}))
+    assert found.measure(AT_01).value == 1  # one of them would be a false alarm
+    assert any("100 of 1200" in a.says for a in found.alarms)
+
+
+def test_few_others_leave_rare_false_alarms_unmeasured():
+    found = asked(subject(n=300))
+    assert found.measure(AT_01).value is None
+    assert found.measure(AT_1).value == 1
+    assert any("at least 1,000 inputs" in a.says for a in found.alarms)
+
+
+def test_shadow_models_tell_what_confidence_alone_does_not():
+    """A network that learnt random labels by heart; its shadows learn halves of the pool with the same recipe."""
+    from assay.methods.private.shadows import Pool, Recipe, trained
+
+    n, recipe = 60, Recipe(epochs=80, lr=2e-2, batch=30)
+    x, y = rows(n, 0)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        start = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = trained(start, Pool(torch.as_tensor(x), torch.as_tensor(y)), recipe, seed=3)
+    found = asked(subject(model, n=n), shadows=8, epochs=80, lr=2e-2, batch=30)
+    area = found.measure("members told from others")
+    assert area.low > 0.6
+    assert "by shadow models" in area.about
+    assert found.measure("members told from others, loss").value is not None
+    assert found.measure("members told from others, LiRA, offline").value > 0.6
+    assert not [a for a in found.alarms if "by confidence alone" in a.says]
+
+
+def test_a_shadow_budget_that_does_not_fit_says_how_long_it_would_take():
+    found = asked(subject(nn.Linear(5, 2)), shadows=64, minutes=1e-4)
+    (alarm,) = (a for a in found.alarms if "by confidence alone" in a.says)
+    assert "64 shadow models would take about" in alarm.says
+    assert "--set minutes=" in alarm.says
+    assert alarm.about(AT_1)
+
+
+def test_what_cannot_be_trained_has_no_shadows_and_says_why():
+    found = asked(replace(subject(nn.Linear(5, 2)), differentiable=False), shadows=4)
+    assert any("gives answers only" in a.says for a in found.alarms)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"shadows": 3}, "shadows=3"), ({"shadows": 2}, "at least 4"), ({"lr": 2}, "lr=2"), ({"epochs": 0}, "epochs=0")],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], says: str) -> None:
+    with pytest.raises(AssayError, match=says):
+        WhoWasInTheTraining(**settings)
+
+
+def test_without_training_data_or_with_too_few_it_says_why_not():
+    of = subject(nn.Linear(5, 2))
+    assert "needs the training data" in str(WhoWasInTheTraining().why_not(replace(of, data={"test": of.data["test"]})))
+    few = replace(of, data={**of.data, "train": Arrays(*rows(20, 0))})
+    assert "there are 20 training" in str(WhoWasInTheTraining().why_not(few))
