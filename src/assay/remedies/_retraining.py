@@ -12,11 +12,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, anew, fit, trainable
+from assay.methods.train.label_noise import plant
 from assay.methods.uncertainty.alike import alike
 from assay.nn.members import Members
 from assay.probe import undisturbed
@@ -32,6 +33,7 @@ RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3}
 GENTLER = 0.1  # times that rate where trained weights go on
 LARGE = 1_000_000  # parameters: of a smaller net compiling takes longer than it saves (40 s of a ResNet-18 on an H200)
 LOOKED_AT = 256  # training inputs, to tell how often the model is right as it trains
+PLANTED = 20181805  # any number, added to the seed
 Start = Literal["scratch", "weights"]
 
 
@@ -243,6 +245,71 @@ class PlainRetraining(Hardening):
         begun = self.begun(subject.model, rng)
         fast = self.may_be_swift and _is_swift(subject.model, run)
         model = self.train(begun, subject, run, rng, about="training plainly, to compare", swift=fast, resumes=True)
+        return subject.cured(model, self.name())
+
+
+class _Flipped:
+    """Training data with some labels changed."""
+
+    def __init__(self, data: Data, labels: Tensor) -> None:
+        self.data, self.labels = data, labels
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, index: NDArray[np.int64], /) -> tuple[Tensor, Tensor]:
+        return self.data.take(index)[0], self.labels[torch.as_tensor(index)]
+
+
+@dataclass(frozen=True)
+class OnPlanted(Retraining):
+    """A training on labels of which a share is flipped at random before; its control trains on the same."""
+
+    planted: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.planted <= 0.5:
+            raise AssayError(f"planted={self.planted:g} is no share of labels to flip; give one from 0 to 0.5.")
+
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is None and len(np.unique(np.asarray(subject.data["train"].labels))) < 2:
+            return "all training labels are of one class, and there is no other that one could be"
+        return reason
+
+    def control(self) -> Remedy | None:
+        return PlainOnPlanted(
+            self.epochs, self.lr, self.weight_decay, self.optimiser, momentum=self.momentum, batch=self.batch,
+            planted=self.planted,
+        )  # fmt: skip
+
+    def rows(self, subject: Subject, run: Run) -> Rows | None:
+        """The training data with what is planted, by the run's seed; None where nothing is."""
+        data = subject.data["train"]
+        if not self.planted:
+            return None
+        # a stream of its own: a finder that flips labels to set its limit by would draw the very same ones
+        rng = torch.Generator().manual_seed(run.seed + PLANTED)
+        return _Flipped(data, plant(torch.as_tensor(np.asarray(data.labels)), 1, self.planted, rng).labels[0])
+
+
+@dataclass(frozen=True)
+class PlainOnPlanted(OnPlanted):
+    """Trains it again and does nothing else, on the labels that its remedy has."""
+
+    source: ClassVar[str] = PlainRetraining.source
+
+    @classmethod
+    def name(cls) -> str:
+        return "plain-retraining"
+
+    def control(self) -> Remedy | None:
+        return None
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng, rows = run.rng(), self.rows(subject, run)
+        begun = anew(subject.model, rng)
+        model = self.train(begun, subject, run, rng, about="training plainly, to compare", rows=rows)
         return subject.cured(model, self.name())
 
 

@@ -49,6 +49,8 @@ INSTEAD: dict[str, str] = {
     "does-it-find-them": "Training on what it takes for one another, the hardest first, is the plainest way.",
     "does-it-find-them-in-part": "Training on queries that are cut and covered as its section shows is the plainest "
     "way.",
+    "how-many-wrong-labels-would-it-take": "Look twice at the labels that its section shows, and at who could have "
+    "changed them; more labels, and a loss that bears wrong ones, are the plainest ways.",
     "who-gets-in": "Raise the threshold until as few impostors get in as you can bear, by impostors whom it was not "
     "trained on, and have another way in for the genuine whom it then keeps out.",
     "is-it-fair": "Look at how its labels came about before anything else: a model that copies wrong labels is as "

@@ -66,6 +66,7 @@ EFFORTS: Mapping[str, Effort] = {
     "how-bad-are-its-mistakes": Effort("samples", 1, 1, own=0.5),
     "how-far-is-it-from-home": Effort("samples", 1, 5, own=3.0, own_each=0.005),
     "how-far-to-a-tie": Effort("steps", 6, 40, longer=1, own=0.5, own_each=0.02),
+    "how-many-wrong-labels-would-it-take": Effort("samples", 4, 1.25, own=2.0, own_each=0.004),
     "how-often-is-the-set-right": Effort("samples", 0.5, 7, own=0.5),
     "how-steep": Effort("steps", 1, 200, longer=1, own_each=0.1),
     "how-wide-must-it-be": Effort("samples", 0.5, 2, own=0.5),

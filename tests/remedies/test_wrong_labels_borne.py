@@ -1,0 +1,97 @@
+"""Remedies against wrong labels, where some were planted: what they find, what they train on, what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
+from assay.errors import AssayError
+from assay.methods.train.label_cleaning import suspects
+from assay.methods.train.typicality import unit_rows
+from assay.remedies.label_cleaning import LabelCleaning
+from assay.remedies.robust_loss import RobustLoss
+from assay.run import Run
+from assay.subject import Subject
+
+
+def blobs(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    x = 0.5 + 0.2 * (2 * y - 1)[:, None] * np.ones(6) + 0.1 * rng.normal(size=(n, 6))
+    return x.clip(0, 1).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    return Subject.classifier(model, {"train": blobs(200), "test": blobs(200, 1)}, name="blobs", classes=("a", "b"))
+
+
+def run() -> Run:
+    return Run(engine=ThisProcess())
+
+
+def test_planted_flips_are_found_and_others_are_left() -> None:
+    x, y = (torch.from_numpy(part) for part in blobs(200))
+    given = y.clone()
+    given[:10] = 1 - given[:10]
+    found = suspects(unit_rows(x), given, 2, nearest=10, find=0.9, rng=torch.Generator().manual_seed(0))
+    assert int(found.wrong[:10].sum()) >= 8
+    assert int(found.wrong[10:].sum()) <= 4
+    assert bool((found.instead[:10] == y[:10]).all())
+
+
+@pytest.mark.parametrize("way", ["remove", "relabel"])
+def test_cleaning_undoes_what_was_planted_and_says_how_much(subject: Subject, way: str) -> None:
+    remedy = LabelCleaning(epochs=20, planted=0.1, way=way, find=0.9)  # type: ignore[arg-type]
+    cured = remedy.apply(subject, run())
+    assert cured.origin == ("label-cleaning",)
+    x, y = cured.data["test"].take(np.arange(200))
+    assert float((cured.predict(x).argmax(1) == y).double().mean()) > 0.95
+    assert cured.data["train"].fingerprint() == subject.data["train"].fingerprint()  # what was planted stays nowhere
+    (remark,) = remedy.remarks(cured, run())
+    assert "are planted" in remark
+    assert "of 20" in remark  # a tenth of 200
+    plain = LabelCleaning(find=0.9).remarks(cured, run())
+    assert "how many of them are wrong nobody knows" in plain[0]
+
+
+def test_a_remedy_and_its_control_learn_from_the_same_labels(subject: Subject) -> None:
+    remedy = RobustLoss(planted=0.2, epochs=1)
+    control = remedy.control()
+    assert control is not None
+    assert control.name() == "plain-retraining"
+    assert control.control() is None
+    first, second = remedy.rows(subject, run()), control.rows(subject, run())  # type: ignore[attr-defined]
+    assert first is not None
+    labels = [rows.take(np.arange(200))[1] for rows in (first, second)]
+    assert torch.equal(*labels)
+    assert int((labels[0] != torch.from_numpy(blobs(200)[1])).sum()) == 40
+    assert RobustLoss().rows(subject, run()) is None
+
+
+@pytest.mark.parametrize("loss", ["generalised", "symmetric"])
+def test_a_bounded_loss_learns(subject: Subject, loss: str) -> None:
+    cured = RobustLoss(epochs=30, planted=0.1, loss=loss).apply(subject, run())  # type: ignore[arg-type]
+    x, y = cured.data["test"].take(np.arange(200))
+    assert float((cured.predict(x).argmax(1) == y).double().mean()) > 0.95
+
+
+def test_what_cannot_be_cured_is_told_in_a_line(subject: Subject) -> None:
+    x, y = blobs(40)
+    one = replace(subject, data={**subject.data, "train": Arrays(x, 0 * y, ("a", "b"))})
+    assert "all training labels are of one class" in (RobustLoss().why_not(one) or "")
+    alone = replace(subject, data={"test": subject.data["test"]})
+    assert "no split 'train'" in (LabelCleaning().why_not(alone) or "")
+    with pytest.raises(AssayError, match=r"planted=0.7 is no share of labels to flip; give one from 0 to 0.5"):
+        RobustLoss(planted=0.7)
+    with pytest.raises(AssayError, match="q=2; give a number above 0"):
+        RobustLoss(q=2.0)
+    with pytest.raises(AssayError, match="nearest=0, find=0.7; give at least 1"):
+        LabelCleaning(nearest=0)
