@@ -117,7 +117,8 @@ def test_rows_of_which_nothing_is_known_are_left_out():
     np.testing.assert_array_equal(found.hits, leakage(z, a, shown, true, seed=0).hits[10:])
 
 
-def test_it_retrains_from_new_weights_and_a_seed_gives_them_again():
+def test_it_retrains_from_new_weights_and_a_seed_gives_them_again(monkeypatch):
+    monkeypatch.setattr("assay.methods.private.attacker.STEPS", 3)
     z, a = drawn(60, 14)
     first, again, other = (Attacker.fit(z, a, seed, kind="mlp").layers[0] for seed in (0, 0, 1))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
