@@ -119,13 +119,13 @@ def test_shadow_models_tell_what_confidence_alone_does_not():
     """A network that learnt random labels by heart; its shadows learn halves of the pool with the same recipe."""
     from assay.methods.private.shadows import Pool, Recipe, trained
 
-    n, recipe = 60, Recipe(epochs=80, lr=2e-2, batch=30)
+    n, recipe = 60, Recipe(epochs=60, lr=3e-2, batch=60)
     x, y = rows(n, 0)
     with torch.random.fork_rng():
         torch.manual_seed(2)
         start = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 2))
     model = trained(start, Pool(torch.as_tensor(x), torch.as_tensor(y)), recipe, seed=3)
-    found = asked(subject(model, n=n), shadows=8, epochs=80, lr=2e-2, batch=30)
+    found = asked(subject(model, n=n), shadows=8, epochs=60, lr=3e-2, batch=60)
     area = found.measure("members told from others")
     assert area.low > 0.6
     assert "by shadow models" in area.about
