@@ -53,6 +53,21 @@ def test_one_spread_for_all_is_the_pooled_one():
     np.testing.assert_allclose(found.offline, -outs.mean(1) / np.sqrt(outs.var(1, ddof=1).mean()))
 
 
+def test_from_64_shadows_on_each_input_has_a_spread_of_its_own():
+    rng = torch.Generator().manual_seed(5)
+    for count, own in ((62, False), (64, True)):
+        inside, shadows = halves(9, count, rng), torch.randn(count, 9, generator=rng, dtype=torch.float64)
+        left_out, told = lira(torch.ones(9), shadows, inside), lira(torch.ones(9), shadows, inside, own_spread=own)
+        np.testing.assert_array_equal(left_out.online, told.online)
+
+
+def test_shadows_that_all_say_the_same_leave_finite_scores():
+    inside = halves(6, 4, torch.Generator().manual_seed(6))
+    found = lira(torch.ones(6), torch.zeros(4, 6), inside)
+    assert np.isfinite(found.online).all()
+    assert (found.offline > 1e5).all()
+
+
 @settings(max_examples=30, deadline=None)
 @given(pool=st.integers(2, 41), pairs=st.integers(1, 6), seed=st.integers(0, 99))
 def test_each_input_is_in_half_of_the_shadows_and_each_shadow_holds_half(pool, pairs, seed):
