@@ -10,6 +10,7 @@ from scipy.stats import norm
 from assay.errors import AssayError
 from assay.methods.private.lira import confidences, halves, lira
 from assay.methods.private.membership import label_confidence, tpr_at_fpr
+from assay.methods.private.shadows import Pool, Recipe, shadows
 
 
 def test_normals_are_told_as_often_as_the_formula_says():
@@ -102,6 +103,19 @@ def test_confidences_ask_each_input_once_in_its_order():
     found = confidences(lambda part: (asked.append(len(part)), part @ w)[1], x, y, batch=10)
     torch.testing.assert_close(found, label_confidence(x @ w, y))
     assert asked == [10, 10, 3]
+
+
+def test_each_shadow_begins_from_weights_of_its_own_and_none_from_the_models():
+    model = torch.nn.Linear(2, 2)
+    pool = Pool(torch.randn(8, 2, generator=torch.Generator().manual_seed(7)), torch.arange(8) % 2)
+    told = shadows(model, pool, torch.ones(2, 8, dtype=torch.bool), Recipe(1, 1e-8, 8), seed=0)
+    begun = label_confidence(model(pool.x).detach(), pool.y)
+    for one, other in ((told.confidence[0], told.confidence[1]), (told.confidence[0], begun)):
+        assert float((one - other).abs().max()) > 1e-2
+    assert torch.equal(told.right, told.confidence > 0)  # of two classes
+    torch.testing.assert_close(
+        shadows(model, pool, torch.ones(1, 8, dtype=torch.bool), Recipe(1, 1e-8, 8), seed=0)[0][0], told[0][0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,8 @@ def test_equal_vectors_are_refused_and_the_machine_itself_rejects_both():
     assert d[2] == pytest.approx(-1, abs=1e-9)
     with pytest.raises(Unbounded):
         semi_hard_svm(k, y, lam=math.inf)
+    with pytest.raises(Unbounded, match="equals every impostor's"):
+        semi_hard_svm(gram(x[[0, 2]]), y[[0, 2]], lam=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,19 @@ def test_a_twin_fits_the_genuine_to_zero_so_that_the_printed_threshold_rejects_m
     assert max(let) == 0
     with pytest.raises(AssayError, match="ridge is 0"):
         twin(k, y, ridge=0.0)
+
+
+def test_a_twin_meets_the_conditions_of_its_problem():
+    x, y = moons(40, seed=2)
+    k, ridge = gram(x), 0.01
+    m = twin(k, y, ridge=ridge)
+    near, far = (np.column_stack([k[y == s], np.ones((y == s).sum())]) for s in (1, -1))
+    z = np.append(m.weight, m.bias)
+    assert np.allclose((near.T @ near + ridge * np.eye(len(z))) @ z, -far.T @ m.dual, atol=1e-7)
+    assert m.dual.min() >= 0
+    room = -1 - far @ z
+    assert room.min() > -1e-7
+    assert np.abs(room * m.dual).max() < 1e-6
 
 
 def test_the_programme_agrees_with_nnls_and_meets_its_conditions():
@@ -276,6 +291,8 @@ def test_cross_validation_prefers_what_tells_the_sides_apart():
     chosen = choose(x, y, machine="sh-svm", kernels=[Kernel("linear"), RBF], lams=[100.0], seed=0)
     assert chosen.kernel == RBF
     assert chosen.far + chosen.frr < 0.1
+    chance = choose(x, np.random.default_rng(0).permutation(y), machine="sh-svm", kernels=[RBF], lams=[1e4], seed=0)
+    assert chance.far + chance.frr > 0.5  # sides at random: what was learnt is not what is judged
     for threshold, side in ((1e6, "frr"), (-1e6, "far")):  # nobody gets in; everybody does
         all_err = choose(x, y, machine="sh-svm", kernels=[RBF], lams=[100.0], seed=0, threshold=threshold)
         assert getattr(all_err, side) == 1
