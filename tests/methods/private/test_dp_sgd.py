@@ -78,7 +78,7 @@ def test_a_step_of_all_inputs_is_the_mean_of_clipped_gradients():
         model, data, steps=1, lr=0.5, batch=12, noise=1e-9, clip=clip, rng=torch.Generator().manual_seed(0), momentum=0,
         after_step=told.append,
     )  # fmt: skip
-    assert told == [pytest.approx(float(F.cross_entropy(net()(data.x), data.y)), rel=1e-5)]
+    assert told == [pytest.approx(F.cross_entropy(net()(data.x), data.y).item(), rel=1e-5)]
     for p, old, sum_of in zip(model.parameters(), net().parameters(), total, strict=True):
         torch.testing.assert_close(p.detach(), old.detach() - 0.5 * sum_of / 12, rtol=1e-4, atol=1e-6)
 
