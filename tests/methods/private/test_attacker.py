@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from assay.errors import AssayError
+from assay.methods.private import attacker
 from assay.methods.private.attacker import Attacker, Leakage, leakage, within
 from assay.methods.uncertainty.detection import auroc_interval
 
@@ -185,3 +186,16 @@ def test_it_is_shown_as_many_features_as_it_learnt():
     attacker = Attacker.fit(*drawn(40, 17), 0)
     with pytest.raises(AssayError, match="learnt 3 features and is shown 2"):
         attacker.log_chances(torch.zeros(5, 2))
+
+
+def test_more_features_than_rows_are_learnt_as_few_ones_are() -> None:
+    """A turn of the features changes nothing, nor do features that are always 0: the penalty is the same."""
+    rng = torch.Generator().manual_seed(0)
+    few = torch.randn(40, 6, generator=rng, dtype=torch.float64)
+    codes = (few[:, 0] + few[:, 1] > 0).long()
+    turn = torch.linalg.qr(torch.randn(90, 90, generator=rng, dtype=torch.float64)).Q
+    wide = torch.cat([few, torch.zeros(40, 84, dtype=torch.float64)], 1) @ turn
+    rows = torch.arange(40)
+    w, b = attacker._fitted(few, codes, rows, 2, "linear", (0.1,), 0)
+    v, d = attacker._fitted(wide, codes, rows, 2, "linear", (0.1,), 0)
+    torch.testing.assert_close(wide @ v[0] + d[0], few @ w[0] + b[0], atol=1e-4, rtol=0)
