@@ -48,6 +48,14 @@ def finding(subject: Subject) -> Finding:
     return asked(subject)
 
 
+FEW = HowManyWrongLabelsWouldItTake(flips=5, draws=2)
+
+
+@pytest.fixture(scope="module")
+def short(subject: Subject) -> Finding:
+    return asked(subject, FEW)
+
+
 def test_chance_does_nothing_where_an_enemy_does(finding: Finding) -> None:
     (curve,) = (v for v in finding.views if v.name == "accuracy-against-flips")
     lines = {line.label: line for line in curve.lines}
@@ -64,13 +72,13 @@ def test_chance_does_nothing_where_an_enemy_does(finding: Finding) -> None:
     assert finding.measure("right answers of the layer learnt anew").value == 1.0
 
 
-def test_it_is_the_same_again(subject: Subject, finding: Finding) -> None:
-    again = asked(subject)
-    assert [m.value for m in again.measures] == [m.value for m in finding.measures]
-    assert again.views[0] == finding.views[0]
+def test_it_is_the_same_again(subject: Subject, short: Finding) -> None:
+    again = asked(subject, FEW)
+    assert [m.value for m in again.measures] == [m.value for m in short.measures]
+    assert again.views[0] == short.views[0]
 
 
-def test_no_enemy_sees_the_inputs_that_judge(subject: Subject, finding: Finding) -> None:
+def test_no_enemy_sees_the_inputs_that_judge(subject: Subject, short: Finding) -> None:
     """Other inputs in their places: the same labels are chosen; in the places aimed at: others are."""
     from assay.probes._features import halves
 
@@ -81,11 +89,11 @@ def test_no_enemy_sees_the_inputs_that_judge(subject: Subject, finding: Finding)
         moved = x.copy()
         moved[rows] = np.random.default_rng(3).random(moved[rows].shape).astype(np.float32)
         changed = replace(subject, data={**subject.data, "test": Arrays(moved, y, subject.task.classes)})
-        table = asked(changed, HowManyWrongLabelsWouldItTake(flips=5)).samples
+        table = asked(changed, FEW).samples
         assert table is not None
         return np.stack([table.columns[f"rank by {name}"] for name in ("influence", "label propagation")])
 
-    plain = asked(subject, HowManyWrongLabelsWouldItTake(flips=5)).samples
+    plain = short.samples
     assert plain is not None
     before = np.stack([plain.columns[f"rank by {name}"] for name in ("influence", "label propagation")])
     assert (chosen(judges) == before).all()
@@ -109,20 +117,20 @@ def test_an_enemy_may_know_what_is_right(subject: Subject) -> None:
 
 
 def test_a_layer_that_does_not_reach_the_model_says_so(subject: Subject) -> None:
-    poor = asked(subject, HowManyWrongLabelsWouldItTake(ridge=1e9, flips=2, gamma=1e9))
-    told = " ".join(a.says for a in poor.alarms)
+    poor = asked(subject, HowManyWrongLabelsWouldItTake(ridge=1e9, flips=1, draws=1, gamma=1e9))
+    told, one = " ".join(a.says for a in poor.alarms), HowManyWrongLabelsWouldItTake(flips=1, draws=1)
     assert "no graph" in told
     x, y = blobs(0, 60)
     few = replace(subject, data={**subject.data, "train": Arrays(x[:18], y[:18], subject.task.classes)})
-    assert any("fewer than 10 training labels" in a.says for a in asked(few).alarms)
+    assert any("fewer than 10 training labels" in a.says for a in asked(few, one).alarms)
     turned = Arrays(x, 1 - y, subject.task.classes)
-    worse = asked(replace(subject, data={**subject.data, "train": turned}))
+    worse = asked(replace(subject, data={**subject.data, "train": turned}), one)
     assert any("of that layer and not of the model" in a.says for a in worse.alarms)
 
 
 def test_few_judges_tell_nothing(subject: Subject) -> None:
     x, y = blobs(1, 40)
-    few = asked(replace(subject, data={**subject.data, "test": Arrays(x, y, subject.task.classes)}))
+    few = asked(replace(subject, data={**subject.data, "test": Arrays(x, y, subject.task.classes)}), FEW)
     assert few.measure().value is None
     assert "Only 20 inputs judge" in few.says
 

@@ -9,24 +9,47 @@ import pytest
 import torch
 from torch import nn
 
-from assay import Subject, audit, shelf
+from assay import Subject, shelf
 from assay.attribute import Attribute
 from assay.data.hiring import make_applications, merit
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.fair.entropy import everyone_positive, from_error
+from assay.probe import put
 from assay.probes.fair.is_it_fair import IsItFair
+from assay.run import Budget, Run
+from assay.standard import judge
 from assay.subjects.hiring_mlp import subject_of
 
+RUN = Run(engine=ThisProcess(), budget=Budget("quick", samples=500, steps=5, restarts=1, dear=120), debug=True)
+ALL = Run(engine=ThisProcess(), budget=Budget("tiny", samples=None, steps=5, restarts=1), debug=True)
 
-def asked(subject, **settings):
-    row = audit(subject, probes=[IsItFair(**settings)]).row("is-it-fair")
-    assert row.answer.status == "asked", row.answer
-    return row
+
+def asked(subject, run=RUN, **settings):
+    finding = put(IsItFair(**settings), subject, run).finding
+    assert finding is not None
+    return finding
+
+
+def verdict(finding):
+    return judge(IsItFair.standards[0], finding).verdict
 
 
 @pytest.fixture(scope="module")
-def hired():
-    return asked(shelf.load("subjects", "hiring-mlp").build())
+def hiring():
+    """The bundled subject, and the first of its test people again as a domain."""
+    subject = shelf.load("subjects", "hiring-mlp").build()
+    test = subject.data["test"]
+    there = replace(subject, data={**subject.data, "later": type(test)(*test.take(np.arange(900)), test.classes)})
+    codes = {name: {**each.codes, "later": each.codes["test"][:900]} for name, each in subject.attributes.items()}
+    return there.with_attributes(
+        {name: Attribute(name, subject.attributes[name].values, codes[name]) for name in codes}
+    )
+
+
+@pytest.fixture(scope="module")
+def hired(hiring):
+    return asked(hiring, hard=True)
 
 
 class Skill(nn.Module):
@@ -38,8 +61,8 @@ class Skill(nn.Module):
 
 
 def test_the_planted_bias_is_found_and_against_whom(hired):
-    finding = hired.answer.finding
-    assert hired.verdict == "fail"
+    finding = hired
+    assert verdict(finding) == "fail"
     by = {m.name: m for m in finding.measures}
     sex = by["equalised odds difference, sex"]
     assert "sex=male above sex=female in true positives" in sex.about
@@ -55,13 +78,12 @@ def test_the_planted_bias_is_found_and_against_whom(hired):
     assert len(finding.views) == 12
 
 
-def test_the_entropies_stand_with_the_mean_error_and_are_the_squared_error_in_disguise(hired):
-    finding = hired.answer.finding
+def test_the_entropies_stand_with_the_mean_error_and_are_the_squared_error_in_disguise(hired, hiring):
+    finding = hired
     within, between, m = (finding.measure(n).value for n in ("individual unfairness", "group unfairness", "mean error"))
     label = finding.samples.columns["label"]
-    subject = shelf.load("subjects", "hiring-mlp").build()
-    x, _ = subject.data["test"].take(finding.samples.columns["index"])
-    error = subject.predict(x).softmax(1)[:, 1].numpy().astype(float) - label
+    x, _ = hiring.data["test"].take(finding.samples.columns["index"])
+    error = hiring.predict(x).softmax(1)[:, 1].numpy().astype(float) - label
     assert m == pytest.approx(error.mean(), abs=1e-6)
     assert within + between == pytest.approx(from_error((error**2).mean(), error.mean()), rel=1e-5)
     (gamed,) = [a for a in finding.alarms if "to everyone" in a.says]
@@ -70,23 +92,19 @@ def test_the_entropies_stand_with_the_mean_error_and_are_the_squared_error_in_di
 
 
 def test_skill_alone_on_fair_labels_passes_and_saying_yes_too_often_is_an_alarm():
-    fair = {"test": make_applications(8000, np.random.default_rng(5), bias=0.0)}
-    row = asked(subject_of(Skill(), fair, "by-skill"), favourable="hired")
-    assert row.answer.finding.measure("answers that hang on origin").value == 0
-    assert not any("more often than is true" in a.says for a in row.answer.finding.alarms)
-    head = row.answer.finding.measures[0]
-    assert head.low == 0
-    assert head.value < 0.15
-    whole = audit(subject_of(Skill(), fair, "by-skill"), probes=[IsItFair(hard=False)], budget="full")
-    assert whole.row("is-it-fair").verdict == "pass"
+    fair = {"test": make_applications(8000, np.random.default_rng(6), bias=0.0)}
+    finding = asked(subject_of(Skill(), fair, "by-skill"), ALL, hard=False, favourable="hired")
+    assert finding.measure("answers that hang on origin").value == 0
+    assert not any("more often than is true" in a.says for a in finding.alarms)
+    assert finding.measures[0].low == 0
+    assert verdict(finding) == "pass"
 
     class Generous(Skill):
         def forward(self, x):
             return super().forward(x) + torch.tensor([0.0, 1.0])
 
-    (too_often,) = [
-        a for a in asked(subject_of(Generous(), fair)).answer.finding.alarms if "more often than is true" in a.says
-    ]
+    few = {"test": make_applications(600, np.random.default_rng(6), bias=0.0)}
+    (too_often,) = [a for a in asked(subject_of(Generous(), few)).alarms if "more often than is true" in a.says]
     assert too_often.about("group unfairness")
 
 
@@ -99,26 +117,26 @@ def small(groups, y=None, classes=2, n=400):
 
 
 def test_a_group_of_few_is_not_told_and_one_that_lacks_a_class_leaves_no_odds():
-    finding = asked(small(["few" if i < 20 else "many" if i < 200 else "most" for i in range(400)])).answer.finding
+    finding = asked(small(["few" if i < 20 else "many" if i < 200 else "most" for i in range(400)]))
     assert finding.measure("calibration error, g=few").value is None
     assert any("g=few (20)" in a.says for a in finding.alarms)
     y = np.random.default_rng(1).integers(0, 2, 400)
     y[:100] = 0
-    row = asked(small(["none" if i < 100 else "some" for i in range(400)], y))
-    assert row.answer.finding.measures[0].value is None
-    assert row.verdict == "cannot tell"
-    assert any("0 of g=none have the label" in a.says for a in row.answer.finding.alarms)
-    assert row.answer.finding.measure("demographic parity difference, g").value is not None
+    finding = asked(small(["none" if i < 100 else "some" for i in range(400)], y))
+    assert finding.measures[0].value is None
+    assert verdict(finding) == "cannot tell"
+    assert any("0 of g=none have the label" in a.says for a in finding.alarms)
+    assert finding.measure("demographic parity difference, g").value is not None
 
 
 def test_of_several_classes_each_is_looked_at_and_one_may_be_named():
     subject = small(np.arange(400) % 2, classes=3)
-    every = asked(subject).answer.finding
-    one = asked(subject, favourable="1").answer.finding
+    every = asked(subject)
+    one = asked(subject, favourable="1")
     assert (every.measures[0].value or 0) >= (one.measures[0].value or 0)
     assert "individual unfairness" not in {m.name for m in every.measures}
     assert "individual unfairness" in {m.name for m in one.measures}
-    answer = audit(subject, probes=[IsItFair(favourable="yes")]).row("is-it-fair").answer
+    answer = put(IsItFair(favourable="yes"), subject, replace(RUN, debug=False))
     assert "favourable='yes'" in (answer.why or "")
     with pytest.raises(AssayError, match="from 1 to 5"):
         IsItFair(severity=6)
@@ -134,27 +152,19 @@ def test_numbers_are_compared_by_how_far_off_they_are():
         model.weight.fill_(1.0)
         model.bias.fill_(0.0)
     subject = Subject.of(model, (x, y.astype(np.float32)), attributes={"who": who})
-    finding = asked(subject).answer.finding
+    finding = asked(subject)
     assert finding.measures[0].low > 0.5
     leaning = finding.measure("difference of leanings, who")
     assert "who=0 above who=1" in leaning.about
 
 
-def test_under_attack_and_change_and_in_a_domain_groups_are_told_apart_too():
-    subject = shelf.load("subjects", "hiring-mlp").build()
-    test = subject.data["test"]
-    some = replace(subject, data={**subject.data, "later": type(test)(*test.take(np.arange(900)), test.classes)})
-    codes = {name: {**each.codes, "later": each.codes["test"][:900]} for name, each in subject.attributes.items()}
-    there = some.with_attributes(
-        {name: Attribute(name, subject.attributes[name].values, codes[name]) for name in codes}
-    )
-    finding = asked(there, hard=True).answer.finding
+def test_under_attack_and_change_and_in_a_domain_groups_are_told_apart_too(hired):
     for name in (
         "equalised odds difference in later",
         "equalised odds difference under everyday change",
         "accuracy difference under attack",
         "worst group under attack",
     ):
-        assert finding.measure(name).value is not None, name
-    worst, clean = finding.measure("worst group under attack"), finding.measure("worst group, sex")
+        assert hired.measure(name).value is not None, name
+    worst, clean = hired.measure("worst group under attack"), hired.measure("worst group, sex")
     assert worst.value < clean.value

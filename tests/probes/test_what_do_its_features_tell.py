@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,14 @@ def asked(of: Subject, open: object = None, **settings: object) -> Finding:
     answer = put(configure(WhatDoItsFeaturesTell, settings), of, run)
     assert answer.finding is not None, answer.why
     return answer.finding
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_steps() -> Iterator[None]:
+    """All that is planted here is linear: the attacker with a layer need not learn for long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("assay.methods.private.attacker.STEPS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +142,4 @@ def test_without_attributes_it_says_how_to_give_one():
     bare = Subject.of(Net().eval(), Arrays(X, Y))
     assert "--sensitive COLUMN" in str(WhatDoItsFeaturesTell().why_not(bare))
     assert "attribute=age names none" in str(WhatDoItsFeaturesTell(attribute="age").why_not(subject()))
+    assert "people=nobody names none" in str(WhatDoItsFeaturesTell(people="nobody").why_not(subject()))

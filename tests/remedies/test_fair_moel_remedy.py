@@ -89,7 +89,8 @@ def test_figures_and_remarks(cured, run):
     assert len(figures) == 4
     assert {line.label for line in figures[0].lines} >= {"the front", "a plain network"}
     told = remedy.remarks(cured, run)
-    assert "hypervolume" in told[2]
+    assert "the plain network was not: this comparison flatters the front" in told[1]
+    assert "hypervolume" in told[3]
     assert "tied to the error" in told[-1]
 
 

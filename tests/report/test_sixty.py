@@ -64,7 +64,7 @@ def sixty(build, of_theme):
     """Forty-eight questions in every theme and twelve that were not asked, for two reasons."""
     themes = [theme for theme, _ in reversed(THEMES)]  # not in the order in which they are read
     verdicts = ("pass", "pass", "pass", "fail", "pass", "cannot tell")
-    rows = [of_theme(themes[i % 8], verdicts[i % 6], f"question-{i:02}", figures=3) for i in range(48)]
+    rows = [of_theme(themes[i % len(themes)], verdicts[i % 6], f"question-{i:02}", figures=3) for i in range(48)]
     late = "it takes long: --budget standard asks it, and so does --probe {}"
     rows += [build.unanswered(n := f"late-{i}", f"Late {i}?", "does not apply", late.format(n)) for i in range(7)]
     rows += [build.unanswered(f"pair-{i}", f"Pair {i}?", "does not apply", "it is for pairs") for i in range(5)]

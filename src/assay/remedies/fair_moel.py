@@ -96,7 +96,7 @@ class FairMoel(_OfTables):
     """Evolves 50 networks for error, individual and group unfairness at once; one of those that nothing beats is taken.
 
     Networks with one hidden layer, whatever the subject is, trained together on the training data but for the share
-    `held`, by which they are judged. `choose` takes one of the front: knee (nearest to the best of all three
+    `held`, by which they are judged and selected. `choose` takes one of the front: knee (nearest to the best of all
     objectives), best-mse, best-individual, best-group, or a number as in the figures, by squared error from 0.
     Groups are the combinations of `attributes`, all that the training data have unless some are named. `front` names
     the weights of an earlier cure with the same settings: another of its members is chosen and nothing is trained.
@@ -241,6 +241,8 @@ class FairMoel(_OfTables):
             f"The front has {len(front)} of {len(all_)} networks that nothing beats in all three objectives, judged on "
             f"training data that were held back; number {at} was chosen ({self.choose}): {_told(chosen)}. A plain "
             f"network of the same kind has {_told(plain)}.",
+            "The front was selected by the same held data that judge it here, and the plain network was not: this "
+            "comparison flatters the front. The questions of this page are asked of test data, which selected neither.",
             "To choose another without training: --set choose=NUMBER --set "
             f"front={self.front or 'PATH, the weights.safetensors beside this page'}.",
         ]

@@ -93,6 +93,7 @@ class HideAttribute(Remedy):
 
     needs_train: ClassVar[bool] = True
     source: ClassVar[str] = "Fuhl, Bozkir & Kasneci, ICANN 2021, sec. 2"
+    mends: ClassVar[tuple[str, ...]] = ("what-do-its-features-tell",)
 
     def __post_init__(self) -> None:
         for name in ("iterations", "runs", "steps", "epochs", "width", "copies"):

@@ -25,7 +25,7 @@ from torch import Tensor
 from assay.methods.poison.head import fit_heads, hessian_solve
 from assay.methods.poison.rounds import Pull, wrong_slope
 
-SHARP = 2.0  # of scores whose layer has a ridge of about 0.001; half or twice of it took less on two subjects
+SHARP = 2.0  # of scores whose layer has a ridge of about 0.001; on the one subject compared, half or twice took less
 
 
 def influence(x: Tensor, weights: Tensor, aimed: Tensor, slope: Tensor, *, ridge: float) -> Tensor:

@@ -257,7 +257,12 @@ def _fitted(
     z: Tensor, a: Tensor, rows: Tensor, k: int, kind: Kind, penalties: tuple[float, ...], seed: int
 ) -> tuple[Tensor, ...]:  # n f, n
     """An attacker for each penalty, learnt together: their losses are added, and none has a part in another's."""
-    z, a, f = z[rows], a[rows], z.shape[1]
+    z, a = z[rows], a[rows]
+    basis = None
+    if kind == "linear" and z.shape[1] > len(z):  # the best W is a sum of rows, so that it is sought among these alone
+        basis = torch.linalg.qr(z.T).Q  # f n
+        z = z @ basis
+    f = z.shape[1]
     c = torch.tensor(penalties, dtype=torch.float64, device=z.device)
 
     def loss(*layers: Tensor) -> Tensor:
@@ -297,4 +302,5 @@ def _fitted(
                 adam.zero_grad()
                 loss(*layers).backward()  # type: ignore[no-untyped-call]
                 adam.step()
-    return tuple(each.detach() for each in layers)
+    found = tuple(each.detach() for each in layers)
+    return found if basis is None else (basis @ found[0], found[1])

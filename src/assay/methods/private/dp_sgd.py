@@ -26,6 +26,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -69,6 +70,7 @@ def refuse_mixing(model: nn.Module) -> None:
         raise AssayError(f"It cannot be trained privately: {str(found[0]).splitlines()[0]}")
 
 
+@lru_cache(maxsize=256)  # each takes a tenth of a second, and the noise is looked for more than once
 def epsilon_of(noise: float, rate: float, steps: int, delta: float, accountant: Accountant = "rdp") -> float:
     """What `steps` with this noise multiplier cost, each taking every input with the chance `rate`."""
     if noise == 0:
@@ -83,20 +85,23 @@ def epsilon_of(noise: float, rate: float, steps: int, delta: float, accountant: 
 def noise_for(epsilon: float, rate: float, steps: int, delta: float) -> float:
     """The least noise multiplier, to a hundredth of epsilon, whose cost by the upper bound is at most this."""
     most = 0.05  # less is no noise, and its cost takes seconds to count
-    while epsilon_of(most, rate, steps, delta) > epsilon:
-        most *= 2
+    least = math.nan
+    while (spent := epsilon_of(most, rate, steps, delta)) > epsilon:
+        least, most = most, 2 * most
         if most > 1e6:
             raise AssayError(
                 f"No noise keeps epsilon={epsilon:g} at delta={delta:g} over {steps:,} steps; allow a larger "
                 "epsilon, or take fewer steps."
             )
-    least = most / 2
-    while epsilon_of(most, rate, steps, delta) < 0.99 * epsilon and most - least > 1e-4 * most:
-        middle = (least + most) / 2
-        if epsilon_of(middle, rate, steps, delta) > epsilon:
+    while spent < 0.99 * epsilon and most - least > 1e-4 * most:
+        more = epsilon_of(least, rate, steps, delta)
+        # On scales of logarithms the cost is nearly straight; the line aims at the middle of what is allowed.
+        middle = least * (most / least) ** (math.log(more / (0.995 * epsilon)) / math.log(more / spent))
+        at = epsilon_of(middle, rate, steps, delta)
+        if at > epsilon:
             least = middle
         else:
-            most = middle
+            most, spent = middle, at
     return most
 
 

@@ -139,8 +139,8 @@ class Side(NamedTuple):
 
 def _side(cells: Cells, side: float, shown: float, draws: int, seed: int) -> Side:
     score, weight = cells.score.astype(np.float64), cells.count / cells.count.sum()
-    turn = np.linspace(0, np.pi / 2, TURNS)
-    laws = [moved(score, side * t) for t in turn]
+    turn, angle = np.linspace(0, np.pi / 2, TURNS), np.arcsin(np.sqrt(score))
+    laws = [_turned(angle, side * t) for t in turn]
     size = np.maximum.accumulate([weight @ np.abs(g - score) for g in laws])
     n = int(cells.count.sum())
     most = min(1.0, float(size[-1]), shown + 2 / np.sqrt(n))  # beyond, V is larger: sd(mean o) <= 1 / (2 sqrt n)
@@ -148,15 +148,18 @@ def _side(cells: Cells, side: float, shown: float, draws: int, seed: int) -> Sid
     if most == size[-1]:  # all outcomes alike: towards that sd falls to 0 as a square root does
         error = np.sort(np.r_[error, most - error[1] * np.array(CLOSER)])
     rising = np.r_[True, np.diff(size) > 0]
-    chances = [moved(score, side * t) for t in np.interp(error, size[rising], turn[rising])]
+    chances = [_turned(angle, side * t) for t in np.interp(error, size[rising], turn[rising])]
     tables = np.stack([_shown(cells, g, draws, seed) / n for g in chances])  # p draws
     return Side.of(error, tables, size, np.sqrt([weight @ (g * (1 - g)) / n for g in laws]))
 
 
 def moved(score: Floats, turn: float) -> Floats:
     """sin^2(asin sqrt(s) + turn), from 0 to 1."""
-    angle = np.clip(np.arcsin(np.sqrt(score)) + turn, 0, np.pi / 2)
-    return np.asarray(np.sin(angle) ** 2)
+    return _turned(np.arcsin(np.sqrt(score)), turn)
+
+
+def _turned(angle: Floats, turn: float) -> Floats:
+    return np.asarray(np.sin(np.clip(angle + turn, 0, np.pi / 2)) ** 2)
 
 
 def _shown(cells: Cells, chance: Floats, draws: int, seed: int) -> Reals:  # m -> draws
