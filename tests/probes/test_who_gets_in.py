@@ -7,12 +7,9 @@ import torch
 from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
-<<<<<<< HEAD
 from assay.finding import Curve
-=======
 from assay.jobs.verify import _follows
 from assay.methods.verify.rates import equal_error_interval, equal_error_rate
->>>>>>> h-m4
 from assay.probe import put
 from assay.probes.right.who_gets_in import FAR, FRR, WhoGetsIn
 from assay.remedies.semi_hard_verification import SemiHardVerification
