@@ -46,6 +46,7 @@ def test_rates_are_those_of_the_answers_and_strangers_stand_apart(signatures, an
     assert found.measure(f"{FAR} under attack").value >= found.measure(FAR).value
     assert found.witnesses is not None
     assert (found.witnesses.said == 1).all()
+    assert not let[found.witnesses.index].any()  # who gets in as he is was not moved
     assert {v.name for v in found.views} == {"thresholds", "roc", "scores"}
     for line in (line for view in found.views if isinstance(view, Curve) for line in view.lines):
         assert (np.array(line.low) <= np.array(line.y) + 1e-9).all()
