@@ -30,6 +30,7 @@ from assay.methods.fair.groups import (
     LEAST,
     Floats,
     Tally,
+    chance_gaps,
     counted,
     crossed,
     entropy_parts,
@@ -37,8 +38,6 @@ from assay.methods.fair.groups import (
     p_value,
     rates,
     ratio,
-    shuffled,
-    spread,
     widest,
     widest_means,
 )
@@ -270,12 +269,7 @@ class _Seen(NamedTuple):
     def of(cls, part: _Part, asked: _Asked, seed: int) -> _Seen:
         table, rng = part.table(asked), np.random.default_rng(seed)
         seen = rates(table, asked.classes)
-        within, whole = (rates(shuffled(table, DRAWS, rng, within=w), asked.classes) for w in (True, False))
-        odds = np.fmax(
-            spread(within.true_positive, seen.true_positive.enough()),
-            spread(within.false_positive, seen.false_positive.enough()),
-        )
-        return cls(part, *seen, odds, spread(whole.selection, seen.selection.enough()))
+        return cls(part, *seen, *chance_gaps(table, asked.classes, DRAWS, rng))
 
     @property
     def odds(self) -> tuple[_Looked, ...]:
