@@ -175,8 +175,8 @@ class HowManyWrongLabelsWouldItTake(Probe):
     ) -> list[Alarm]:  # fmt: skip
         """Doubt where a smaller ridge makes as good a layer, and the last of the counts costs that one too much."""
         given, at = seen.inputs, counts[-1]
-        worst, rounds = trial.worst(chosen, at), counts[:: -max(1, len(counts) // 3)][::-1]  # few: they are dear
-        if trial.lost(worst, at).mean() >= LOST:
+        rounds = counts[:: -max(1, len(counts) // 3)][::-1]  # few: they are dear
+        if trial.lost(trial.worst(chosen, at), at).mean() >= LOST:
             return []  # it is told without
         for ridge in (each for each in RIDGES if each < self.ridge):
             try:
@@ -185,7 +185,7 @@ class HowManyWrongLabelsWouldItTake(Probe):
                 if other.clean.mean() < min(trial.clean.mean(), seen.right.mean()):
                     continue
                 pull = pull_of_head(given.x, trial.classes, given.aimed, trial.believed, ridge=ridge)
-                tried = {"there": chosen[worst], "anew": in_rounds(given.y, pull, rounds)}
+                tried = {**chosen, "influence": in_rounds(given.y, pull, rounds)}
                 for name, each in tried.items():
                     other.learn(name, each, [at])
             except AssayError:  # so small a ridge leaves no layer
