@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from assay import Subject, shelf
-from assay.attribute import Attribute
+from assay.attribute import Attribute, shown_in
 from assay.data.hiring import make_applications, merit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.fair.entropy import everyone_positive, from_error
 from assay.probe import put
-from assay.probes.fair.is_it_fair import IsItFair, _bars, _Part
+from assay.probes.fair.is_it_fair import ODDS, IsItFair, _bars, _Part
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subjects.hiring_mlp import subject_of
@@ -98,6 +98,7 @@ def test_skill_alone_on_fair_labels_passes_and_saying_yes_too_often_is_an_alarm(
     assert not any("more often than is true" in a.says for a in finding.alarms)
     assert finding.measures[0].low == 0
     assert verdict(finding) == "pass"
+    assert all(m.value < 0.05 for m in finding.measures if m.name.startswith("calibration error"))  # its law is theirs
 
     class Generous(Skill):
         def forward(self, x):
@@ -140,6 +141,26 @@ def test_of_several_classes_each_is_looked_at_and_one_may_be_named():
     assert "favourable='yes'" in (answer.why or "")
     with pytest.raises(AssayError, match="from 1 to 5"):
         IsItFair(severity=6)
+
+
+def test_an_attribute_of_which_nothing_is_told_leaves_the_headline_in_doubt():
+    few = np.where(np.arange(400) < 20, "few", "most")
+    known = small(np.arange(400) % 2)
+    both = known.with_attributes({**known.attributes, "h": Attribute.of("h", few)})
+    doubted = [[a for a in asked(each).alarms if a.about(ODDS)] for each in (known, both)]
+    assert [len(alarms) for alarms in doubted] == [0, 1]
+    assert "equalised odds difference, h" in doubted[1][0].says
+
+
+def test_an_answer_hangs_on_a_column_where_any_of_its_values_changes_it(hired, hiring):
+    x, _ = hiring.data["test"].take(hired.samples.columns["index"])
+    shown = shown_in(hiring.attributes["origin"], hiring.kind.columns)
+    said = []
+    for state in shown.states:
+        x[:, list(shown.places)] = torch.tensor(state, dtype=x.dtype)
+        said.append(hiring.predict(x).argmax(1))
+    hang = (torch.stack(said) != torch.from_numpy(hired.samples.columns["said"])).any(0).double().mean()
+    assert hired.measure("answers that hang on origin").value == pytest.approx(float(hang))
 
 
 def test_numbers_are_compared_by_how_far_off_they_are():

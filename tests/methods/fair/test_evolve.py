@@ -179,7 +179,7 @@ def test_volume_of_an_archive_never_shrinks(four):
     seen, _, _ = four
     archive, pooled = np.empty((0, 3)), torch.cat(seen, 1)[0].double().numpy()
     volumes = []
-    for each in seen:
+    for each in seen[::3]:
         archive = np.concatenate([archive, each[0].double().numpy()])
         archive = archive[non_dominated(archive)]
         volumes.append(hypervolume(normalised(archive, pooled), np.ones(3)))

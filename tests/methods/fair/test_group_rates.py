@@ -58,32 +58,31 @@ def test_the_gaps_are_fairlearns(groups):
     metrics = pytest.importorskip("fairlearn.metrics")
     from sklearn.metrics import accuracy_score
 
-    for seed in range(4):
-        g, y, said = people(400, groups, seed=seed)
-        seen = rates(counted(g, y, said, sizes=(groups, 2)), (1,))
-        told = {"sensitive_features": g}
-        frame = metrics.MetricFrame(
-            metrics={
-                "selection": metrics.selection_rate,
-                "accuracy": accuracy_score,
-                "true_positive": metrics.true_positive_rate,
-                "false_positive": metrics.false_positive_rate,
-            },
-            y_true=y,
-            y_pred=said,
-            **told,
-        )
-        for name in ("selection", "accuracy", "true_positive", "false_positive"):
-            np.testing.assert_allclose(getattr(seen, name).rate[0], frame.by_group[name].to_numpy(dtype=float))
-        parity, odds = widest([seen.selection]), widest([seen.true_positive, seen.false_positive])
-        fourths = ratio(seen.selection)
-        assert parity is not None
-        assert odds is not None
-        assert fourths is not None
-        assert parity.value == pytest.approx(metrics.demographic_parity_difference(y, said, **told))
-        assert odds.value == pytest.approx(metrics.equalized_odds_difference(y, said, **told))
-        assert fourths[0] == pytest.approx(metrics.demographic_parity_ratio(y, said, **told))
-        assert spread(seen.selection, seen.selection.enough()) == pytest.approx(parity.value)
+    g, y, said = people(400, groups, seed=groups)
+    seen = rates(counted(g, y, said, sizes=(groups, 2)), (1,))
+    told = {"sensitive_features": g}
+    frame = metrics.MetricFrame(
+        metrics={
+            "selection": metrics.selection_rate,
+            "accuracy": accuracy_score,
+            "true_positive": metrics.true_positive_rate,
+            "false_positive": metrics.false_positive_rate,
+        },
+        y_true=y,
+        y_pred=said,
+        **told,
+    )
+    for name in ("selection", "accuracy", "true_positive", "false_positive"):
+        np.testing.assert_allclose(getattr(seen, name).rate[0], frame.by_group[name].to_numpy(dtype=float))
+    parity, odds = widest([seen.selection]), widest([seen.true_positive, seen.false_positive])
+    fourths = ratio(seen.selection)
+    assert parity is not None
+    assert odds is not None
+    assert fourths is not None
+    assert parity.value == pytest.approx(metrics.demographic_parity_difference(y, said, **told))
+    assert odds.value == pytest.approx(metrics.equalized_odds_difference(y, said, **told))
+    assert fourths[0] == pytest.approx(metrics.demographic_parity_ratio(y, said, **told))
+    assert spread(seen.selection, seen.selection.enough()) == pytest.approx(parity.value)
 
 
 def test_of_several_classes_each_is_told_against_all_others():
@@ -104,6 +103,10 @@ def test_one_pair_has_newcombes_interval_and_many_have_a_wider_one():
     assert two is not None
     assert (two.low, two.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
     assert (two.above, two.below) == (0, 1)
+    turned = widest([Tally(np.array([[48.0, 56.0]]), np.array([[80.0, 70.0]]))])  # whoever comes first
+    assert turned is not None
+    assert (turned.low, turned.high) == (pytest.approx(two.low), pytest.approx(two.high))
+    assert (turned.above, turned.below) == (1, 0)
     more = widest([Tally(np.array([[56.0, 48.0, 52.0]]), np.array([[70.0, 80.0, 80.0]]))])
     assert more is not None
     assert more.value == two.value
@@ -145,6 +148,15 @@ def test_intervals_of_the_largest_gap_the_ratio_and_the_worst_hold_where_there_i
             worst.low <= p.min() <= worst.high,
         ]
     assert (held >= 134).all()  # 95 % of 150, less three standard deviations
+
+
+def test_the_ratio_and_the_worst_have_the_intervals_that_hold_for_all_groups_at_once():
+    tally = Tally(np.array([[50.0, 20.0, 90.0]]), np.full((1, 3), 100.0))
+    low, high = wilson_bounds(tally.hits[0], tally.total[0], norm.ppf(1 - 0.05 / 6))
+    assert ratio(tally) == pytest.approx((2 / 9, low[1] / high[2], high[1] / low[2]))
+    worst = lowest(tally)
+    assert worst is not None
+    assert (worst.group, *worst[1:]) == (1, *map(pytest.approx, (0.2, low[1], high[1])))
 
 
 def test_small_groups_are_in_no_gap_and_one_that_lacks_a_class_has_no_rate():
@@ -230,6 +242,7 @@ def test_without_bias_p_values_are_uniform_and_with_it_they_are_small():
         found.append(p_value(spread(null.true_positive, enough), float(spread(seen.true_positive, enough))))
     assert kstest(found, "uniform").pvalue > 0.01
     assert p_value(np.zeros(99), 0.5) == 0.01
+    assert p_value([0.5, 0.5, 0.1], 0.5) == 0.75  # as much is not less
 
 
 benefits = st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(0, 3)), min_size=2, max_size=40)
@@ -271,4 +284,11 @@ def test_gaps_of_means_are_welchs_for_two_groups():
     half = norm.ppf(0.975) * np.sqrt(a.var(ddof=1) / 120 + b.var(ddof=1) / 80)
     np.testing.assert_allclose([gap.value, gap.low, gap.high], (a.mean() - b.mean()) + np.array([0, -half, half]))
     assert (gap.above, gap.below) == (0, 1)
+    third = np.repeat([0, 1, 2], [120, 40, 40])
+    three = widest_means([v], [third])  # three pairs, and each interval wider for it
+    assert three is not None
+    pairs = [(v[third == i], v[third == j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    spans = [norm.ppf(1 - 0.05 / 6) * np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)) for a, b in pairs]
+    gaps = [abs(a.mean() - b.mean()) for a, b in pairs]
+    np.testing.assert_allclose([three.low, three.high], [np.subtract(gaps, spans).max(), np.add(gaps, spans).max()])
     assert widest_means([v], [np.where(np.arange(200) < 20, 1, 0)]) is None

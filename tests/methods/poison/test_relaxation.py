@@ -108,14 +108,9 @@ def test_a_single_small_lambda_says_little(swept: dict[int, Flips]) -> None:
 
 def test_as_published_is_the_authors_code(swept: dict[int, Flips]) -> None:
     """One lambda and steps of 1e-6, which hardly leave the start."""
-    told = []
-    for seed in (2, 5):
-        K, labels, target = toy(seed)
-        found = relaxed(K, labels, target, 3, rng=draw(), as_published=True)
-        assert len(found.order) <= 3
-        told.append((last(found), last(swept[seed])))
-    listed, ours = np.mean(told, 0)
-    assert listed < 0.8 * ours
+    found = relaxed(*toy(2), 3, rng=draw(), as_published=True)
+    assert len(found.order) <= 3
+    assert last(found) < 0.8 * last(swept[2])
 
 
 def test_the_slope_by_hand_is_that_of_autograd() -> None:
