@@ -123,7 +123,7 @@ def test_where_a_shift_could_tell_members_no_rate_is_told_and_none_fails():
 
 def test_poor_shadows_buy_no_privacy():
     """They hold all members by heart, whoever they were trained on, and so tell nothing apart."""
-    found = asked(subject(), shadows=4, epochs=1)
+    found = asked(subject(n=700), shadows=4, epochs=1)
     assert found.measure(f"{AT_1}, LiRA").high < 0.5
     assert found.measure(AT_1).low > 0.99
     assert "by its loss" in found.measure(AT_1).about
@@ -141,7 +141,7 @@ def test_the_largest_of_many_attacks_is_less_sure_from_below():
         assert worse.high < both.low < alone.low
 
 
-@pytest.mark.parametrize(("learnt", "says"), [(100, []), (70, ["know less by heart"]), (50, ["know less by heart"])])
+@pytest.mark.parametrize(("learnt", "says"), [(100, []), (70, ["know less by heart"])])
 def test_shadows_that_know_less_by_heart_are_doubted(learnt: int, says: list[str]) -> None:
     """A model right on all members and half of the others; shadows right on half of what they have not learnt."""
     member, y = np.arange(200) < 100, np.zeros(200, dtype=np.int64)
