@@ -171,3 +171,4 @@ def test_without_attributes_it_says_how_to_give_one():
     bare = Subject.of(Net().eval(), Arrays(X, Y))
     assert "--sensitive COLUMN" in str(WhatDoItsFeaturesTell().why_not(bare))
     assert "attribute=age names none" in str(WhatDoItsFeaturesTell(attribute="age").why_not(subject()))
+    assert "people=nobody names none" in str(WhatDoItsFeaturesTell(people="nobody").why_not(subject()))

@@ -79,7 +79,10 @@ def test_augmented_paths_keep_their_people_and_stay_in_the_cards_ranges() -> Non
 
 
 @pytest.mark.parametrize("way", ["agent", "gan", "random-masks", "laplace-image", "laplace-raw"])
-def test_each_way_runs_and_says_what_attackers_read(way: str, subject: Subject, run: Run) -> None:
+def test_each_way_runs_and_says_what_attackers_read(
+    way: str, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.methods.private.attacker.STEPS", 3)
     eps = 3.0 if way.startswith("laplace") else None
     remedy = HideAttribute("who", 1, way, eps=eps, **LITTLE)  # type: ignore[arg-type]
     assert remedy.why_not(subject) is None

@@ -98,7 +98,9 @@ def noise_for(epsilon: float, rate: float, steps: int, delta: float) -> float:
                 f"No noise keeps epsilon={epsilon:g} at delta={delta:g} over {steps:,} steps; allow a larger "
                 "epsilon, or take fewer steps."
             )
-    while spent < 0.99 * epsilon and most - least > 1e-4 * most:
+    for _ in range(0 if math.isnan(least) else 50):  # three or four serve
+        if spent >= 0.99 * epsilon:
+            break
         more = epsilon_of(least, rate, steps, delta)
         # On scales of logarithms the cost is nearly straight; the line aims at the middle of what is allowed.
         middle = least * (most / least) ** (math.log(more / (0.995 * epsilon)) / math.log(more / spent))

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.attribute import LEAST
 from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measure, Table, View, Witnesses, share
 from assay.methods.attack.aim import Aim
 from assay.methods.attack.cells import masked, settled
@@ -37,8 +38,9 @@ class WhoGetsIn(Probe):
 
     `genuine` names the class that is let in (genuine, accept or same, where there is one). The rates are those of the
     model's own answers, with exact intervals; the curves show what another threshold would do. An attribute `identity`
-    tells impostors who were seen in training from those who were not. Under attack, impostors are moved by at most
-    `radius`, a share of the range, until they are let in; every day, genuine inputs go bad as their kind does.
+    tells impostors who were seen in training from strangers, by whom it is then judged. Under attack,
+    impostors are moved by at most `radius`, a share of the range, until they are let in; every day, genuine inputs go
+    bad as their kind does.
     """
 
     genuine: str | None = None
@@ -78,18 +80,31 @@ class WhoGetsIn(Probe):
         index = run.pick(subject.data["test"])
         score, accepted, label = self._scores(subject, run, "test", index, own)
         genuine = label == own
-        measures = [
-            _rate(FAR, accepted[~genuine], "test impostors who are let in"),
-            _rate(FRR, ~accepted[genuine], "genuine test inputs that are kept out"),
-            _equal(score[genuine], score[~genuine], run.seed),
-        ]
-        apart, alarms, kinds = self._who(subject, run, index, label, accepted, own)
-        measures += apart
-        attacked, witnesses = self._attacked(subject, run, index[~genuine], accepted[~genuine], own)
-        measures += attacked
-        measures += self._everyday(subject, run, index[genuine], own)
-        if not accepted[~genuine].any():
-            n = int((~genuine).sum())
+        alarms: list[Alarm] = []
+        equal, why = _equal(score[genuine], score[~genuine])
+        told_apart, apart, kinds = self._who(subject, run, index, label, accepted, own, alarms)
+        strangers, about = (~genuine if told_apart is None else told_apart), "test impostors who are let in"
+        n = int(strangers.sum())
+        if not np.array_equal(strangers, ~genuine):
+            apart.append(_rate(f"{FAR}, all test impostors", accepted[~genuine], about))
+        if told_apart is not None:
+            about = "test impostors of whom nothing is in the training data, who are let in"
+        columns = {"stranger let in": np.where(strangers, accepted, np.nan)}
+        columns["genuine kept out"] = np.where(genuine, ~accepted, np.nan)
+        if n >= LEAST or told_apart is None:
+            far = _rate(FAR, accepted[strangers], about, column="stranger let in")
+        else:
+            far = Measure(name=FAR, value=None, n=n, unit="%", better="lower", about=about)
+        frr = _rate(FRR, ~accepted[genuine], "genuine test inputs that are kept out", column="genuine kept out")
+        attacked, hit, witnesses = self._attacked(subject, run, index[~genuine], accepted[~genuine], own)
+        everyday, out = self._everyday(subject, run, index[genuine], own)
+        for name, values in (("let in under attack", hit), ("kept out every day", out)):
+            if values:
+                columns[name] = np.array([values.get(int(i), np.nan) for i in index])
+        measures = [far, frr, equal, *apart, *attacked, *everyday]
+        if why:
+            alarms.append(Alarm(why, doubts=(equal.name,)))
+        if n and not accepted[strangers].any():
             alarms.append(
                 Alarm(
                     f"None of {n} impostors got in, which leaves room for a rate of {100 * rule_of_three(n):.2g} % "
@@ -107,7 +122,8 @@ class WhoGetsIn(Probe):
             says=told + ".",
             measures=tuple(measures),
             samples=Table(
-                "test", {"index": index, "genuine": genuine, "score": score, "accepted": accepted, "kind": kinds}
+                "test",
+                {"index": index, "genuine": genuine, "score": score, "accepted": accepted, "kind": kinds, **columns},
             ),
             views=_views(score, genuine, kinds),
             alarms=tuple(alarms),
@@ -124,60 +140,74 @@ class WhoGetsIn(Probe):
 
     def _who(
         self, subject: Subject, run: Run, index: NDArray[np.int64], label: NDArray[np.int64],
-        accepted: NDArray[np.bool_], own: int,
-    ) -> tuple[list[Measure], list[Alarm], NDArray[np.str_]]:  # fmt: skip
-        """Training impostors, and test impostors whom training has or has not seen."""
-        kinds = np.where(label == own, "genuine", "impostor").astype("<U32")
+        accepted: NDArray[np.bool_], own: int, alarms: list[Alarm],
+    ) -> tuple[NDArray[np.bool_] | None, list[Measure], NDArray[np.str_]]:  # fmt: skip
+        """Which test impostors are strangers (None: nobody says), the rates of the others, and what each input is."""
+        impostor = label != own
+        kinds = np.where(impostor, "impostor", "genuine").astype("<U32")
         measures: list[Measure] = []
-        alarms: list[Alarm] = []
+        trained: NDArray[np.bool_] | None = None
         if "train" in subject.data:
             rows = run.pick(subject.data["train"])
             _, let, truth = self._scores(subject, run, "train", rows, own)
             if (truth != own).any():
+                trained = let[truth != own]
                 measures.append(
-                    _rate(f"{FAR}, training impostors", let[truth != own], "impostors it was trained on who are let in")
+                    _rate(f"{FAR}, training impostors", trained, "impostors it was trained on who are let in")
                 )
         codes = subject.attributes[WHO].codes if WHO in subject.attributes else {}
         if "test" not in codes or "train" not in codes:
             alarms.append(
                 Alarm(
                     "Nobody says who the inputs are of, so that impostors seen in training and others cannot be told "
-                    "apart; give an attribute 'identity' for train and test (--groups identity=PATH)."
+                    "apart; give an attribute 'identity' for test and train (--groups identity=PATH --groups "
+                    "identity@train=PATH).",
+                    doubts=(FAR,),
                 )
             )
-            return measures, alarms, kinds
-        known = np.unique(codes["train"][codes["train"] >= 0])
-        who, impostor = codes["test"][index], label != own
-        seen = impostor & np.isin(who, known)
-        unseen = impostor & (who >= 0) & ~seen
+            return None, measures, kinds
+        known, who = np.unique(codes["train"][codes["train"] >= 0]), codes["test"][index]
+        seen, unknown = impostor & (who >= 0) & np.isin(who, known), impostor & (who < 0)
+        unseen = impostor & ~seen & ~unknown
         kinds[seen], kinds[unseen] = "impostor, seen in training", "impostor, unseen"
+        kinds[unknown] = "impostor, nobody says who"
         for rows_, name, about in (
-            (unseen, "unseen identities", "test impostors of whom nothing is in the training data, who are let in"),
             (seen, "identities seen in training", "new inputs of impostors in the training data, who are let in"),
+            (unknown, "identities unknown", "test impostors of whom nobody says who they are, who are let in"),
         ):
             if rows_.any():
                 measures.append(_rate(f"{FAR}, {name}", accepted[rows_], about))
-        if not unseen.any():
+        apart = f"{int(seen.sum())} were seen in training, and of {int(unknown.sum())} nobody says who they are"
+        if not unseen.any() and not unknown.any():
             alarms.append(
                 Alarm("Every test impostor was seen in training: nothing is known of strangers.", doubts=(FAR,))
             )
-        trained = next((m for m in measures if m.name.endswith("training impostors")), None)
-        if trained is not None and trained.value == 0 and accepted[unseen].any():
+        elif unseen.sum() < LEAST:
+            alarms.append(
+                Alarm(
+                    f"Of {int(impostor.sum())} test impostors {int(unseen.sum())} are known to be strangers, fewer "
+                    f"than {LEAST}; {apart}.",
+                    doubts=(FAR,),
+                )
+            )
+        elif unknown.any():
+            alarms.append(Alarm(f"Of {int(impostor.sum())} test impostors {apart}: {FAR} is that of the others."))
+        if trained is not None and not trained.any() and accepted[unseen].any():
             alarms.append(
                 Alarm(
                     f"No training impostor gets in, and {share(int(accepted[unseen].sum()), int(unseen.sum()))} of "
                     "those whom it never saw do: a rate of 0 in training is no promise."
                 )
             )
-        return measures, alarms, kinds
+        return unseen, measures, kinds
 
     def _attacked(
         self, subject: Subject, run: Run, index: NDArray[np.int64], before: NDArray[np.bool_], own: int
-    ) -> tuple[list[Measure], Witnesses | None]:
-        """Impostors, moved until they are let in."""
+    ) -> tuple[list[Measure], dict[int, float], Witnesses | None]:
+        """Impostors, moved until they are let in; and whether each was."""
         if self.radius == 0 or subject.tokens:
-            return [], None
-        few = np.sort(np.random.default_rng(run.seed).permutation(len(index))[: run.budget.dear or len(index)])
+            return [], {}, None
+        few = _few(len(index), run)
         index, before = index[few], before[few]
 
         def work(shard: Shard) -> Mapping[str, Tensor]:
@@ -198,23 +228,28 @@ class WhoGetsIn(Probe):
         got = run.map(work, subject, "test", index, "impostors who try to get in", few={"at": "moved"})
         let, kept = got["let"].astype(bool), got["at at"]
         about = f"impostors who are let in when each value may be moved by {subject.inputs.size(self.radius, 4)}"
-        measure = _rate(f"{FAR} under attack", let, about, (Beside("as they are", float(before.mean())),))
+        measure = _rate(
+            f"{FAR} under attack", let, about, (Beside("as they are", float(before.mean())),), "let in under attack"
+        )
+        hit = dict(zip(index.tolist(), let.astype(float).tolist(), strict=True))
         if not len(kept):
-            return [measure], None
+            return [measure], hit, None
         clean = subject.data["test"].take(index[kept])[0].numpy()
-        return [measure], Witnesses(
+        return [measure], hit, Witnesses(
             split="test", index=index[kept], clean=clean, changed=got["at"],
             label=np.asarray(got["y"], dtype=np.int64)[kept], said=np.full(len(kept), own),
             norm=("linf",) * len(kept), radius=np.full(len(kept), self.radius), how=("moved to be let in",) * len(kept),
             left_out=int(got["moved"].sum()) - len(kept),
         )  # fmt: skip
 
-    def _everyday(self, subject: Subject, run: Run, index: NDArray[np.int64], own: int) -> list[Measure]:
-        """Genuine inputs that go bad as they do every day, at the middle severity."""
+    def _everyday(
+        self, subject: Subject, run: Run, index: NDArray[np.int64], own: int
+    ) -> tuple[list[Measure], dict[int, float]]:
+        """Genuine inputs that go bad as they do every day, at the middle severity; and how often each is kept out."""
         known = {} if subject.tokens else subject.everyday()
         if not known:
-            return []
-        index = index[: run.budget.dear or len(index)]
+            return [], {}
+        index = index[_few(len(index), run)]
         natural = subject.inputs.natural if subject.kind is not None else None  # a kind speaks of natural units
 
         def work(shard: Shard) -> Mapping[str, Tensor]:
@@ -230,13 +265,17 @@ class WhoGetsIn(Probe):
 
         out = run.map(work, subject, "test", index, "genuine inputs every day")["out"].astype(bool)  # n c
         names, worst = [name.replace("-", " ") for name in known], int(out.mean(0).argmax())
-        return [
-            Measure.mean(
-                f"{FRR} under everyday change", out.mean(1), better="lower", seed=run.seed, unit="%",
-                about=f"genuine inputs that are kept out, mean over {len(names)} changes of severity 3; {names[worst]} "
-                f"keeps out most, {100 * out[:, worst].mean():.0f} %",
-            )
-        ]  # fmt: skip
+        measure = Measure.mean(
+            f"{FRR} under everyday change", out.mean(1), better="lower", seed=run.seed, unit="%",
+            about=f"genuine inputs that are kept out, mean over {len(names)} changes of severity 3; {names[worst]} "
+            f"keeps out most, {100 * out[:, worst].mean():.0f} %", column="kept out every day",
+        )  # fmt: skip
+        return [measure], dict(zip(index.tolist(), out.mean(1).tolist(), strict=True))
+
+
+def _few(n: int, run: Run) -> NDArray[np.int64]:
+    """The places of as many of n inputs as a dear question looks at, drawn by seed: rows may lie in an order."""
+    return np.sort(np.random.default_rng(run.seed).permutation(n)[: run.budget.dear or n])
 
 
 def _above(z: Tensor, own: int) -> Tensor:  # n k -> n
@@ -245,22 +284,31 @@ def _above(z: Tensor, own: int) -> Tensor:  # n k -> n
     return z[:, own] - z[:, others].amax(1)
 
 
-def _rate(name: str, hits: NDArray[np.bool_], about: str, beside: tuple[Beside, ...] = ()) -> Measure:
+def _rate(
+    name: str, hits: NDArray[np.bool_], about: str, beside: tuple[Beside, ...] = (), column: str | None = None
+) -> Measure:
     low, high = exact_interval(int(hits.sum()), hits.size)
     return Measure(
         name=name, value=float(hits.mean()), low=float(low), high=float(high), n=hits.size, unit="%", better="lower",
-        about=f"{about}; exact interval", beside=beside,
+        about=f"{about}; exact interval", beside=beside, column=column,
     )  # fmt: skip
 
 
-def _equal(genuine: NDArray[Any], impostor: NDArray[Any], seed: int) -> Measure:
+def _equal(genuine: NDArray[Any], impostor: NDArray[Any]) -> tuple[Measure, str]:
+    """The equal error rate; or why it cannot be told."""
+    about, n = "where the threshold is such that both rates are the same", len(genuine) + len(impostor)
+    if min(len(genuine), len(impostor)) < LEAST:
+        why = f"{len(genuine)} genuine and {len(impostor)} impostors: with fewer than {LEAST} of either no equal error "
+        return (
+            Measure(name="equal error rate", value=None, n=n, unit="%", better="lower", about=about),
+            why + "rate can be told.",
+        )
     value = equal_error_rate(genuine, impostor)
-    low, high = equal_error_interval(genuine, impostor, seed=seed)
+    low, high = equal_error_interval(genuine, impostor)
     return Measure(
-        name="equal error rate", value=value, low=min(low, value), high=max(high, value),
-        n=len(genuine) + len(impostor), unit="%", better="lower",
-        about="where the threshold is such that both rates are the same", beside=(Beside("chance", 0.5),),
-    )  # fmt: skip
+        name="equal error rate", value=value, low=min(low, value), high=max(high, value), n=n, unit="%",
+        better="lower", about=about, beside=(Beside("chance", 0.5),),
+    ), ""  # fmt: skip
 
 
 def _views(score: NDArray[Any], genuine: NDArray[np.bool_], kinds: NDArray[np.str_]) -> tuple[View, ...]:
