@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from assay.errors import AssayError
 from assay.methods.uncertainty.activations import features
@@ -114,24 +115,28 @@ class SemiHardVerification(Remedy):
         held = torch.zeros(len(data), dtype=torch.bool, device=run.device)
         held[torch.from_numpy(run.pick(data, min(len(data), MOST), bounded=False)).to(run.device)] = True
         kernel = self._kernel(usual_gamma(seen[held]) if self.gamma is None and self.kernel == "rbf" else self.gamma)
-        for turn in range(ROUNDS + 1):
-            verifier = fit_verifier(
-                seen[held], side[held], machine=self.machine, kernel=kernel, lam=LAM if self.lam is None else self.lam,
-                threshold=self._threshold, margin=0 if self.margin == 0 else 1,
-            )  # fmt: skip
+        verifier, left = self._fitted(seen, side, held, kernel), ROUNDS if self.machine != "l2-svm" else 0
+        while left and (room := self._size(subject) - int(held.sum())):
             with torch.no_grad():
-                d = torch.cat([verifier(part) for part in seen.split(AT_ONCE)])
+                d = torch.cat([verifier(part) for part in torch.split(seen, AT_ONCE)])
             wrong = (d > 0) & (side < 0) & ~held
-            room = min(int(wrong.sum()), self._size(subject) - int(held.sum()))
-            if self.machine == "l2-svm" or room < 1 or turn == ROUNDS:
+            if not bool(wrong.any()):
                 break
-            held[d.masked_fill(~wrong, -torch.inf).topk(room).indices] = True
+            held[d.masked_fill(~wrong, -torch.inf).topk(min(room, int(wrong.sum()))).indices] = True
+            verifier, left = self._fitted(seen, side, held, kernel), left - 1
         spare = self._size(subject) - len(verifier.points)  # points of weight 0, so that a frame is as large
         verifier.points, verifier.weight = F.pad(verifier.points, (0, 0, 0, spare)), F.pad(verifier.weight, (0, spare))
         return self._with(subject, verifier, genuine)
 
+    def _fitted(self, seen: Tensor, side: Tensor, held: Tensor, kernel: Kernel) -> Verifier:  # n d, n, n
+        return fit_verifier(
+            seen[held], side[held], machine=self.machine, kernel=kernel, lam=LAM if self.lam is None else self.lam,
+            threshold=self._threshold, margin=0 if self.margin == 0 else 1,
+        )  # fmt: skip
+
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         genuine = admitted(cured.task.classes, self.person, "person")
+        assert isinstance(genuine, int)  # why_not
         data = cured.data["train"]
         let = n = 0
         with undisturbed(cured.model, run), torch.no_grad():
