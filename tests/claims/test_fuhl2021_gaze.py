@@ -11,7 +11,7 @@ from assay.claims import fuhl2021_gaze as study
 from assay.run import Run
 
 LITTLE = study.Size(
-    seeds=2, side=16, each=2, widths=(1, 2, 2, 2), iterations=1, epochs=1, steps=2, runs=2, pixel_eps=(1.0,),
+    seeds=2, side=16, each=2, widths=(1, 2, 2, 2), iterations=1, epochs=1, steps=2, lessons=1, runs=2, pixel_eps=(1.0,),
     raw_eps=(100.0,), copies=2,
 )  # fmt: skip
 
@@ -65,3 +65,7 @@ def test_a_verdict_follows_what_retrained_attackers_read(
 ) -> None:
     assert told(claim, planted(*holds), monkeypatch, run) == "it holds."
     assert told(claim, planted(*fails), monkeypatch, run) == "it fails."
+
+
+def test_where_nothing_was_hidden_nothing_is_apparent(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    assert "it holds" not in told("apparent-privacy", planted(0.9, 0.95, 0.15, 0.83, 0.5), monkeypatch, run)

@@ -24,6 +24,7 @@ from assay.data.scan_paths import (
 )
 from assay.errors import AssayError
 from assay.finding import Curve, Gallery
+from assay.methods.private.adaptive_attack import Lesson
 from assay.nn.hidden import Hidden
 from assay.nn.masked import StackClassifier
 from assay.remedies.hide_attribute import HideAttribute
@@ -39,7 +40,7 @@ def subject() -> Subject:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = StackClassifier((3, 16, 16), STIMULI, (1, 2, 2, 2), (3, 3, 3, 3), hidden=4)
-    return subject_of(model, load_scan_paths(each=4, size=16))
+    return subject_of(model, load_scan_paths(each=16, size=16))
 
 
 def test_paths_are_balanced_and_the_two_factors_independent() -> None:
@@ -83,6 +84,7 @@ def test_each_way_runs_and_says_what_attackers_read(
     way: str, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay.methods.private.attacker.STEPS", 3)
+    monkeypatch.setattr(HideAttribute, "_lesson", lambda self: Lesson(steps=2, most=1))
     eps = 3.0 if way.startswith("laplace") else None
     remedy = HideAttribute("who", 1, way, eps=eps, **LITTLE)  # type: ignore[arg-type]
     assert remedy.why_not(subject) is None
@@ -90,12 +92,14 @@ def test_each_way_runs_and_says_what_attackers_read(
     model = cured.model
     assert isinstance(model, Hidden)
     assert model.hits.shape == (3 if way == "agent" else 2, 4)
-    assert int(model.asked) == len(subject.data["test"])
+    assert int(model.asked) == run.budget.samples
     assert bool((model.hits <= model.asked).all())
     assert (model.hits[0, :2] == model.hits[0, 2:]).all()  # of images as they are nobody has to adapt
     assert cured.attributes["who"].codes["test"].tolist() == subject.attributes["who"].codes["test"].tolist()
     said = " ".join(remedy.remarks(cured, run))
     assert f"Of {int(model.asked):,} test inputs an attacker who retrains reads who off" in said
+    assert ("which is no privacy budget" in said) == way.startswith("laplace")
+    assert "of an image" not in said
     curve, gallery = remedy.figures(cured, run)
     assert isinstance(curve, Curve)
     assert isinstance(gallery, Gallery)
@@ -133,6 +137,26 @@ def test_what_it_refuses(subject: Subject) -> None:
     few[20:] = -1
     rare = Attribute("who", subject.attributes["who"].values, {**subject.attributes["who"].codes, "test": few})
     assert "too few to tell" in str(HideAttribute().why_not(replace(subject, attributes={"who": rare})))
-    for settings, words in (({"eps": 0.0}, "privacy budget"), ({"zeros": 1.0}, "share"), ({"steps": 0}, "at least 1")):
+    for settings, words in (
+        ({"eps": 0.0}, "scale of noise"),
+        ({"zeros": 1.0}, "share"),
+        ({"steps": 0}, "at least 1"),
+        ({"way": "foo"}, "no way 'foo'"),
+    ):
         with pytest.raises(AssayError, match=words):
             HideAttribute(**settings)  # type: ignore[arg-type]
+
+
+def test_an_attribute_has_two_values_of_enough_rows_and_rows_are_picked_among_the_known(
+    subject: Subject, run: Run
+) -> None:
+    who = subject.attributes["who"]
+    alone = {split: np.where(codes == 0, 0, -1) for split, codes in who.codes.items()}
+    said = str(HideAttribute().why_not(replace(subject, attributes={"who": Attribute("who", who.values, alone)})))
+    assert "two values of who with at least 30 inputs in train" in said
+    half = {split: np.where(codes < 4, codes, -1) for split, codes in who.codes.items()}
+    some = replace(subject, attributes={"who": Attribute("who", who.values, half)})
+    assert HideAttribute().why_not(some) is None
+    rows = HideAttribute()._rows(some, "test", run)
+    assert len(rows.x) == run.budget.samples == 100  # not those of 100 that happen to be known
+    assert set(rows.a.tolist()) == {0, 1, 2, 3}

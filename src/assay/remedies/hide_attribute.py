@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -18,7 +17,18 @@ from assay.attribute import LEAST
 from assay.data.scan_paths import ScanPaths, draw
 from assay.errors import AssayError
 from assay.finding import Curve, Exhibit, Gallery, Line, View, share, wilson
-from assay.methods.private.adaptive_attack import Lesson, Make, Memory, Played, Round, answers, play, retrained
+from assay.methods.private.adaptive_attack import (
+    Lesson,
+    Make,
+    Memory,
+    Played,
+    Round,
+    answers,
+    hits,
+    play,
+    reported,
+    retrained,
+)
 from assay.methods.private.attacker import leakage
 from assay.methods.private.gan import train_gan
 from assay.methods.private.laplace import picture_sensitivity, recording_sensitivity, voted, with_noise
@@ -67,14 +77,15 @@ class HideAttribute(Remedy):
 
     An autoencoder is trained and frozen; an agent learns by reward which of its inner features to switch off for an
     image, so that the task's label stays readable and the `attribute` does not. After each of the `iterations` both
-    attackers are trained from scratch on all that was manipulated so far, and only what they then read counts. The
-    other ways are controls: `gan` trains the autoencoder by gradients against both attackers, `laplace-image` and
-    `laplace-raw` put noise on pixels or on the coordinates of scan paths (`eps` of a pixel or a recording; left out,
-    it is searched in favour of the noise), `random-masks` switches off a share of `zeros`, `nothing` decodes and no
-    more. The classifier that is left is the subject's own architecture, trained anew on what it will be shown.
+    attackers are trained from scratch on all that was manipulated so far, others on the newest alone for as long as it
+    helps them, and only what the best then reads counts. The other ways are controls: `gan` trains the autoencoder by
+    gradients against both attackers, `laplace-image` and `laplace-raw` put noise on pixels or on the coordinates of
+    scan paths (of print's scale `eps`; left out, it is searched in favour of the noise), `random-masks` switches off a
+    share of `zeros`, `nothing` decodes and no more. The classifier that is left is the subject's own architecture,
+    trained anew on what it will be shown.
 
     The defaults are for two cores; print has `width` 32, `kernels` print, `iterations` 20, `runs` 1000, images of 64 x
-    64. Whatever is hidden is hidden from these attackers: there is no guarantee, as there is with noise.
+    64. Whatever is hidden is hidden from these attackers: there is no guarantee.
     """
 
     attribute: str = ""
@@ -102,7 +113,11 @@ class HideAttribute(Remedy):
         if not 0 < self.zeros < 1:
             raise AssayError(f"zeros={self.zeros:g} is a share of the features above 0 and below 1, such as 0.5.")
         if self.eps is not None and not self.eps > 0:
-            raise AssayError(f"eps={self.eps:g} is no privacy budget; give one above 0, or leave it out.")
+            raise AssayError(f"eps={self.eps:g} is no scale of noise; give one above 0, or leave it out.")
+        if self.way not in get_args(Way):
+            raise AssayError(
+                f"There is no way {self.way!r} of {self.name()!r}; it is one of {', '.join(get_args(Way))}."
+            )
 
     def cost(self) -> Cost | None:
         return None
@@ -130,9 +145,13 @@ class HideAttribute(Remedy):
             return f"it hides one of {', '.join(known)}; say which with --set attribute={known[0]}"
         found = subject.attributes[self.attribute or known[0]]
         for split in ("train", "test"):
-            told = int((found.codes[split] >= 0).sum())
-            if told < LEAST:
-                return f"{told} inputs of {split} have a known {found.name}, fewer than {LEAST}: too few to tell"
+            each = np.bincount(found.codes[split][found.codes[split] >= 0], minlength=len(found.values))
+            if (each >= LEAST).sum() < 2:
+                most = found.values[int(each.argmax())]
+                return (
+                    f"it needs two values of {found.name} with at least {LEAST} inputs in {split}, too few to tell "
+                    f"otherwise; {most!r} has most, {int(each.max())} of {int(each.sum())} that are known"
+                )
         if self.way == "laplace-raw" and not all(isinstance(subject.data[s], ScanPaths) for s in ("train", "test")):
             return "laplace-raw puts noise on the coordinates of scan paths, and these are images; use laplace-image"
         return None
@@ -207,12 +226,15 @@ class HideAttribute(Remedy):
                 "is no guarantee."
             )
         if self.way == "laplace-image":
-            whole = float(model.eps) * math.prod(cured.inputs.shape[1:])
             said.append(
-                f"The noise has eps {float(model.eps):g} a pixel, {whole:,.0f} of an image, and answers are votes."
+                f"The noise has print's scale eps {float(model.eps):g}, which is no privacy budget: its sensitivity is "
+                "a mean and no bound. Answers are votes."
             )
         if self.way == "laplace-raw":
-            said.append(f"The noise has eps {float(model.eps):g} of a recording.")
+            said.append(
+                f"The noise has print's scale eps {float(model.eps):g}, which is no privacy budget: its sensitivity is "
+                "a mean and no bound."
+            )
             said.append("The noise is put on recordings, so that the questions after are asked about other pictures.")
         return tuple(said)
 
@@ -304,8 +326,9 @@ class HideAttribute(Remedy):
     def _rows(self, subject: Subject, split: str, run: Run) -> _Rows:
         """Of a split, those whose attribute is known, in shares of the range."""
         data, codes = subject.data[split], self._hidden(subject).codes[split]
-        index = run.pick(data, MOST if split == "train" else None, bounded=split != "train")
-        index = index[codes[index] >= 0]
+        known = np.flatnonzero(codes >= 0)
+        count = MOST if split == "train" else None
+        index = known[run.pick(_Known(data, known), count, bounded=split != "train")]  # type: ignore[arg-type]
         x, y = data.take(index)
         low, span = (torch.as_tensor(edge).float() for edge in subject.inputs.edges())
         return _Rows(
@@ -384,19 +407,26 @@ class HideAttribute(Remedy):
         with run.progress("attackers are trained anew", 1 + len(tried)) as tick:
             plain = [retrained(each, memory, which, lesson, rng) for which, each in enumerate(make)]
             tick(1)
-            first = [answers(net, test.x).argmax(1) == true for net, true in zip(plain, test.labels, strict=True)]
+            _, *first = reported(
+                make, [train.x], train.labels, plain[1], lambda net, which: hits(net, test.x, test.labels[which]),
+                lesson, rng,
+            )  # fmt: skip
             best: tuple[float, Played, float] | None = None
             for eps in tried:
+
+                def read(net: nn.Module, which: int, eps: float = eps) -> Tensor:
+                    return (
+                        voted(lambda x: answers(net, x), lambda: noisy("test", eps), self.copies) == test.labels[which]
+                    )
+
                 seen = Memory(train.x, train.labels)
                 for _ in range(NOISY):
                     seen.see(noisy("train", eps))
-                nets = [retrained(each, seen, which, lesson, rng) for which, each in enumerate(make)]
-                votes = [
-                    voted(lambda x, net=net: answers(net, x), lambda eps=eps: noisy("test", eps), self.copies) == true  # type: ignore[misc]
-                    for net, true in zip((*plain, *nets), (*test.labels, *test.labels), strict=True)
-                ]
-                apart = float(votes[2].float().mean() - votes[3].float().mean())
-                played = Played((Round(*first, *first), Round(*votes)), nets[0], nets[1], seen)
+                hide = retrained(make[1], seen, 1, lesson, rng)
+                before = [read(net, which) for which, net in enumerate(plain)]
+                keep, *after = reported(make, seen.seen[1:], train.labels, hide, read, lesson, rng)
+                apart = float(after[0].float().mean() - after[1].float().mean())
+                played = Played((Round(*first, *first), Round(*before, *after)), keep, hide, seen)
                 if best is None or apart > best[0]:
                     best = (apart, played, eps)
                 tick(1)
@@ -445,6 +475,16 @@ def _train_autoencoder(manipulation: nn.Module, x: Tensor, epochs: int, run: Run
             loss=F.mse_loss, device=run.device, on_epoch=lambda epoch, mean: tick(1),
         )  # fmt: skip
     coder.requires_grad_(False).eval()
+
+
+class _Known:
+    """Rows of a split for `Run.pick`, which looks at their labels."""
+
+    def __init__(self, data: Data, rows: NDArray[np.int64]) -> None:
+        self.labels = np.asarray(data.labels)[rows]
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 class _Itself:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay.errors import AssayError
-from assay.methods.private.adaptive_attack import Lesson, Memory, play, retrained
+from assay.methods.private.adaptive_attack import Lesson, Memory, hits, play, reported, retrained, thorough
 from assay.methods.private.gan import discriminator, train_gan
 from assay.methods.private.laplace import picture_sensitivity, recording_sensitivity, voted, with_noise
 from assay.methods.private.mask_agent import MaskAgent, Training, best, correctness, reward, value
@@ -222,7 +222,7 @@ def two_labels(seed: int, n: int = 200) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     return x, (y, a)
 
 
-LESSON = Lesson(steps=60, batch=32, lr=0.05)
+LESSON = Lesson(steps=60, batch=32, lr=0.05, most=1)
 
 
 def test_a_sign_flip_looks_private_until_the_attackers_retrain_and_a_zero_stays_private() -> None:
@@ -253,7 +253,7 @@ def test_retraining_after_a_lossless_manipulation_undoes_it() -> None:
     x, labels = two_labels(0)
     new, truth = two_labels(1)
     make = lambda rng: anew(Reader(), rng)  # noqa: E731
-    lesson = Lesson(steps=60, batch=32, lr=0.05, newest=1.0)
+    lesson = Lesson(steps=60, batch=32, lr=0.05, newest=1.0, most=1)
     played = play(
         (make, make), x, labels, new, truth, 1, lambda k, h: lambda z: z * torch.tensor([1.0, -1.0]), lesson, seeded()
     )
@@ -266,7 +266,9 @@ def test_the_attackers_memory_holds_no_test_image() -> None:
     new, truth = two_labels(1, n=70)
     new = new + 1000.0  # nothing like a training image
     make = lambda rng: anew(Reader(), rng)  # noqa: E731
-    played = play((make, make), x, labels, new, truth, 1, lambda k, h: lambda z: z + 1, Lesson(steps=2), seeded())
+    played = play(
+        (make, make), x, labels, new, truth, 1, lambda k, h: lambda z: z + 1, Lesson(steps=2, most=1), seeded()
+    )
     assert all(len(form) == len(x) and float(form.abs().max()) < 100 for form in played.memory.seen)
     with pytest.raises(AssayError, match="only manipulations of those"):
         played.memory.see(new)
@@ -322,7 +324,7 @@ def test_noise_of_infinite_eps_changes_nothing_and_of_none_all() -> None:
     assert float((voted(ask, lambda: with_noise(x, 1.0, 1e6, rng), 5) == a).float().mean()) > 0.95
     blind = float((voted(ask, lambda: with_noise(x, 1.0, 1e-6, rng), 5) == a).float().mean())
     assert abs(blind - 0.5) < 0.1
-    with pytest.raises(AssayError, match="no privacy budget"):
+    with pytest.raises(AssayError, match="no scale of noise"):
         with_noise(x, 1.0, 0.0, seeded())
 
 
@@ -348,3 +350,46 @@ def test_votes_go_to_what_most_copies_say() -> None:
     said = iter([[0, 1, 2], [0, 2, 2], [1, 2, 0]])
     got = voted(lambda z: nn.functional.one_hot(z, 3).float(), lambda: torch.tensor(next(said)), 3)
     assert got.tolist() == [0, 2, 2]
+
+
+def test_what_is_reported_is_read_by_an_attacker_of_the_newest_alone_who_learns_while_it_helps() -> None:
+    x, labels = two_labels(0)
+    new, truth = two_labels(1)
+    lesson, make = Lesson(steps=4, batch=16, lr=0.05), lambda rng: anew(Reader(), rng)
+    flip = torch.tensor([1.0, -1.0])
+    memory = Memory(x, labels)  # full of what says the contrary
+    for _ in range(7):
+        memory.see(x)
+    memory.see(x * flip)
+    old = retrained(make, memory, 1, lesson, seeded())
+    keep, kept, read = reported(
+        (make, make), [x * flip], labels, old, lambda net, which: hits(net, new * flip, truth[which]), lesson, seeded()
+    )
+    assert float(hits(old, new * flip, truth[1]).float().mean()) < 0.8
+    assert float(read.float().mean()) > 0.95
+    assert torch.equal(kept, hits(keep, new * flip, truth[0]))
+    best = retrained(make, Memory(x * flip, labels), 1, LESSON, seeded())
+    blind = [x * 0]
+    held = reported((make, make), blind, labels, best, lambda n, w: hits(n, new * flip, truth[w]), lesson, seeded())
+    assert float(held[2].float().mean()) > 0.95  # of two attackers the better one
+
+
+def test_a_lesson_is_repeated_until_what_is_kept_back_is_read_no_better() -> None:
+    x, labels = two_labels(0)
+    made: list[int] = []
+
+    class Counted(Reader):
+        def train(self, mode: bool = True) -> nn.Module:
+            if mode:
+                made.append(1)
+            return super().train(mode)
+
+    def lessons(images: Tensor, most: int) -> int:
+        made.clear()
+        thorough(lambda rng: anew(Counted(), rng), Memory(images, labels), 1, Lesson(6, 16, 0.01, most=most), seeded())
+        return len(made)
+
+    assert lessons(x, 4) == 4 * lessons(x, 1)  # it goes on falling
+    assert lessons(torch.zeros_like(x), 50) < 25 * lessons(x, 1)  # there is nothing to learn
+    with pytest.raises(AssayError, match="one of 5 images back"):
+        thorough(lambda rng: anew(Reader(), rng), Memory(x[:3], (labels[0][:3], labels[1][:3])), 1, LESSON, seeded())

@@ -3,13 +3,12 @@
     x + Laplace(0, df / eps)
 
 df is the sensitivity as print takes it: of recordings the mean Manhattan distance between two of them, of pictures the
-mean over pairs of the largest distance of a pixel, summed over channels. An eps of each of h * w pixels is h * w * eps
-of the picture (sequential composition). An attacker sees `copies` of an input with noise of their own and takes the
-class that most of them are read as.
+mean over pairs of the largest distance of a pixel, summed over channels. An attacker sees `copies` of an input with
+noise of their own and takes the class that most of them are read as.
 
 Source: Fuhl, Bozkir and Kasneci, ICANN 2021, sec. 2.
-Note: a mean distance is no bound on the distance, so that this is no differential privacy of that eps; it is print's
-    control, kept to compare with.
+Note: a mean distance is no bound on the distance, and votes over copies undo noise, so that this is no differential
+    privacy of that eps, nor of any: eps is print's scale of the noise, kept to compare with.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def _mean_of_pairs(far: Tensor) -> float:  # n n -> over two different ones
 def with_noise(x: Tensor, sensitivity: float, eps: float, rng: Generator) -> Tensor:
     """x with noise of scale sensitivity / eps on every entry; an infinite eps leaves it as it is."""
     if not eps > 0:
-        raise AssayError(f"eps={eps:g} is no privacy budget; give one above 0, such as 1.")
+        raise AssayError(f"eps={eps:g} is no scale of noise; give one above 0, such as 1.")
     u = torch.rand(x.shape, generator=rng, device=x.device, dtype=torch.float64) - 0.5
     noise = -u.sign() * torch.log1p(-2 * u.abs().clamp(max=0.5 - 1e-12))
     return (x + sensitivity / eps * noise).to(x.dtype)
