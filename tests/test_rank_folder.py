@@ -69,7 +69,7 @@ def numbers(out: str, row: str) -> tuple[float, float]:
 @pytest.mark.parametrize("draw", [discs, bars])
 def test_a_folder_is_trained_on_and_audited(draw: Callable[[Path], Path], assay: Command, tmp_path: Path) -> None:
     folder = draw(tmp_path / "pictures")
-    trained = assay("rank", "pictures", "--architecture", "digits", "--steps", "220", "--out", "out")
+    trained = assay("rank", "pictures", "--architecture", "digits", "--steps", "150", "--out", "out")
     assert trained.status == 0, trained.err
     assert trained.last == "out/ranker.safetensors"
     assert "trained on 120 images, tested on 2000 pairs of 30 others" in trained.out

@@ -137,11 +137,8 @@ def trained(
         else:
             torch._foreach_lerp_(floats(mean), floats(model), 1 - average)
 
-    nearby.size = perturb if epochs < 2 else 0.0  # where little has been learnt, moved weights only slow it down
-
     def ended(epoch: int, loss: float) -> None:
         nonlocal best, most
-        nearby.size = perturb if 2 * epoch >= epochs else 0.0
         told(f"epoch {epoch}: loss {loss:.4f}, {time.monotonic() - start:.0f} s")
         if watch is None or 3 * epoch <= 2 * epochs:
             return
@@ -238,8 +235,8 @@ def cifar(given: argparse.Namespace, device: str) -> None:
     held = Held.of(data["train"], device)
     watch, learnt = Held(held.x[:1000], held.y[:1000]), Held(held.x[1000:], held.y[1000:])
     model = trained(
-        ResNet18(activation=nn.SiLU), learnt, epochs=given.epochs or 90, lr=0.3, batch=250, steps=7, shift=4,
-        smoothing=0.1, perturb=given.perturb, average=0.998, watch=watch, swift=device == "cuda",
+        ResNet18(), learnt, epochs=given.epochs or 90, lr=0.3, batch=250, steps=7, shift=4, smoothing=0.1,
+        perturb=given.perturb, average=0.995, watch=watch, swift=device == "cuda",
     )  # fmt: skip
     print(f"trained in {time.monotonic() - start:.0f} s", flush=True)
     keep(model, given.out)

@@ -14,7 +14,7 @@ def tiny(monkeypatch):
     for name, value in {"SEEDS": 2, "EPOCHS": 1, "BATCH": 50, "STEPS": 2, "MADE_ON": 20, "PAIRED": 20}.items():
         monkeypatch.setattr(co2021, name, value)
     whole = fashion.load_fashion()
-    small = {name: type(data)(data.x[:100], data.labels[:100], data.classes) for name, data in whole.items()}
+    small = {name: type(data)(data.x[:60], data.labels[:60], data.classes) for name, data in whole.items()}
     monkeypatch.setattr(beyond, "mnist", lambda: small)
     monkeypatch.setattr(beyond, "fashion_mnist", lambda: small)
     co2021._data.cache_clear()

@@ -18,7 +18,7 @@ def test_the_accuracy_study_pairs_its_seeds(run, monkeypatch):
     from assay.data import fashion
 
     whole = fashion.load_fashion()
-    small = {name: type(data)(data.x[:200], data.labels[:200], data.classes) for name, data in whole.items()}
+    small = {name: type(data)(data.x[:60], data.labels[:60], data.classes) for name, data in whole.items()}
     monkeypatch.setattr(fashion, "load_fashion", lambda: small)
     evidence = fuhl2021.accuracy_gain(run)
     plain, both, gain = evidence.measures

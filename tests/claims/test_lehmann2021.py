@@ -28,7 +28,7 @@ class FirstTwo:
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data sets are a few images of the bundled sample, and every effort is small."""
     for name, value in {
         "EPOCHS": {"MNIST": 1, "CIFAR-10": 1},
@@ -48,14 +48,19 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(beyond, "mnist", lambda: small)
     monkeypatch.setattr(beyond, "fashion_mnist", lambda: small)
     monkeypatch.setattr(beyond, "cifar10", lambda: wide)
-    forget()
-    yield
-    forget()
 
 
 def forget() -> None:
     for name in KEPT:
         getattr(lehmann2021, name).cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_here_alone() -> Iterator[None]:
+    """Networks of these few images serve every test of this file, and none elsewhere."""
+    forget()
+    yield
+    forget()
 
 
 def test_every_study_runs_small_and_measures_in_the_order_of_print(tiny: None, run: Run) -> None:

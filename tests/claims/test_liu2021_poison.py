@@ -64,7 +64,8 @@ def made_up(clean: float, by_labels: dict[int, float] | None = None, **after: fl
 
     def attacked(count: int) -> study.Attacked:
         levels = {**after, "known": (by_labels or {}).get(count, after["known"])}
-        return study.Attacked(**{name: curve(level) for name, level in levels.items()}, same=np.ones(10, bool))
+        same = np.full(10, levels["unknown"] == levels["known"])
+        return study.Attacked(**{name: curve(level) for name, level in levels.items()}, same=same)
 
     arms = {count: attacked(count) for count in (study.FEW, study.LABELS, study.MANY)}
     more = np.full((10, study.MORE + 1), 0.5) + wobble
@@ -81,6 +82,7 @@ def made_up(clean: float, by_labels: dict[int, float] | None = None, **after: fl
         (study.three_flips, 0.985, {"by_labels": {study.FEW: 0.5, study.LABELS: 0.7}}, "cannot tell"),
         (study.unknown_costs_nothing, 0.985, {}, "holds"),
         (study.unknown_costs_nothing, 0.985, {"unknown": 0.6}, "fails"),
+        (study.unknown_costs_nothing, 0.985, {"unknown": 0.505}, "fails"),  # other labels, though they cost as much
         (study.centrality, 0.985, {}, "holds"),
         (study.centrality, 0.985, {"by_rank": 0.8}, "fails"),
         (study.more_labels, 0.985, {"by_labels": {study.FEW: 0.4, study.LABELS: 0.5, study.MANY: 0.6}}, "holds"),

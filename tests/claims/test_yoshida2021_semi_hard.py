@@ -5,7 +5,7 @@ from assay.claims import yoshida2021_semi_hard as study
 
 @pytest.fixture
 def small(monkeypatch):
-    for name, value in {"SEEDS": 2, "PERSONS": 2, "SHARES": (1.0,), "LAMS": (100.0,)}.items():
+    for name, value in {"SEEDS": 2, "PERSONS": 1, "SHARES": (1.0,), "LAMS": (100.0,)}.items():
         monkeypatch.setattr(study, name, value)
     study._rates.cache_clear()
     yield

@@ -155,7 +155,7 @@ def test_a_header_that_promises_more_than_the_file_has(tmp_path):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_gives_an_error_of_the_family_or_nothing(tmp_path, save, data):
     path = tmp_path / "d.npz"

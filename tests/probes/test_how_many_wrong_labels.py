@@ -14,6 +14,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding
 from assay.probe import put
+from assay.probes import _features
 from assay.probes.poisoned.how_many_wrong_labels_would_it_take import HEADLINES, HowManyWrongLabelsWouldItTake
 from assay.run import Run
 from assay.subject import Subject
@@ -126,6 +127,18 @@ def test_a_layer_that_does_not_reach_the_model_says_so(subject: Subject) -> None
     turned = Arrays(x, 1 - y, subject.task.classes)
     worse = asked(replace(subject, data={**subject.data, "train": turned}), one)
     assert any("of that layer and not of the model" in a.says for a in worse.alarms)
+
+
+def test_no_more_are_aimed_at_than_a_graph_holds(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _features.Seen.of(subject, Run(engine=ThisProcess()))
+    monkeypatch.setattr(_features, "AIMED", 20)
+    few = _features.Seen.of(subject, Run(engine=ThisProcess()))
+    assert (len(whole.inputs.aimed), len(few.inputs.aimed)) == (60, 20)
+    assert torch.equal(whole.inputs.judges, few.inputs.judges)
+    kept = torch.cdist(few.inputs.aimed, whole.inputs.aimed).min(1)
+    assert len(set(kept.indices.tolist())) == 20
+    assert float(kept.values.max()) < 1e-6
+    assert torch.equal(whole.inputs.aimed_y[kept.indices], few.inputs.aimed_y)
 
 
 def test_few_judges_tell_nothing(subject: Subject) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from assay import Subject, shelf
-from assay.attribute import Attribute
+from assay.attribute import Attribute, shown_in
 from assay.data.hiring import make_applications, merit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.fair.entropy import everyone_positive, from_error
 from assay.probe import put
-from assay.probes.fair.is_it_fair import IsItFair
+from assay.probes.fair.is_it_fair import ODDS, IsItFair, _bars, _Part
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subjects.hiring_mlp import subject_of
@@ -98,6 +98,7 @@ def test_skill_alone_on_fair_labels_passes_and_saying_yes_too_often_is_an_alarm(
     assert not any("more often than is true" in a.says for a in finding.alarms)
     assert finding.measures[0].low == 0
     assert verdict(finding) == "pass"
+    assert all(m.value < 0.05 for m in finding.measures if m.name.startswith("calibration error"))  # its law is theirs
 
     class Generous(Skill):
         def forward(self, x):
@@ -142,6 +143,26 @@ def test_of_several_classes_each_is_looked_at_and_one_may_be_named():
         IsItFair(severity=6)
 
 
+def test_an_attribute_of_which_nothing_is_told_leaves_the_headline_in_doubt():
+    few = np.where(np.arange(400) < 20, "few", "most")
+    known = small(np.arange(400) % 2)
+    both = known.with_attributes({**known.attributes, "h": Attribute.of("h", few)})
+    doubted = [[a for a in asked(each).alarms if a.about(ODDS)] for each in (known, both)]
+    assert [len(alarms) for alarms in doubted] == [0, 1]
+    assert "equalised odds difference, h" in doubted[1][0].says
+
+
+def test_an_answer_hangs_on_a_column_where_any_of_its_values_changes_it(hired, hiring):
+    x, _ = hiring.data["test"].take(hired.samples.columns["index"])
+    shown = shown_in(hiring.attributes["origin"], hiring.kind.columns)
+    said = []
+    for state in shown.states:
+        x[:, list(shown.places)] = torch.tensor(state, dtype=x.dtype)
+        said.append(hiring.predict(x).argmax(1))
+    hang = (torch.stack(said) != torch.from_numpy(hired.samples.columns["said"])).any(0).double().mean()
+    assert hired.measure("answers that hang on origin").value == pytest.approx(float(hang))
+
+
 def test_numbers_are_compared_by_how_far_off_they_are():
     rng = np.random.default_rng(0)
     x = rng.random((300, 2), dtype=np.float32)
@@ -156,6 +177,22 @@ def test_numbers_are_compared_by_how_far_off_they_are():
     assert finding.measures[0].low > 0.5
     leaning = finding.measure("difference of leanings, who")
     assert "who=0 above who=1" in leaning.about
+    answer = put(IsItFair(favourable="nonsense"), subject, replace(RUN, debug=False))
+    assert "favourable='nonsense' of 'is-it-fair' names a class, and this task has none" in (answer.why or "")
+    few = replace(
+        subject, attributes={"who": Attribute("who", ("a", "b", "c"), {"test": np.where(x[:, 0] > 0.05, who, 2)})}
+    )
+    assert any(a.about("accuracy difference") for a in asked(few).alarms)
+
+
+def test_a_random_model_is_not_said_to_hang_on_a_column_that_it_never_reads():
+    class Random(Skill):
+        def forward(self, x):
+            return super().forward(x) + torch.randn(len(x), 2)
+
+    people = {"test": make_applications(200, np.random.default_rng(6))}
+    finding = asked(replace(subject_of(Random(), people), draws=4))
+    assert not any("hang on" in m.name for m in finding.measures)
 
 
 def test_under_attack_and_change_and_in_a_domain_groups_are_told_apart_too(hired):
@@ -168,3 +205,51 @@ def test_under_attack_and_change_and_in_a_domain_groups_are_told_apart_too(hired
         assert hired.measure(name).value is not None, name
     worst, clean = hired.measure("worst group under attack"), hired.measure("worst group, sex")
     assert worst.value < clean.value
+
+
+class Denies(nn.Module):
+    """Says what the second column says, but no to those of whom the first is 1, or to everybody."""
+
+    def __init__(self, everybody=False):
+        super().__init__()
+        self.everybody = everybody
+
+    def forward(self, x):
+        odds = x[:, 1] - 0.5 - 9 * ((x[:, 0] == 1) | self.everybody)
+        return torch.stack([torch.zeros_like(odds), odds], 1)
+
+
+def denied(model, groups, name="g"):
+    rng = np.random.default_rng(0)
+    x = np.stack([np.array(groups) == "c", rng.integers(0, 2, 400)], 1).astype(np.float32)
+    return Subject.of(model.eval(), (x, x[:, 1].astype(np.int64)), attributes={name: groups}, bounds=(0.0, 1.0))
+
+
+AB = ["ab"[i % 2] for i in range(400)]
+
+
+def test_a_group_too_small_to_tell_of_keeps_it_from_passing():
+    assert verdict(asked(denied(Denies(), AB))) == "pass"
+    finding = asked(denied(Denies(), ["c"] * 29 + AB[29:]))
+    assert finding.measures[0].value == 0
+    assert verdict(finding) == "cannot tell"
+
+
+def test_no_to_everybody_has_no_gap_and_does_not_pass():
+    finding = asked(denied(Denies(everybody=True), AB))
+    assert finding.measures[0].high < 0.1
+    assert verdict(finding) == "cannot tell"
+    assert any("does not tell people apart" in a.says for a in finding.alarms)
+
+
+def test_an_attribute_may_be_called_as_a_column_of_the_samples():
+    columns = asked(denied(Denies(), AB, "index")).samples.columns
+    assert columns["index"].tolist() == list(range(400))
+    assert columns["group: index"].tolist() == [i % 2 for i in range(400)]
+
+
+def test_groups_that_are_not_drawn_are_counted():
+    part = _Part("g", tuple(f"{i:02d}" for i in range(20)), np.arange(1000) % 20)
+    (view,) = _bars(part, "How often", part.tally(np.arange(1000) % 3 == 0))
+    assert len(view.labels) == 16
+    assert "Of 20 groups the first 16 are drawn, 4 are not." in view.says

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
+from assay.errors import AssayError
 from assay.finding import Finding
 from assay.probe import configure, put
-from assay.probes.private.what_do_its_features_tell import WhatDoItsFeaturesTell
+from assay.probes.private.what_do_its_features_tell import WhatDoItsFeaturesTell, _halves
 from assay.run import Run
 from assay.subject import Subject
 
@@ -125,6 +126,34 @@ def test_nobody_is_in_both_halves_where_it_is_said_who_they_are():
     assert not set(WHO[judged]) & set(WHO[~judged])
 
 
+@pytest.mark.parametrize("sizes", [(501, 499), (600, 200, 200, 200), (3, 500, 500, 1)])
+def test_large_people_leave_both_halves_with_rows(sizes: tuple[int, ...]) -> None:
+    who = np.repeat(np.arange(len(sizes)), sizes)
+    for seed in range(4):
+        learn, judge = _halves(np.zeros(len(who), dtype=np.int64), who, seed)
+        assert abs(len(learn) - len(judge)) <= 4
+        assert sorted([*learn, *judge]) == list(range(len(who)))
+        assert not set(who[learn]) & set(who[judge])
+
+
+def test_a_model_of_before_with_another_width_is_told_and_ends_nothing() -> None:
+    class Wide(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(torch.cat([x, x], 1))
+            return logits
+
+    of = replace(subject(seen=SEEN), origin=("dp-training",))
+    before = replace(subject(Wide(), seen=SEEN), name="net")
+    (alarm,) = (a for a in asked(of, open=lambda name: before).alarms if "not known here" in a.says)
+    assert "had 8 values and have 4 now" in alarm.says
+    with pytest.raises(AssayError, match="had 8 values and have 4 now"):
+        asked(of, open=lambda name: before, plain="net")
+
+
 def test_few_of_a_value_are_left_out_and_with_one_value_left_nothing_is_told():
     rare = np.where(np.arange(N) % 20 == 0, 1, 0)
     told = asked(subject(rare=rare))
@@ -142,3 +171,4 @@ def test_without_attributes_it_says_how_to_give_one():
     bare = Subject.of(Net().eval(), Arrays(X, Y))
     assert "--sensitive COLUMN" in str(WhatDoItsFeaturesTell().why_not(bare))
     assert "attribute=age names none" in str(WhatDoItsFeaturesTell(attribute="age").why_not(subject()))
+    assert "people=nobody names none" in str(WhatDoItsFeaturesTell(people="nobody").why_not(subject()))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
+from assay.finding import Curve
 from assay.jobs.verify import _follows
 from assay.methods.verify.rates import equal_error_interval, equal_error_rate
 from assay.probe import put
@@ -45,7 +47,49 @@ def test_rates_are_those_of_the_answers_and_strangers_stand_apart(signatures, an
     assert found.measure(f"{FAR} under attack").value >= found.measure(FAR).value
     assert found.witnesses is not None
     assert (found.witnesses.said == 1).all()
+    assert not let[found.witnesses.index].any()  # who gets in as he is was not moved
     assert {v.name for v in found.views} == {"thresholds", "roc", "scores"}
+    for line in (line for view in found.views if isinstance(view, Curve) for line in view.lines):
+        assert (np.array(line.low) <= np.array(line.y) + 1e-9).all()
+        assert (np.array(line.y) <= np.array(line.high) + 1e-9).all()
+    assert found.measure("equal error rate").value is None  # of 25 genuine ones
+    assert found.measure(f"{FRR} under everyday change").value > found.measure(FRR).value
+    assert any("a rate of 0 in training is no promise" in a.says for a in found.alarms)
+
+
+def test_who_is_not_known_is_no_stranger_and_who_was_seen_neither(signatures, run):
+    who = signatures.attributes["identity"]
+    impostors = np.flatnonzero(signatures.data["test"].labels == 0)
+    seen = who.codes["train"][np.flatnonzero(signatures.data["train"].labels == 0)[0]]
+    for code, left in ((-1, len(impostors) - 40), (seen, len(impostors) - 40)):
+        codes = who.codes["test"].copy()
+        codes[impostors[:40]] = code
+        known = replace(signatures, attributes={"identity": replace(who, codes={**who.codes, "test": codes})})
+        found = put(WhoGetsIn(radius=0), known, run).finding
+        assert found.measure(FAR).n == left
+        assert (found.samples.columns["kind"] == "impostor, unseen").sum() == left
+    assert found.measure(f"{FAR}, identities seen in training").n == 40
+    codes[impostors] = np.resize(np.setdiff1d(who.codes["train"], codes[signatures.data["test"].labels == 1])[:2], 150)
+    known = replace(signatures, attributes={"identity": replace(who, codes={**who.codes, "test": codes})})
+    found = put(WhoGetsIn(radius=0), known, run).finding
+    assert any("nothing is known of strangers" in a.says and a.about(FAR) for a in found.alarms)
+
+
+def test_a_score_above_0_is_whoever_is_let_in_of_three_classes_too(run):
+    x = torch.rand(60, 2, generator=torch.Generator().manual_seed(0))
+    net = torch.nn.Linear(2, 3)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 3.0], [-3.0, -3.0]]))
+        net.bias.copy_(torch.tensor([0.0, 0.0, 3.0]))
+    subject = Subject.of(net, {"test": (x, torch.arange(60) % 3)}, classes=("a", "b", "c"), bounds=(0.0, 1.0))
+    columns = put(WhoGetsIn(genuine="b", radius=0), subject, run).finding.samples.columns
+    np.testing.assert_array_equal(columns["score"] > 0, columns["accepted"])
+    assert 0 < columns["accepted"].sum() < 60
+    alike = replace(subject, data={"test": Arrays(x.numpy(), np.ones(60, dtype=np.int64), subject.task.classes)})
+    assert "of 60 test inputs 60 are genuine" in str(WhoGetsIn(genuine="b").why_not(alike))
+    for bad in ({"radius": -0.1}, {"radius": 2.0}, {"steps": 0}):
+        with pytest.raises(AssayError, match=next(iter(bad))):
+            WhoGetsIn(**bad)
 
 
 def test_without_identities_it_says_that_strangers_cannot_be_told(signatures, run):
@@ -85,6 +129,17 @@ def test_the_remedy_lets_no_training_impostor_in_and_reloads(signatures, run, ma
     frame.model.load_state_dict(cured.model.state_dict())
     torch.testing.assert_close(frame.predict(x), cured.predict(x))
     assert frame.fingerprint() == cured.fingerprint()
+
+
+def test_equal_genuine_and_impostor_inputs_are_refused_by_the_remedy(signatures, run):
+    x, y = signatures.data["train"].take(np.arange(125))
+    x[int((y == 0).nonzero()[0])] = x[int((y == 1).nonzero()[0])]
+    twice = replace(
+        signatures, data={**signatures.data, "train": Arrays(x.numpy(), y.numpy(), signatures.task.classes)},
+        attributes={},
+    )  # fmt: skip
+    with pytest.raises(AssayError, match=r"\(impostor\) are equal"):
+        SemiHardVerification().apply(twice, run)
 
 
 def test_bad_settings_of_the_remedy_are_refused():

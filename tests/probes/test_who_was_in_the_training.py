@@ -13,6 +13,7 @@ from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding, Gallery
+from assay.methods.private.shadows import Pool, Recipe, trained
 from assay.probe import configure, put
 from assay.probes.private.who_was_in_the_training import WhoWasInTheTraining
 from assay.run import BUDGETS, Run
@@ -117,15 +118,13 @@ def test_few_others_leave_rare_false_alarms_unmeasured():
 
 def test_shadow_models_tell_what_confidence_alone_does_not():
     """A network that learnt random labels by heart; its shadows learn halves of the pool with the same recipe."""
-    from assay.methods.private.shadows import Pool, Recipe, trained
-
-    n, recipe = 60, Recipe(epochs=80, lr=2e-2, batch=30)
+    n, recipe = 60, Recipe(epochs=60, lr=3e-2, batch=60)
     x, y = rows(n, 0)
     with torch.random.fork_rng():
         torch.manual_seed(2)
         start = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 2))
     model = trained(start, Pool(torch.as_tensor(x), torch.as_tensor(y)), recipe, seed=3)
-    found = asked(subject(model, n=n), shadows=8, epochs=80, lr=2e-2, batch=30)
+    found = asked(subject(model, n=n), shadows=8, epochs=60, lr=3e-2, batch=60)
     area = found.measure("members told from others")
     assert area.low > 0.6
     assert "by shadow models" in area.about
@@ -161,3 +160,12 @@ def test_without_training_data_or_with_too_few_it_says_why_not():
     assert "needs the training data" in str(WhoWasInTheTraining().why_not(replace(of, data={"test": of.data["test"]})))
     few = replace(of, data={**of.data, "train": Arrays(*rows(20, 0))})
     assert "there are 20 training" in str(WhoWasInTheTraining().why_not(few))
+    run = Run(engine=ThisProcess(), budget=BUDGETS["quick"])
+    again = put(WhoWasInTheTraining(), replace(of, data={**of.data, "test": of.data["train"]}), run)
+    assert "0 are left who were not in it" in str(again.why)
+
+
+def test_a_training_takes_as_many_epochs_as_told_or_about_a_thousand_steps():
+    assert Recipe(7).epochs_of(50) == 7
+    assert Recipe(batch=10).epochs_of(95) == 100  # ten steps an epoch
+    assert Recipe(batch=10).epochs_of(10_000) == 10

@@ -34,7 +34,7 @@ def test_it_trains_privately_and_says_what_it_spent(digits: Subject, run: Run) -
     assert 19 < value <= 20
     noise = float(spent.split("a noise of ")[1].split(" ")[0])
     steps = 6 * -(-n // 256)
-    assert value == pytest.approx(epsilon_of(noise, 256 / n, steps, 1 / n), rel=0.02)
+    assert value == pytest.approx(epsilon_of(noise, 256 / n, steps, 1e-5), rel=0.02)
     assert groups.startswith("1 normalisations")
 
 
@@ -47,6 +47,47 @@ def test_its_control_is_the_same_training_without_clipping_and_noise(digits: Sub
 def test_little_noise_promises_next_to_nothing_and_says_so(digits: Subject, run: Run) -> None:
     told = DpTraining(noise=0.01, epochs=1).remarks(digits, run)
     assert any("promises next to nothing" in each for each in told)
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting epsilon takes seconds, and is not what is asked."""
+    monkeypatch.setattr("assay.remedies.dp_training.epsilon_of", lambda *_: 1.0)
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_what_is_frozen_is_refused_by_name_and_buffers_are_told(digits: Subject, run: Run) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    model[1].weight.requires_grad_(False)
+    with pytest.raises(AssayError, match=r"The parameter '1.weight' is frozen"):
+        DpTraining(noise=1.0, epochs=1, batch=500).apply(replace(digits, model=model.eval(), layers={}), run)
+    model.requires_grad_(False)  # all of it: then all of it is drawn anew and trained
+    model.register_buffer("mean_of_all", torch.zeros(1))
+    subject = replace(digits, model=model, layers={})
+    cured = DpTraining(noise=1.0, epochs=1, batch=500).apply(subject, run)
+    assert not any(torch.equal(p, q) for p, q in zip(cured.model.parameters(), model.parameters(), strict=True))
+    (told,) = (each for each in DpTraining(noise=1.0, epochs=1, batch=500).remarks(cured, run) if "Buffers" in each)
+    assert "mean_of_all" in told
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_no_seed_tells_the_noise(digits: Subject, run: Run) -> None:
+    """Two trainings by one seed: were the noise the same, the difference of two data sets would show bare."""
+    subject = replace(digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), layers={})
+    remedy = DpTraining(noise=1.0, epochs=1, batch=500)
+    first, second = (remedy.apply(subject, run).model[1].weight for _ in range(2))
+    assert not torch.allclose(first, second)
+    assert any("not from the seed" in each for each in remedy.remarks(subject, run))
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_delta_is_far_below_one_in_n_and_more_is_told(digits: Subject, run: Run) -> None:
+    n = len(digits.data["train"])
+    assert "at delta 1e-05" in DpTraining(noise=2.0, epochs=1).remarks(digits, run)[0]
+    assert DpTraining()._delta(range(10**6)) == pytest.approx(1e-7)  # type: ignore[arg-type]
+    few, many = (DpTraining(noise=2.0, epochs=1, delta=d).remarks(digits, run) for d in (0.9 / n, 1 / n))
+    assert not any("one in" in each for each in few)
+    assert any("give at most 1e-05" in each for each in many)
 
 
 @pytest.mark.parametrize(

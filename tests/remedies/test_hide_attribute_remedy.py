@@ -84,6 +84,7 @@ def test_each_way_runs_and_says_what_attackers_read(
     way: str, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HideAttribute, "_lesson", lambda self: Lesson(steps=2, most=1))
+    monkeypatch.setattr("assay.methods.private.attacker.STEPS", 3)
     eps = 3.0 if way.startswith("laplace") else None
     remedy = HideAttribute("who", 1, way, eps=eps, **LITTLE)  # type: ignore[arg-type]
     assert remedy.why_not(subject) is None

@@ -57,6 +57,7 @@ def test_cleaning_undoes_what_was_planted_and_says_how_much(subject: Subject, wa
     assert cured.data["train"].fingerprint() == subject.data["train"].fingerprint()  # what was planted stays nowhere
     (remark,) = remedy.remarks(cured, run())
     assert "are planted" in remark
+    assert f"looked wrong and were {way}{'led' if way == 'relabel' else 'd'}: " in remark
     assert "of 20" in remark  # a tenth of 200
     plain = LabelCleaning(find=0.9).remarks(cured, run())
     assert "how many of them are wrong nobody knows" in plain[0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import assay
 from assay import shelf
+from assay.run import BUDGETS
 from assay.subjects import Source, open_subject
 
 TASKS = {
@@ -22,7 +25,8 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_it_is_better_than_what_saw_no_input_and_goes_bad_every_day(name):
+def test_it_is_better_than_what_saw_no_input_and_goes_bad_every_day(name, monkeypatch):
+    monkeypatch.setitem(BUDGETS, "quick", replace(BUDGETS["quick"], samples=200))
     subject = open_subject(Source(name))
     assert subject.task.name() == TASKS[name]
     probes = [p for p in ("accuracy", "everyday-change") if shelf.load("probes", p)().why_not(subject) is None]

@@ -15,15 +15,15 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10's 
 class Block(nn.Module):
     """relu( bn(conv(relu(bn(conv(x))))) + shortcut(x) ); the shortcut is a 1 x 1 convolution where shapes change."""
 
-    def __init__(self, channels_in: int, channels: int, stride: int, activation: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), activation(),
+            nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
             nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels))  # fmt: skip
         same = stride == 1 and channels_in == channels
         self.shortcut: nn.Module = nn.Identity() if same else nn.Sequential(
             nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))  # fmt: skip
-        self.last = activation()  # a module, so that what replaces or watches layers finds it
+        self.last = nn.ReLU()  # a module, so that what replaces or watches layers finds it
 
     def forward(self, x: Tensor) -> Tensor:  # n i h w -> n c h/s w/s
         out: Tensor = self.last(self.body(x) + self.shortcut(x))
@@ -33,8 +33,6 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Inputs in [0, 1]; the normalisation is part of it. `width` 64 is the published network, fewer a smaller one.
 
-    `activation` is ReLU in print; a smooth one, nn.SiLU, serves adversarial training (Gowal et al., arXiv:2010.03593).
-
     Source: He et al., CVPR 2016, arXiv:1512.03385, in the form for small images: a 3 x 3 first convolution, no pooling
     before the blocks.
     """
@@ -42,16 +40,16 @@ class ResNet18(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, classes: int = 10, *, width: int = 64, activation: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(self, classes: int = 10, *, width: int = 64) -> None:
         super().__init__()
         if width < 1:
             raise AssayError(f"ResNet18 needs width >= 1, got {width}; 64 is the published one.")
         self.register_buffer("mean", torch.tensor(MEAN).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(STD).view(-1, 1, 1))
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), activation())
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stages = nn.Sequential(
-            *(nn.Sequential(Block(a, b, 1 if i == 0 else 2, activation), Block(b, b, 1, activation))
+            *(nn.Sequential(Block(a, b, 1 if i == 0 else 2), Block(b, b, 1))
               for i, (a, b) in enumerate(pairwise(widths))))  # fmt: skip
         self.features = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(8 * width, classes)

@@ -91,9 +91,11 @@ class DepthNoise:
         if self.kind not in JUMPS:
             return self._scaled(h, dt, None, 1.0, 0.0)
         alone = h.new_empty(len(h), *(1,) * (h.ndim - 1))
-        jumps = torch.rand_like(alone) < self.rate * dt
-        down = torch.rand_like(alone if self.kind == "stochastic-depth" else h) < self.drop
-        return torch.where(down, -1.0, 1.0).to(h.dtype) * jumps
+        jumps = (torch.rand_like(alone) < self.rate * dt).to(h.dtype)
+        up = torch.empty_like(alone if self.kind == "stochastic-depth" else h).bernoulli_(1 - self.drop)
+        return torch.addcmul(
+            -jumps, up, 2 * jumps
+        )  # few passes over memory: a step may cost hardly more than the ODE's
 
     def step(self, h: Tensor, f: Tensor, dt: float, drawn: Tensor | None = None, scheme: Scheme = "euler") -> Tensor:
         """The state after a step of size dt, with what was drawn for it or with fresh noise: n *d -> n *d."""
@@ -105,7 +107,8 @@ class DepthNoise:
             drawn = self.draw(h, dt) if drawn is None else drawn
         if self.kind in JUMPS:
             assert drawn is not None  # it is random
-            return torch.addcmul(h, f, drawn * self._jump + dt / 2)
+            half = torch.full((), dt / 2, dtype=drawn.dtype, device=drawn.device)
+            return torch.addcmul(h, f, torch.add(half, drawn, alpha=self._jump))
         if self.kind == "gaussian-dropout":
             return torch.addcmul(h, f, self._scaled(h, dt, drawn, self.sigma, dt))
         if self.kind == "additive":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 TIMES, MOST = 4, 10_000  # as many training inputs as other questions have, at most
+AIMED = 2_000  # inputs that are aimed at, at most: a graph has a weight for each of them and each label
 WIDE = 256  # features; of more, their principal directions
 
 
@@ -52,6 +53,8 @@ class Seen(NamedTuple):
         x, other = scaling(x), scaling(other)
         y, other_y = (torch.as_tensor(part["y"], device=run.device) for part in (told, asked))
         aimed, judges = halves(np.asarray(asked["y"]), run.seed)
+        if len(aimed) > AIMED:
+            aimed = np.sort(np.random.default_rng(run.seed).choice(aimed, AIMED, replace=False))
         given = Inputs(x, y, other[aimed], other_y[aimed], other[judges], other_y[judges])
         return cls(places, given, np.asarray(asked["right"])[judges])
 

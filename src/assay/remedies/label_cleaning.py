@@ -75,7 +75,8 @@ class LabelCleaning(OnPlanted):
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         _, y, found = self._found(cured, run)
         wrong = found.wrong.numpy()
-        told = f"{share(int(wrong.sum()), len(y))} of the training labels looked wrong and were {self.way}d"
+        done = {"remove": "removed", "relabel": "relabelled"}[self.way]
+        told = f"{share(int(wrong.sum()), len(y))} of the training labels looked wrong and were {done}"
         if not self.planted:
             return (f"{told}; how many of them are wrong nobody knows here, with planted=0.05 it would.",)
         flipped = y.numpy() != np.asarray(cured.data["train"].labels)

@@ -131,7 +131,7 @@ def test_numbers_whole_numbers_and_codes_work_together() -> None:
     assert found.success[clear].tolist() == (reached > 0)[clear].tolist()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     seed=st.integers(0, 10**6),
     norm=st.sampled_from(["linf", "l2", "l1", "l0"]),

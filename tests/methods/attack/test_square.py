@@ -130,7 +130,7 @@ def test_linf_reaches_the_optimum_of_a_linear_model(halves: Halves) -> None:
 # Ball, box, mask, honesty -------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     shape=st.sampled_from([(7,), (1,), (5, 4), (2, 6, 5), (3, 1, 1), (1, 2, 3, 4)]),
     norm=st.sampled_from(["linf", "l2"]),

@@ -114,7 +114,7 @@ def test_equal_words_have_scores_of_their_own() -> None:
 def test_keywords_are_topic_words_and_the_curve_is_better_than_the_gradients_and_chance() -> None:
     """Stop words are rare among the top words of Greedy-AS; areas: Greedy-AS over gradient over random on S_r-bar."""
     model = topic_net()
-    texts = make_texts(6, np.random.default_rng(5))
+    texts = make_texts(4, np.random.default_rng(5))
     tokens = torch.from_numpy(texts.tokens)
     embedded = model.embed(tokens)
     rng = torch.Generator().manual_seed(0)

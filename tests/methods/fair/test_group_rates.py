@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import kstest, multivariate_hypergeom, norm
+from scipy.stats import ks_2samp, kstest, multivariate_hypergeom, norm
 
 from assay.errors import AssayError, ShapeError
 from assay.finding import wilson
+from assay.methods.fair import groups as module
 from assay.methods.fair.entropy import decomposed, generalised_entropy
 from assay.methods.fair.groups import (
     Tally,
+    _drawn,
+    chance_gaps,
     counted,
     crossed,
     entropy_parts,
@@ -29,10 +34,10 @@ from assay.methods.fair.groups import (
 )
 
 
-def people(n=600, groups=3, classes=2, seed=0, bias=0.1):
+def people(n=600, many=3, classes=2, seed=0, bias=0.1):
     rng = np.random.default_rng(seed)
-    g, y = rng.integers(0, groups, n), rng.integers(0, classes, n)
-    said = np.where(rng.random(n) < 0.6 + bias * g / groups, y, rng.integers(0, classes, n))
+    g, y = rng.integers(0, many, n), rng.integers(0, classes, n)
+    said = np.where(rng.random(n) < 0.6 + bias * g / many, y, rng.integers(0, classes, n))
     return g, y, said
 
 
@@ -194,6 +199,35 @@ def test_the_null_keeps_every_margin_and_is_the_law_of_a_permutation():
         assert seen == pytest.approx(law.pmf(cell), abs=4 * np.sqrt(law.pmf(cell) / 20_000))
     with pytest.raises(AssayError, match="at least 1"):
         shuffled(table, 0, rng, within=True)
+
+
+def test_of_many_classes_rows_are_shuffled_to_the_same_law(monkeypatch):
+    g, y, said = people(300, 3, classes=4, seed=5)
+    table = counted(g, y, said, sizes=(3, 4))
+    by_cells = chance_gaps(table, range(4), 1500, np.random.default_rng(0))
+    monkeypatch.setattr(module, "FEW", 0)
+    monkeypatch.setattr(module, "DEAR", np.inf)
+    monkeypatch.setattr(module, "AT_ONCE", 300 * 400)  # in pieces
+    by_rows = chance_gaps(table, range(4), 1500, np.random.default_rng(1))
+    for cells, rows in zip(by_cells, by_rows, strict=True):
+        assert rows.shape == (1500,)
+        assert ks_2samp(cells, rows).pvalue > 0.01
+    for within in (True, False):
+        selection, true, false = next(_drawn(table, range(4), 7, np.random.default_rng(2), within=within))
+        np.testing.assert_array_equal(selection.hits.sum(2), np.broadcast_to(table.sum((0, 1)), (7, 4)))
+        np.testing.assert_array_equal(true.total.sum(2), np.broadcast_to(table.sum((0, 2)), (7, 4)))
+        np.testing.assert_array_equal(true.hits + false.hits, selection.hits)
+        assert within == bool((true.total == table.sum(2).T).all())
+
+
+def test_the_null_of_many_classes_fits_in_memory():
+    rng = np.random.default_rng(0)
+    table = counted(rng.integers(0, 3, 500), rng.integers(0, 200, 500), rng.integers(0, 200, 500), sizes=(3, 200))
+    tracemalloc.start()
+    chance_gaps(table, range(200), 1000, rng)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 5e8  # the tables would take 1e9
 
 
 def test_without_bias_p_values_are_uniform_and_with_it_they_are_small():

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from assay.errors import AssayError
 from assay.methods.poison.head import fit_heads
 from assay.methods.poison.influence import SHARP, influence, left_out, pull_of_head
+from assay.methods.poison.most_harmful import local_gamma
 from assay.methods.poison.rounds import SHARP as OF_SHARES
 from assay.methods.poison.rounds import Chosen, in_rounds, pull_of_propagation, wrong_slope
 
@@ -145,3 +146,14 @@ def test_begun_changes_come_first_and_none_twice() -> None:
 def test_numbers_of_changes_that_make_no_sense_are_refused(counts: list[int], says: str) -> None:
     with pytest.raises(AssayError, match=says):
         in_rounds(torch.zeros(6, dtype=torch.long), lambda labels: torch.zeros(6, 2), counts)
+
+
+def test_rows_that_repeat_leave_a_width() -> None:
+    """Of a table of five yes and no, most inputs have ten equal rows; the width is that of one column."""
+    rng = np.random.default_rng(0)
+    x, aimed = (torch.from_numpy(rng.integers(0, 2, (n, 5)) / 3.0) for n in (800, 100))
+    assert local_gamma(x, aimed) == pytest.approx(9.0)
+    spread = torch.from_numpy(rng.normal(size=(50, 2)))
+    tenth = ((spread[:, None] - spread) ** 2).sum(2).sort(1).values[:, 9]
+    assert local_gamma(spread, spread.clone()) == pytest.approx(1 / float(np.median(tenth.numpy())))
+    assert local_gamma(x[:1], x[:1].clone()) == 1.0

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from assay.methods.poison.head import fit_heads
+from assay.methods.poison.most_harmful import by_chance
+from assay.methods.poison.most_harmful import enemies as choices
+from assay.methods.poison.moved_targets import ridge_matrix
 from assay.methods.poison.rounds import Chosen
 from assay.methods.poison.trial import Inputs, Trial, borne, first_over
 
@@ -75,3 +78,21 @@ def test_borne_is_the_last_before_the_limit_is_reached() -> None:
     lost = np.array([[0.0, 0.1, 0.5], [0.2, 0.0, 0.0], [0.0, 0.0, 0.05], [0.0, 0.2, 0.0]])
     assert borne([1, 4, 20], lost, 0.1).tolist() == [1, 0, 20, 1]  # to come to it is to reach it
     assert [first_over([1, 4, 20], each, 0.1) for each in lost] == [4, 1, None, 4]
+
+
+def test_every_enemy_changes_as_many_labels_as_it_may_and_each_to_another_class(inputs: Inputs) -> None:
+    x, y, aimed, targets = inputs[:4]
+    found = choices(x, y, 2, aimed, targets, ridge=RIDGE, gamma=None, counts=[1, 3, 12])
+    assert found.missing == ""
+    chance = by_chance(y, 12, 3, torch.Generator().manual_seed(0))
+    for each in (*found.chosen.values(), *chance):
+        assert len(set(each.places.tolist())) == 12
+        assert (each.to != y[each.places]).all()
+    assert len(found.chosen) == 4
+
+
+def test_answers_of_a_ridge_are_where_its_slope_is_none() -> None:
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, ridge = x[:, 0] - x[:, 2] ** 2, 0.3
+    weights = torch.from_numpy(ridge_matrix(x, torch.eye(3).double(), ridge)) @ y
+    torch.testing.assert_close(x.T @ (x @ weights - y) / 30 + ridge * weights, torch.zeros(3).double())

@@ -13,7 +13,8 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from assay.errors import AssayError
 from assay.methods.private import attacker
-from assay.methods.private.attacker import Attacker, leakage
+from assay.methods.private.attacker import Attacker, Leakage, leakage, within
+from assay.methods.uncertainty.detection import auroc_interval
 
 
 def drawn(n: int, seed: int, *, gap: float = 1.0, f: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,6 +149,37 @@ def test_an_attacker_of_before_is_blind_where_one_that_retrains_is_not():
 def test_what_it_cannot_learn_from_is_said_in_one_line(z, a, says):
     with pytest.raises(AssayError, match=says):
         Attacker.fit(z, a, 0)
+
+
+def test_within_strata_only_pairs_of_one_stratum_are_compared():
+    rng = np.random.default_rng(18)
+    codes, strata = rng.integers(0, 2, 40), np.repeat([0, 1, 2], [10, 28, 2])
+    codes[-2:] = 1  # a stratum of one value has no pairs
+    chances = rng.normal(size=(40, 1)) @ [[-1.0, 1.0]]
+    right = [
+        (chances[i, 1] > chances[j, 1])
+        for i in range(40)
+        for j in range(40)
+        if strata[i] == strata[j] and codes[i] > codes[j]
+    ]
+    found = within(Leakage(chances, codes, np.zeros(2)), strata)
+    assert found[0] == pytest.approx(np.mean(right))
+    assert within(Leakage(chances, codes, np.zeros(2)), codes) is None
+
+
+def test_two_like_strata_are_surer_than_one_by_the_root_of_two():
+    rng = np.random.default_rng(19)
+    codes, chances = np.arange(40) % 2, rng.normal(size=(40, 1)) @ [[-1.0, 1.0]]
+    value, low, high = within(Leakage(chances, codes, np.zeros(2)), np.zeros(40, dtype=np.int64))
+    own = codes == 1
+    np.testing.assert_allclose((low, high), auroc_interval(chances[own, 1], chances[~own, 1]))
+    twice = within(Leakage(np.tile(chances, (2, 1)), np.tile(codes, 2), np.zeros(2)), np.repeat([0, 1], 40))
+    np.testing.assert_allclose(twice, (value, value - (value - low) / 2**0.5, value + (high - value) / 2**0.5))
+
+
+def test_a_value_that_it_never_heard_of_is_refused():
+    with pytest.raises(AssayError, match="code 2, and the attacker knows 2 values"):
+        Attacker.fit(*drawn(40, 20), 0).judged(torch.zeros(3, 3), [0, 1, 2])
 
 
 def test_it_is_shown_as_many_features_as_it_learnt():

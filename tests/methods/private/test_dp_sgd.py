@@ -73,9 +73,12 @@ def test_a_step_of_all_inputs_is_the_mean_of_clipped_gradients():
         size = torch.cat([p.grad.flatten() for p in by_hand.parameters()]).norm()
         for sum_of, p in zip(total, by_hand.parameters(), strict=True):
             sum_of += p.grad * min(1.0, clip / float(size))
+    told: list[float] = []
     dp_fit(
-        model, data, steps=1, lr=0.5, batch=12, noise=1e-9, clip=clip, rng=torch.Generator().manual_seed(0), momentum=0
-    )
+        model, data, steps=1, lr=0.5, batch=12, noise=1e-9, clip=clip, rng=torch.Generator().manual_seed(0), momentum=0,
+        after_step=told.append,
+    )  # fmt: skip
+    assert told == [pytest.approx(F.cross_entropy(net()(data.x), data.y).item(), rel=1e-5)]
     for p, old, sum_of in zip(model.parameters(), net().parameters(), total, strict=True):
         torch.testing.assert_close(p.detach(), old.detach() - 0.5 * sum_of / 12, rtol=1e-4, atol=1e-6)
 
@@ -104,10 +107,11 @@ def test_batches_in_parts_are_the_same_batch(monkeypatch):
 
 
 def test_batch_normalisations_become_group_normalisations_that_leave_something():
-    model = nn.Sequential(nn.Linear(3, 32), nn.BatchNorm1d(32), nn.Linear(32, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model = nn.Sequential(nn.Linear(3, 32), nn.BatchNorm1d(32), nn.Linear(32, 3), nn.BatchNorm1d(3), nn.Linear(3, 8))
+    model.append(nn.BatchNorm1d(8))  # of eight groups one channel each would leave nothing
     made, count = without_batch_norm(model)
-    assert count == 2
-    assert [m.num_groups for m in made if isinstance(m, nn.GroupNorm)] == [8, 1]
+    assert count == 3
+    assert [m.num_groups for m in made if isinstance(m, nn.GroupNorm)] == [8, 1, 4]
     assert isinstance(model[1], nn.BatchNorm1d)
     assert float(made(torch.randn(5, 3)).detach().std()) > 0
     refuse_mixing(made)
@@ -118,6 +122,9 @@ def test_batch_normalisations_become_group_normalisations_that_leave_something()
 def test_what_cannot_be_is_refused_in_one_line(monkeypatch):
     with pytest.raises(AssayError, match="A batch of 41 is more than the 40"):
         dp_fit(net(), rows(), steps=1, lr=0.1, batch=41, noise=1.0, clip=1.0, rng=torch.Generator())
+    broken = Pool(torch.full((40, 3), math.nan), rows().y)
+    with pytest.raises(AssayError, match=r"became nan in step 1 of 1; try lr=0.01"):
+        dp_fit(net(), broken, steps=1, lr=0.1, batch=40, noise=1.0, clip=1.0, rng=torch.Generator())
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(AssayError, match=r"pip install 'assay\[private\]'"):
         epsilon_of(1.0, np.float64(0.1), 1, 1e-5)

@@ -167,6 +167,27 @@ def test_a_changed_attacker_changes_what_the_memory_earned() -> None:
     assert_close(agent.rewards, -before)
 
 
+def test_the_memory_lets_the_oldest_go_and_holds_tries_that_flip_some() -> None:
+    images, codes, gain = toy()
+    for explore, flipped in ((1e-9, False), (1.0, True)):
+        plan = Training(runs=1, batch=6, explore=explore, remembers=6)
+        agent = MaskAgent(Constant(), images, codes, lambda z, rows: (1 - z) @ gain, seeded(), plan, starts=10)
+        assert bool(agent.off.any())
+        agent.learn()
+        assert len(agent.off) == len(agent.rows) == len(agent.rewards) == 6
+        assert bool(agent.off.any()) == flipped  # the network of before switches nothing off
+
+
+def test_as_printed_each_feature_that_is_off_learns_the_whole_reward_in_0_to_1() -> None:
+    images, codes, _ = toy()
+    agent = MaskAgent(
+        Constant(), images, codes, lambda z, rows: torch.full((len(z),), 0.6), seeded(),
+        Training(runs=40, batch=32, lr=0.05), starts=100, as_published=True,
+    )  # fmt: skip
+    agent.learn()
+    assert_close(agent.chooser.out.detach()[1:], torch.full((F,), 0.8), atol=0.02, rtol=0)  # type: ignore[union-attr,index,operator]
+
+
 def test_without_a_next_state_the_discount_moves_the_value_alone() -> None:
     images, codes, gain = toy()
     worths = []
@@ -287,7 +308,9 @@ def test_the_generator_learns_to_shrink_what_is_to_be_hidden() -> None:
     x, labels = two_labels(0)
     make = lambda seed: anew(Reader(), seeded(seed))  # noqa: E731
     keep, hide = (retrained(lambda g, s=s: make(s), Memory(x, labels), s, LESSON, seeded()) for s in (0, 1))
+    learnt = [net.line.weight.detach().clone() for net in (keep, hide)]  # type: ignore[union-attr,operator]
     made = train_gan(Scale(), keep, hide, x, labels, steps=60, rng=seeded(), lr=0.02)
+    assert not any(torch.equal(net.line.weight, old) for net, old in zip((keep, hide), learnt, strict=True))  # type: ignore[union-attr,arg-type]
     by = made.by.detach()  # type: ignore[union-attr]
     assert float(by[0]) > 0.9  # type: ignore[index]
     assert float(by[1]) < 0.5  # type: ignore[index]
@@ -346,8 +369,8 @@ def test_what_is_reported_is_read_by_an_attacker_of_the_newest_alone_who_learns_
     assert float(read.float().mean()) > 0.95
     assert torch.equal(kept, hits(keep, new * flip, truth[0]))
     best = retrained(make, Memory(x * flip, labels), 1, LESSON, seeded())
-    blind = [x * 0]
-    held = reported((make, make), blind, labels, best, lambda n, w: hits(n, new * flip, truth[w]), lesson, seeded())
+    misled = [x]
+    held = reported((make, make), misled, labels, best, lambda n, w: hits(n, new * flip, truth[w]), lesson, seeded())
     assert float(held[2].float().mean()) > 0.95  # of two attackers the better one
 
 

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from assay.errors import AssayError
 from assay.methods.private.lira import confidences, halves, lira
 from assay.methods.private.membership import label_confidence, tpr_at_fpr
+from assay.methods.private.shadows import Pool, Recipe, shadows
 
 
 def test_normals_are_told_as_often_as_the_formula_says():
@@ -53,6 +54,21 @@ def test_one_spread_for_all_is_the_pooled_one():
     np.testing.assert_allclose(found.offline, -outs.mean(1) / np.sqrt(outs.var(1, ddof=1).mean()))
 
 
+def test_from_64_shadows_on_each_input_has_a_spread_of_its_own():
+    rng = torch.Generator().manual_seed(5)
+    for count, own in ((62, False), (64, True)):
+        inside, shadows = halves(9, count, rng), torch.randn(count, 9, generator=rng, dtype=torch.float64)
+        left_out, told = lira(torch.ones(9), shadows, inside), lira(torch.ones(9), shadows, inside, own_spread=own)
+        np.testing.assert_array_equal(left_out.online, told.online)
+
+
+def test_shadows_that_all_say_the_same_leave_finite_scores():
+    inside = halves(6, 4, torch.Generator().manual_seed(6))
+    found = lira(torch.ones(6), torch.zeros(4, 6), inside)
+    assert np.isfinite(found.online).all()
+    assert (found.offline > 1e5).all()
+
+
 @settings(max_examples=30, deadline=None)
 @given(pool=st.integers(2, 41), pairs=st.integers(1, 6), seed=st.integers(0, 99))
 def test_each_input_is_in_half_of_the_shadows_and_each_shadow_holds_half(pool, pairs, seed):
@@ -87,6 +103,19 @@ def test_confidences_ask_each_input_once_in_its_order():
     found = confidences(lambda part: (asked.append(len(part)), part @ w)[1], x, y, batch=10)
     torch.testing.assert_close(found, label_confidence(x @ w, y))
     assert asked == [10, 10, 3]
+
+
+def test_each_shadow_begins_from_weights_of_its_own_and_none_from_the_models():
+    model = torch.nn.Linear(2, 2)
+    pool = Pool(torch.randn(8, 2, generator=torch.Generator().manual_seed(7)), torch.arange(8) % 2)
+    told = shadows(model, pool, torch.ones(2, 8, dtype=torch.bool), Recipe(1, 1e-8, 8), seed=0)
+    begun = label_confidence(model(pool.x).detach(), pool.y)
+    for one, other in ((told.confidence[0], told.confidence[1]), (told.confidence[0], begun)):
+        assert float((one - other).abs().max()) > 1e-2
+    assert torch.equal(told.right, told.confidence > 0)  # of two classes
+    torch.testing.assert_close(
+        shadows(model, pool, torch.ones(1, 8, dtype=torch.bool), Recipe(1, 1e-8, 8), seed=0)[0][0], told[0][0]
+    )
 
 
 @pytest.mark.parametrize(

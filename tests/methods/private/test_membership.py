@@ -127,6 +127,8 @@ def test_few_others_are_not_sure_of_few_false_positives():
     rate = tpr_at_fpr(members, others, 0.001)
     assert (rate.value, rate.low) == (1.0, 0.0)
     assert tpr_at_fpr(members, np.zeros(4380), 0.001).low > 0.98
+    tied = tpr_at_fpr(np.ones(50), np.ones(200), 0.05)
+    assert (tied.value, tied.low, tied.high) == (0.0, 0.0, 1.0)  # ties could lie on either side
 
 
 def test_clopper_and_pearson_have_no_end_where_there_is_none():

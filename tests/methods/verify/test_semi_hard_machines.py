@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize, nnls
+from scipy.stats import norm
 from sklearn.datasets import make_moons
 from sklearn.svm import SVC
 
@@ -13,7 +14,7 @@ from assay.methods.verify.fit import choose, fit_verifier, train
 from assay.methods.verify.machine import refuse_equal
 from assay.methods.verify.mahalanobis import mahalanobis
 from assay.methods.verify.nonnegative_qp import Unbounded, nonnegative_qp
-from assay.methods.verify.rates import equal_error_rate, exact_interval, rates, rule_of_three
+from assay.methods.verify.rates import equal_error_interval, equal_error_rate, exact_interval, rates, rule_of_three
 from assay.methods.verify.semi_hard_svm import l2_svm, semi_hard_svm
 from assay.methods.verify.sphere import radii, sphere
 from assay.methods.verify.twin import twin
@@ -143,6 +144,8 @@ def test_equal_vectors_are_refused_and_the_machine_itself_rejects_both():
     assert d[2] == pytest.approx(-1, abs=1e-9)
     with pytest.raises(Unbounded):
         semi_hard_svm(k, y, lam=math.inf)
+    with pytest.raises(Unbounded, match="equals every impostor's"):
+        semi_hard_svm(gram(x[[0, 2]]), y[[0, 2]], lam=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,19 @@ def test_a_twin_fits_the_genuine_to_zero_so_that_the_printed_threshold_rejects_m
     assert max(let) == 0
     with pytest.raises(AssayError, match="ridge is 0"):
         twin(k, y, ridge=0.0)
+
+
+def test_a_twin_meets_the_conditions_of_its_problem():
+    x, y = moons(40, seed=2)
+    k, ridge = gram(x), 0.01
+    m = twin(k, y, ridge=ridge)
+    near, far = (np.column_stack([k[y == s], np.ones((y == s).sum())]) for s in (1, -1))
+    z = np.append(m.weight, m.bias)
+    assert np.allclose((near.T @ near + ridge * np.eye(len(z))) @ z, -far.T @ m.dual, atol=1e-7)
+    assert m.dual.min() >= 0
+    room = -1 - far @ z
+    assert room.min() > -1e-7
+    assert np.abs(room * m.dual).max() < 1e-6
 
 
 def test_the_programme_agrees_with_nnls_and_meets_its_conditions():
@@ -244,6 +260,22 @@ def test_a_verifier_decides_as_its_machine_and_has_its_gradient(toy, machine):
     assert torch.autograd.gradcheck(v, (at,))
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "settings", "says"),
+    [
+        (torch.zeros(4), torch.ones(4), {}, r"shape \(4,\) with sides"),
+        (torch.eye(4), torch.ones(3), {}, r"sides of shape \(3,\)"),
+        (torch.full((4, 2), math.nan), torch.tensor([1.0, 1, -1, -1]), {}, "vectors with NaN"),
+        (torch.eye(4), torch.tensor([1.0, 1, -1, -1]), {"threshold": math.inf}, "threshold=inf"),
+        (torch.eye(4), torch.tensor([1.0, 1, -1, -1]), {"machine": "svm"}, "no machine 'svm'; it is one of sh-svm"),
+        (torch.eye(4), torch.tensor([1.0, 1, -1, -1]), {"machine": "sh-svdd", "margin": 2}, "margin of the sphere is"),
+    ],
+)
+def test_what_no_verifier_can_be_had_of_is_said_in_one_line(x, y, settings, says):
+    with pytest.raises(AssayError, match=says):
+        fit_verifier(x, y, kernel=RBF, lam=1.0, **settings)
+
+
 def test_a_genuine_head_answers_the_class_exactly_where_it_is_accepted():
     v = Verifier(torch.zeros(1, 2), torch.ones(1), -0.5, Kernel("rbf", gamma=1.0), own=False, threshold=0.0)
     head = GenuineHead(torch.nn.Linear(2, 4), v, 2)
@@ -259,15 +291,26 @@ def test_cross_validation_prefers_what_tells_the_sides_apart():
     chosen = choose(x, y, machine="sh-svm", kernels=[Kernel("linear"), RBF], lams=[100.0], seed=0)
     assert chosen.kernel == RBF
     assert chosen.far + chosen.frr < 0.1
+    chance = choose(x, np.random.default_rng(0).permutation(y), machine="sh-svm", kernels=[RBF], lams=[1e4], seed=0)
+    assert chance.far + chance.frr > 0.5  # sides at random: what was learnt is not what is judged
+    for threshold, side in ((1e6, "frr"), (-1e6, "far")):  # nobody gets in; everybody does
+        all_err = choose(x, y, machine="sh-svm", kernels=[RBF], lams=[100.0], seed=0, threshold=threshold)
+        assert getattr(all_err, side) == 1
+    line = Kernel("linear")  # hard margins that no plane has are left out
+    both = choose(*moons(60), machine="sh-svm", kernels=[line, RBF], lams=[math.inf, 1.0], seed=0)
+    assert (both.kernel, both.lam) != (line, math.inf)
+    with pytest.raises(AssayError, match="of 1 could be solved"):
+        choose(*moons(60), machine="sh-svm", kernels=[line], lams=[math.inf], seed=0)
     with pytest.raises(AssayError, match="3 folds want"):
         choose(x[:4], np.array([1, 1, -1, -1.0]), machine="sh-svm", kernels=[RBF], lams=[1.0], seed=0)
 
 
 def test_rates_intervals_and_the_rule_of_three():
     genuine, impostor = np.array([2.0, 1.0, -1.0]), np.array([-2.0, 0.5, -3.0, -1.0])
-    r = rates(genuine, impostor, np.array([0.0, 1.0]))
-    assert r.far.tolist() == [0.25, 0.0]
-    assert r.frr.tolist() == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    r = rates(genuine, impostor, np.array([0.0, 0.5, 1.0]))  # at a score: nobody who has it is let in
+    assert r.far.tolist() == [0.25, 0.0, 0.0]
+    assert r.frr.tolist() == [pytest.approx(1 / 3), pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    assert equal_error_rate(genuine, impostor) == pytest.approx((1 / 3 + 1 / 4) / 2)
     assert equal_error_rate(np.array([1.0, 2.0]), np.array([-1.0, 0.0])) == 0
     low, high = exact_interval(0, 150)
     assert (float(low), float(high)) == (0.0, pytest.approx(1 - 0.025 ** (1 / 150)))
@@ -276,3 +319,15 @@ def test_rates_intervals_and_the_rule_of_three():
     assert (float(low), float(high)) == (pytest.approx(0.0321, abs=1e-4), pytest.approx(0.3789, abs=1e-4))
     with pytest.raises(AssayError, match="0 genuine"):
         rates(np.zeros(0), impostor)
+    with pytest.raises(AssayError, match="share of 4 of 3"):
+        exact_interval(4, 3)
+
+
+def test_the_interval_of_the_equal_error_rate_holds_that_of_two_normals():
+    rng = np.random.default_rng(0)
+    genuine, impostor = rng.normal(1, 1, 300), rng.normal(-1, 1, 300)
+    low, high = equal_error_interval(genuine, impostor)
+    truth, value = norm.cdf(-1), equal_error_rate(genuine, impostor)
+    assert low < truth < high
+    assert low < value < high
+    assert 0.03 < high - low < 0.12  # of either rate 4 sqrt(0.16 x 0.84 / 300) = 0.085, and exact ones are wider

@@ -225,18 +225,19 @@ def l2_shortened(change: Tensor, below: Tensor, above: Tensor, reach: Tensor, sl
     few = change.shape[1] <= FEW_FEATURES
     near = goal * (1e-7 if few else 5e-7)  # of few hardly any may be free: the last digit counts
     u = goal / torch.linalg.vector_norm(change, dim=1, keepdim=True).square().clamp_min(TINY)
-    step, before = u, torch.zeros_like(u)
+    step, before, least = u, torch.zeros_like(u), goal.clamp_min(TINY)
     asks = change.device.type == "cpu"  # a GPU would have to wait for the answer
     left = ROUNDS if asks or few else ROUNDS // 2
     while True:
         shorter = torch.clamp(change * u.sqrt(), below, above)
         size = torch.linalg.vector_norm(shorter, dim=1, keepdim=True)
         square, left = size.square(), left - 1
-        off = (goal - square).abs() > near
+        lacks = goal - square
+        off = lacks.abs() > near
         if left == 0 or (asks and not bool(off.any())):
             return shorter.mul_((reach / size.clamp_min(TINY)).clamp_max(1))
         gained = square - before
-        step = off * step * (goal - square) / torch.where(gained == 0, goal.clamp_min(TINY), gained)
+        step = off * step * lacks / torch.where(gained == 0, least, gained)
         u, before = (u + step).clamp_min(0), square
 
 

@@ -47,7 +47,9 @@ def greedy(K: Array, labels: Labels, target: Labels, most: int, *, as_published:
     """The flip that adds most errors, and again; labels and targets are -1 or +1.
 
     A flip of i moves the scores by -2 y_i K_i, so that one round costs u l.
-    Departs from print: stops once no flip adds an error. `as_published=True` goes on to `most` flips.
+    Departs from print: where no flip adds an error, the one is taken that brings the margins of nodes that are still
+    right down most, sum_u max(0, t_u s_u), and in the end what follows the most errors is left out. It is never worse
+    than an end at the first flip that adds none. `as_published=True` takes the flip of most errors to the last.
     """
     labels, target = check_signs(K, labels, target, most)
     scores = K @ labels
@@ -58,14 +60,19 @@ def greedy(K: Array, labels: Labels, target: Labels, most: int, *, as_published:
     right = target > 0
     free = np.ones(len(labels), bool)
     for _ in range(min(most, len(labels))):
-        wrong = (((scores[:, None] + step) >= 0) != right[:, None]).sum(0)  # l
+        moved = scores[:, None] + step  # u l
+        wrong = ((moved >= 0) != right[:, None]).sum(0)  # l
         best = int(np.where(free, wrong, -1).argmax())
         if not as_published and wrong[best] <= (errors[-1] if errors else clean):
-            break
+            left = np.maximum(moved * target[:, None], 0).sum(0)  # l
+            best = int(np.where(free, left, np.inf).argmin())
         free[best] = False
         scores = scores + step[:, best]
         order.append(best)
         errors.append(int(wrong[best]))
+    if not as_published:
+        kept = int(np.argmax([clean, *errors]))  # of equal ones the fewest flips
+        order, errors = order[:kept], errors[:kept]
     return _flips(order, errors, clean, [-labels[i] for i in order])
 
 
@@ -106,7 +113,7 @@ def in_order(K: Array, labels: Ints, target: Ints, order: Ints) -> Flips:  # u l
 
 
 def greedy_classes(K: Array, labels: Labels, target: Labels, most: int, classes: int) -> Flips:  # u l, l, u
-    """As `greedy`, for labels 0 to classes - 1: each flip takes the label and the wrong class that add most errors.
+    """For labels 0 to classes - 1, the label and the wrong class that add most errors, until none adds one.
 
     Scores are K times one column a class, the answer is the highest, of equal ones the first. Only nodes whose lead
     is at most twice their weight on a label can change with it, and only these are looked at.
@@ -137,23 +144,26 @@ def greedy_classes(K: Array, labels: Labels, target: Labels, most: int, classes:
 
 def _added(K: Array, labels: Ints, target: Ints, scores: Array) -> Ints:  # u l, l, u, u k -> l k
     """The errors that each label adds by becoming each class."""
-    classes = scores.shape[1]
-    before = (scores.argmax(1) != target).astype(np.int64)
+    size, before = (len(labels), scores.shape[1]), scores.argmax(1) != target
     first, second = np.sort(scores, 1)[:, [-1, -2]].T
     node, label = np.nonzero((first - second)[:, None] * (1 - 1e-9) <= 2 * K)
-    added = np.zeros((len(labels), classes), np.int64)
-    for start in range(0, len(node), PAIRS):
-        j, i = node[start : start + PAIRS], label[start : start + PAIRS]
+    added, at_once = np.zeros(size), max(1, PAIRS // size[1])
+    for start in range(0, len(node), at_once):
+        j, i = node[start : start + at_once], label[start : start + at_once]
         weight, rows = K[j, i], np.arange(len(j))
         moved = scores[j]
         moved[rows, labels[i]] -= weight
-        for other in range(classes):
-            moved[:, other] += weight
-            change = (moved.argmax(1) != target[j]) - before[j]
-            added[:, other] += np.bincount(i, change, len(labels)).astype(np.int64)
-            moved[:, other] -= weight
-    added[np.arange(len(labels)), labels] = 0
-    return added
+        top = moved.argmax(1)  # the answer, unless the class that gains the weight comes to lead
+        stays = top != target[j]
+        added += np.bincount(i, stays.astype(int) - before[j], size[0])[:, None]
+        lead = moved[rows, top] - weight
+        pair, other = np.nonzero(moved >= lead[:, None])
+        ahead = (moved[pair, other] > lead[pair]) | (other < top[pair])  # of equal ones the first
+        pair, other = pair[ahead], other[ahead]
+        change = (other != target[j[pair]]).astype(int) - stays[pair]
+        added += np.bincount(i[pair] * size[1] + other, change, size[0] * size[1]).reshape(size)
+    added[np.arange(size[0]), labels] = 0
+    return added.astype(np.int64)
 
 
 def _flips(order: list[int], errors: list[int], clean: int, to: list[int]) -> Flips:

@@ -11,6 +11,8 @@ believe to be; no other input. The width of the graph's kernel is that of its ne
 
     gamma = 1 / median over the aimed inputs of |x - x_(10)|^2,     x_(10) the tenth nearest training input
 
+or, where ten training inputs are equal to x, the nearest that is not: of a table of a few yes and no, rows repeat.
+
 Source: Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 1.2.5 and 1.2.6; Koh and Liang, ICML 2017,
     arXiv:1703.04730.
 """
@@ -34,6 +36,7 @@ from assay.methods.poison.rounds import Chosen, in_rounds, pull_of_propagation
 
 DENSE = 3000  # nodes, up to which a graph has all its ties; a larger one has those of the nearest
 NEAREST, TIES = 10, 20
+SAME = 1e-12  # of the largest squared distance: rounding of equal rows
 
 
 class Enemies(NamedTuple):
@@ -47,8 +50,10 @@ def local_gamma(x: Tensor, aimed: Tensor) -> float:  # n d, m d
     """The width by which a node's nearest labels count and far ones do not."""
     apart = squared_distances(aimed.cpu().numpy(), x.cpu().numpy())
     near = min(NEAREST, apart.shape[1]) - 1
-    typical = float(np.median(np.partition(apart, near, axis=1)[:, near]))
-    return 1 / max(typical, 1e-12)
+    tenth = np.partition(apart, near, axis=1)[:, near]
+    other = np.where(apart > SAME * apart.max(), apart, np.inf).min(1)
+    told = other < np.inf  # an input that equals all of them tells no width
+    return 1 / float(np.median(np.maximum(tenth, other)[told])) if told.any() else 1.0
 
 
 def on_features(x: Tensor, aimed: Tensor, gamma: float | None) -> Propagation:  # n d, m d

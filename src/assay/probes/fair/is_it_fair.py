@@ -30,6 +30,7 @@ from assay.methods.fair.groups import (
     LEAST,
     Floats,
     Tally,
+    chance_gaps,
     counted,
     crossed,
     entropy_parts,
@@ -37,8 +38,6 @@ from assay.methods.fair.groups import (
     p_value,
     rates,
     ratio,
-    shuffled,
-    spread,
     widest,
     widest_means,
 )
@@ -104,6 +103,11 @@ class IsItFair(Probe):
         index = run.pick(subject.data["test"], None if samples is None else TIMES * samples)
         parts = _partitions(subject, "test", index)
         if "classes" not in subject.task.gives:
+            if self.favourable is not None:
+                raise AssayError(
+                    f"The setting favourable={self.favourable!r} of {self.name()!r} names a class, and this task has "
+                    "none; leave it out."
+                )
             return _of_numbers(subject, run, index, parts)
         logits, label = run.predict(subject, "test", index, "fairness")
         asked = _Asked(subject.task.classes, self._classes(subject), softmax(logits.astype(np.float64), 1), label)
@@ -125,9 +129,9 @@ class IsItFair(Probe):
         return Finding(
             says=_sentence(head, seen, flips),
             measures=tuple(measures),
-            samples=Table("test", columns | {part.name: part.codes for part in parts if not part.crossed}),
+            samples=Table("test", columns | _codes(parts)),
             views=tuple(view for each in seen for view in each.views(asked)),
-            alarms=(*_small(seen, asked), *_unmeasured(measures), *gamed),
+            alarms=(*_small(seen, asked), *_blind(single), *_unmeasured(measures), *gamed),
         )
 
     def _classes(self, subject: Subject) -> tuple[int, ...]:
@@ -265,12 +269,7 @@ class _Seen(NamedTuple):
     def of(cls, part: _Part, asked: _Asked, seed: int) -> _Seen:
         table, rng = part.table(asked), np.random.default_rng(seed)
         seen = rates(table, asked.classes)
-        within, whole = (rates(shuffled(table, DRAWS, rng, within=w), asked.classes) for w in (True, False))
-        odds = np.fmax(
-            spread(within.true_positive, seen.true_positive.enough()),
-            spread(within.false_positive, seen.false_positive.enough()),
-        )
-        return cls(part, *seen, odds, spread(whole.selection, seen.selection.enough()))
+        return cls(part, *seen, *chance_gaps(table, asked.classes, DRAWS, rng))
 
     @property
     def odds(self) -> tuple[_Looked, ...]:
@@ -406,12 +405,15 @@ def _worst(name: str, looked: Sequence[_Looked], about: str, everyone: float) ->
 
 
 def _bars(part: _Part, title: str, tally: Tally) -> list[Bars]:
-    shown = np.flatnonzero(tally.enough()[0])[:MOST_BARS]
+    able = np.flatnonzero(tally.enough()[0])
+    shown = able[:MOST_BARS]
     if len(shown) < 2:
         return []
     bands = [wilson(int(tally.hits[0, g]), int(tally.total[0, g])) for g in shown]
     left = [part.labels[g] for g in np.flatnonzero(~tally.enough()[0])]
     few = f" Left out, with fewer than {LEAST}: {', '.join(left[:8])}." if left else ""
+    if len(able) > MOST_BARS:
+        few = f" Of {len(able)} groups the first {MOST_BARS} are drawn, {len(able) - MOST_BARS} are not.{few}"
     return [
         Bars(
             name=title.lower().replace("'", ""),
@@ -431,7 +433,7 @@ def _bars(part: _Part, title: str, tally: Tally) -> list[Bars]:
 def _flipped(subject: Subject, run: Run, index: NDArray[np.int64], part: _Part) -> Measure | None:
     """Answers that change when the attribute's column alone does, where it is a column that the model reads."""
     shown = shown_in(subject.attributes[part.name], subject.kind.columns) if isinstance(subject.kind, Row) else None
-    if shown is None:
+    if shown is None or subject.draws > 1:  # two answers of a random model differ by themselves
         return None
     places = torch.tensor(shown.places)
 
@@ -587,21 +589,49 @@ def _withstood(near: Subject, radius: float, steps: int, shard: Shard) -> Mappin
 
 
 def _small(seen: Sequence[_Seen], asked: _Asked) -> list[Alarm]:
-    """Groups that are left out of a rate, and why."""
-    alarms = []
+    """Groups that are left out of a rate, and why; nobody can say that those of an attribute are treated alike."""
+    alarms: list[Alarm] = []
     for each in seen:
-        size = each.accuracy.total[0]
+        size, doubts = each.accuracy.total[0], () if each.part.crossed else (ODDS,)
         few = [f"{each.part.told(g)} ({int(size[g])})" for g in np.flatnonzero(size < LEAST).tolist()]
         if few:
-            alarms.append(f"Too few to tell anything about, under {LEAST} inputs: {', '.join(few[:8])}.")
+            alarms.append(
+                Alarm(f"Too few to tell anything about, under {LEAST} inputs: {', '.join(few[:8])}.", doubts=doubts)
+            )
         for tally, words in ((each.true_positive, "has the label"), (each.false_positive, "has another label than")):
             for c, total in zip(asked.classes, tally.total, strict=True):
                 lacks = np.flatnonzero((total < LEAST) & (size >= LEAST)).tolist()
                 some = [f"{int(total[g])} of {each.part.told(g)}" for g in lacks]
                 if some:
                     what = f"{words.replace('has', 'have')} {asked.names[c]!r}"
-                    alarms.append(f"Only {', '.join(some[:8])} {what}: a rate of fewer than {LEAST} is not told.")
-    return [Alarm(says) for says in alarms]
+                    says = f"Only {', '.join(some[:8])} {what}: a rate of fewer than {LEAST} is not told."
+                    alarms.append(Alarm(says, doubts=doubts))
+    return alarms
+
+
+def _blind(seen: Sequence[_Seen]) -> list[Alarm]:
+    """A model that tells nobody apart has no gap in the odds, and is not fair for it."""
+    both = [
+        Tally(
+            *(np.stack(pair, -1).reshape(-1, 2) for pair in zip(each.true_positive, each.false_positive, strict=True))
+        )
+        for each in seen
+    ]  # a class of a group a row: true positives against false ones
+    gap = widest(both)
+    if gap is None or gap.low > 0:
+        return []
+    return [
+        Alarm(
+            "In no group are true positives clearly more or fewer than false ones: it does not tell people apart, and "
+            "who says the same to everybody has no gap.",
+            doubts=(ODDS,),
+        )
+    ]
+
+
+def _codes(parts: Sequence[_Part]) -> dict[str, NDArray[np.int64]]:
+    """The columns of the samples that say who is in which group; an attribute may be called as another column is."""
+    return {f"group: {part.name}": part.codes for part in parts if not part.crossed}
 
 
 def _unmeasured(measures: Sequence[Measure]) -> list[Alarm]:
@@ -677,13 +707,12 @@ def _of_numbers(subject: Subject, run: Run, index: NDArray[np.int64], parts: Seq
                 measure = replace(measure, value=gap.value, low=gap.low, high=gap.high, n=n, about=about)
             measures.append(measure)
         views += _bars(part, f"How often it is good enough, by {part.name}", looked[0].tally)
-    few = [
-        f"{part.told(g)} ({n})"
-        for part in parts
-        for g, n in enumerate(np.bincount(part.codes[part.codes >= 0], minlength=len(part.labels)).tolist())
-        if n < LEAST
-    ]
-    alarms = [Alarm(f"Too few to tell anything about, under {LEAST} inputs: {', '.join(few[:8])}.")] if few else []
+    alarms = []
+    for part in parts:
+        sizes = np.bincount(part.codes[part.codes >= 0], minlength=len(part.labels)).tolist()
+        if few := [f"{part.told(g)} ({n})" for g, n in enumerate(sizes) if n < LEAST]:
+            says = f"Too few to tell anything about, under {LEAST} inputs: {', '.join(few[:8])}."
+            alarms.append(Alarm(says, doubts=() if part.crossed else (head.name,)))
     if head.value is None:
         says = f"Nothing can be told of groups: no two of them have {LEAST} inputs."
     else:
@@ -693,7 +722,7 @@ def _of_numbers(subject: Subject, run: Run, index: NDArray[np.int64], parts: Seq
     return Finding(
         says=says,
         measures=tuple(measures),
-        samples=Table("test", columns | {part.name: part.codes for part in single}),
+        samples=Table("test", columns | _codes(parts)),
         views=tuple(views),
         alarms=(*alarms, *_unmeasured(measures)),
     )

@@ -84,7 +84,7 @@ class WhatDoItsFeaturesTell(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         seen = _seen(subject, run, self._place(subject))
-        before, unknown = self._before(subject, run, seen.index)
+        before, unknown = self._before(subject, run, seen)
         asked = [self.attribute] if self.attribute else [n for n, a in subject.attributes.items() if "test" in a.codes]
         read: list[_Read] = []
         alarms: list[Alarm] = [] if unknown is None else [unknown]
@@ -113,9 +113,7 @@ class WhatDoItsFeaturesTell(Probe):
             return (head, True) if head is not None else None
         return subject.layers.get(self.layer, self.layer), False
 
-    def _before(
-        self, subject: Subject, run: Run, index: NDArray[np.int64]
-    ) -> tuple[Tensor | None, Alarm | None]:  # -> n f
+    def _before(self, subject: Subject, run: Run, seen: _Seen) -> tuple[Tensor | None, Alarm | None]:  # -> n f
         """What the model of before its defence shows of the same inputs; or why that is not known."""
         if self.plain is None and not subject.origin:
             return None, None
@@ -125,7 +123,13 @@ class WhatDoItsFeaturesTell(Probe):
             old = replace(subject, model=plain.model, layers=plain.layers, draws=plain.draws)
             with ExitStack() as stack:
                 stack.enter_context(undisturbed(plain.model, run))
-                return _seen(old, run, self._place(old), index).of["layer"], None
+                then, now = _seen(old, run, self._place(old), seen.index).of["layer"], seen.of["layer"]
+            if then.shape != now.shape:
+                raise AssayError(
+                    f"The {self.layer} of the model before had {then.shape[1]} values and have {now.shape[1]} now: no "
+                    "attacker of one reads the other; name another layer."
+                )
+            return then, None
         except AssayError as e:
             if self.plain is not None:
                 raise
@@ -324,13 +328,7 @@ class _Bench:
 
     def _of_before(self, before: Tensor, kind: Kind, ours: Leakage) -> tuple[Measure, list[Alarm]]:  # n f
         """What an attacker reads now who learnt before the defence came."""
-        now = self.seen.of["layer"]
-        if before.shape != now.shape:
-            raise AssayError(
-                f"The {self.layer} of the model before had {before.shape[1]} values and have {now.shape[1]} now: no "
-                "attacker of one reads the other; name another layer."
-            )
-        found = self._judged(self._fit(before, kind), now)
+        found = self._judged(self._fit(before, kind), self.seen.of["layer"])
         measure = self._accuracy(
             f"{self.name} read by an attacker of before", found, (Beside("by one who retrains", ours.accuracy),)
         )
@@ -416,7 +414,12 @@ def _halves(
         return np.sort(first), np.sort(second)
     people, counts = np.unique(who[known], return_counts=True)
     order = rng.permutation(len(people))
-    taken = people[order[np.cumsum(counts[order]) <= len(known) / 2]]
+    sizes, taken = [0, 0], []
+    for person in order[np.argsort(-counts[order], kind="stable")]:  # the largest first, each into the smaller half
+        half = int(sizes[1] < sizes[0])
+        sizes[half] += counts[person]
+        if half == 0:
+            taken.append(people[person])
     inside = np.isin(who[known], taken)
     return known[inside], known[~inside]
 
