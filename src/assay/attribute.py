@@ -15,7 +15,7 @@ from assay.data.arrow import find, read_columns, short
 from assay.data.cells import cells_of
 from assay.data.column import Column
 from assay.data.npz import read_npy
-from assay.data.plain_file import some
+from assay.data.plain_file import open_plain, some
 from assay.errors import AssayError
 
 LEAST = 30
@@ -168,21 +168,46 @@ def column_of(name: str, column: Any, cut: str | None, few: int = FEW) -> NDArra
 
 
 def group_file(path: Path) -> Any:
-    """The values of a .npy file, or of a .csv, .parquet or .jsonl file with one column, one for each row."""
+    """The values of a .npy file, or of a .csv, .parquet or .jsonl file with one column, one for each row.
+
+    The first line of a .csv is its name. An empty line before the last is somebody of whom nothing is known.
+    """
     if path.suffix.lower() == ".npy":
         return read_npy(path)
     table = read_columns(path)
     names = table.column_names
     if len(names) != 1:
         raise AssayError(f"{path} has {len(names)} columns ({some(names)}); give one, the group of each row.")
-    return column_of(names[0], find(table, names[0], "column", str(path)), None, few=MOST)
+    values = column_of(names[0], find(table, names[0], "column", str(path)), None, few=MOST)
+    if path.suffix.lower() != ".csv":
+        return values
+    if names[0] in _words(names[0], "test", values, None):
+        raise AssayError(
+            f"{path} begins with {short(names[0])}, which is one of its values too; its first line is taken for a "
+            "name, so write one above it."
+        )
+    return _with_blanks(path, values)
+
+
+def _with_blanks(path: Path, values: NDArray[Any]) -> NDArray[Any]:  # m -> n
+    """The values with an unknown one for each empty line, which a reader of tables leaves out."""
+    with open_plain(path) as file:
+        lines = [line.strip(b"\r\n") for line in file]
+    there = np.array([bool(line) for line in lines])
+    places = np.flatnonzero(there)
+    if len(places) != len(values) + 1:  # a cell of several lines: no line is a row
+        return values
+    out = np.full(places[-1] - places[0], np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
+    out[places[1:] - places[0] - 1] = values
+    return out
 
 
 def refuse_label(attribute: Attribute, labels: NDArray[Any], split: str) -> None:  # n
     """Refuse an attribute that goes one to one with the labels: it is what the model is asked for."""
     codes = attribute.codes[split]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) < LEAST or (codes < 0).any():
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (codes >= 0).sum() < LEAST:
         return
+    labels, codes = labels[codes >= 0], codes[codes >= 0]
     pairs = len(np.unique(np.stack([codes, labels], 1), axis=0))
     if pairs == len(np.unique(codes)) == len(np.unique(labels)) > 1:
         raise AssayError(
@@ -233,8 +258,14 @@ def _words(name: str, split: str, given: Any, cut: str | None) -> NDArray[np.str
         unique, inverse = np.unique(np.where(gone, 0.0, cells), return_inverse=True)
         words = np.array([f"{value:.12g}" for value in unique])[inverse.reshape(-1)]
         return np.where(gone, "", words)
-    words = np.array(["" if cell is None or cell != cell else str(cell) for cell in cells.tolist()], dtype=str)
-    return np.char.strip(words)
+    return np.char.strip(np.array([_word(cell) for cell in cells.tolist()], dtype=str))
+
+
+def _word(cell: Any) -> str:
+    """A cell in words, "" for None, NaN and pandas' NA, which nobody may ask whether it is itself."""
+    if cell is None or type(cell).__name__ == "NAType" or cell != cell:
+        return ""
+    return cell.decode("utf-8", "replace") if isinstance(cell, bytes) else str(cell)
 
 
 def _cut(name: str, cells: NDArray[Any], cut: str) -> NDArray[np.str_]:  # n -> n

@@ -15,9 +15,15 @@ from assay.errors import AssayError
 from assay.finding import Finding
 from assay.probe import put
 from assay.probes import _features
-from assay.probes.poisoned.how_many_wrong_labels_would_it_take import HEADLINES, HowManyWrongLabelsWouldItTake
+from assay.probes.poisoned.how_many_wrong_labels_would_it_take import (
+    HEADLINES,
+    HowManyWrongLabelsWouldItTake,
+    _nothing_to_lose,
+)
 from assay.run import Run
+from assay.standard import Standard, judge
 from assay.subject import Subject
+from assay.tasks import Regression
 
 
 def blobs(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +77,7 @@ def test_chance_does_nothing_where_an_enemy_does(finding: Finding) -> None:
     assert headline.low is not None
     assert headline.low <= headline.value <= headline.high
     assert finding.measure("right answers of the layer learnt anew").value == 1.0
+    assert not finding.alarms
 
 
 def test_it_is_the_same_again(subject: Subject, short: Finding) -> None:
@@ -127,6 +134,44 @@ def test_a_layer_that_does_not_reach_the_model_says_so(subject: Subject) -> None
     turned = Arrays(x, 1 - y, subject.task.classes)
     worse = asked(replace(subject, data={**subject.data, "train": turned}), one)
     assert any("of that layer and not of the model" in a.says for a in worse.alarms)
+    (useless,) = (a for a in worse.alarms if "have not surely 10 points to take" in a.says)
+    assert "right on 0 % of the inputs that judge, the commonest class on 50 %" in useless.says
+    assert judge(Standard(at_least=0.001), worse).verdict == "cannot tell"
+
+
+def test_points_to_lose_are_those_beyond_the_commonest_class() -> None:
+    commonest = np.arange(1000) % 2 == 0
+    for right, doubts in ((950, 0), (620, 1), (500, 1)):  # of 620, 12 points beyond, but not surely 10
+        assert len(_nothing_to_lose(np.arange(1000) < right, commonest)) == doubts
+
+
+def test_what_was_not_tried_may_be_borne(short: Finding) -> None:
+    """All five flips of 60 are borne: a limit of a tenth is neither met nor missed, nor would more judges settle it."""
+    headline = short.measure()
+    assert headline.value == pytest.approx(5 / 60)
+    assert headline.high == 1.0
+    verdict = judge(Standard(at_least=0.1), short)
+    assert (verdict.verdict, verdict.more) == ("cannot tell", None)
+
+
+def test_a_number_that_hangs_on_the_ridge_is_in_doubt() -> None:
+    def rows(seed: int) -> Arrays:
+        y = np.arange(80) % 2
+        x = 0.5 + 0.12 * (2 * y - 1)[:, None] + 0.1 * np.random.default_rng(seed).normal(size=(80, 10))
+        return Arrays(x.clip(0, 1).astype(np.float32), y)
+
+    model = nn.Linear(10, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 10))
+        model.bias.copy_(torch.tensor([5.0, -5.0]))
+    found = asked(
+        Subject.classifier(model, {"train": rows(0), "test": rows(1)}, name="wide"),
+        HowManyWrongLabelsWouldItTake(flips=3, draws=1, ridge=0.1),
+    )
+    (alarm,) = found.alarms
+    assert "hangs on the ridge" in alarm.says
+    assert "as right, on 100.0 %" in alarm.says
+    assert judge(Standard(at_least=0.03), found).verdict == "cannot tell"
 
 
 def test_no_more_are_aimed_at_than_a_graph_holds(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +209,27 @@ def test_numbers_are_moved() -> None:
     assert found.samples is not None
     moved = found.samples.columns["moved by"] / np.std(y[:80])
     assert np.sqrt(np.mean(moved**2)) == pytest.approx(0.03, rel=1e-3)
+
+
+def test_an_error_of_next_to_nothing_may_grow_to_a_share_of_the_tolerance() -> None:
+    """And of two targets, of which the second cannot be learnt, the layer is right as often as the model."""
+    rng = np.random.default_rng(0)
+    x = rng.random((400, 4)).astype(np.float32)
+    y = np.stack([x.sum(1), rng.normal(size=400)], 1).astype(np.float32)
+    model = nn.Linear(4, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0] * 4, [0.0] * 4]))
+        model.bias.zero_()
+    data = {"train": Targets(x[:200], y[:200]), "test": Targets(x[200:], y[200:])}
+    subject = Subject.of(model, data, Regression(("sum", "noise"), (0.2, 0.2)), bounds=(0.0, 1.0))
+    found = asked(subject)
+    value = found.measure().value
+    assert value is not None
+    assert value > 0.03
+    assert "before the error comes to 0.15 of the tolerance" in found.says
+    anew = found.measure("right answers of the layer learnt anew")
+    assert anew.value == pytest.approx(anew.beside[0].value, abs=0.05)
+    assert anew.beside[0].value < 0.3
 
 
 def test_what_cannot_be_asked_is_told_in_a_line(subject: Subject) -> None:

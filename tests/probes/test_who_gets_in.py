@@ -52,7 +52,7 @@ def test_rates_are_those_of_the_answers_and_strangers_stand_apart(signatures, an
     for line in (line for view in found.views if isinstance(view, Curve) for line in view.lines):
         assert (np.array(line.low) <= np.array(line.y) + 1e-9).all()
         assert (np.array(line.y) <= np.array(line.high) + 1e-9).all()
-    assert found.measure("equal error rate").value is None  # of 25 genuine ones
+    assert found.measure("equal error rate").value is None  # of 25 genuine inputs none is worth telling
     assert found.measure(f"{FRR} under everyday change").value > found.measure(FRR).value
     assert any("a rate of 0 in training is no promise" in a.says for a in found.alarms)
 

@@ -13,10 +13,19 @@ from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding, Gallery
-from assay.methods.private.shadows import Pool, Recipe, trained
+from assay.methods.private.shadows import Pool, Recipe, Shadows, trained
 from assay.probe import configure, put
-from assay.probes.private.who_was_in_the_training import WhoWasInTheTraining
+from assay.probes.private.who_was_in_the_training import (
+    HEADLINE,
+    WhoWasInTheTraining,
+    _area,
+    _Asked,
+    _Attack,
+    _told,
+    _unlike,
+)
 from assay.run import BUDGETS, Run
+from assay.standard import judge
 from assay.subject import Subject
 
 N = 1200
@@ -89,6 +98,8 @@ def test_a_shift_between_train_and_test_is_told_and_doubted():
     found = asked(subject(nn.Linear(5, 2), low=0.3))
     (alarm,) = (a for a in found.alarms if "never saw the model" in a.says)
     assert alarm.about(AT_1)
+    assert alarm.says in found.says
+    assert not found.samples.columns["told"].any()
     assert found.measure("told from others without the model").low > 0.6
 
 
@@ -96,8 +107,54 @@ def test_classes_that_are_not_as_common_are_told_and_doubted():
     of = subject(nn.Linear(5, 2))
     x, _ = rows(N, 1)
     rare = replace(of, data={**of.data, "test": Arrays(x, (np.arange(N) % 5 == 0).astype(np.int64))})
-    (alarm,) = (a for a in asked(rare).alarms if "as common" in a.says)
+    found = asked(rare)
+    (alarm,) = (a for a in found.alarms if "as common" in a.says)
     assert alarm.about(AT_1)
+    assert found.measure(AT_1).value is None
+
+
+def test_where_a_shift_could_tell_members_no_rate_is_told_and_none_fails():
+    found = asked(subject(low=0.3))
+    for name in HEADLINE:
+        assert (found.measure(name).value, found.measure(name).low, found.measure(name).high) == (None, None, None)
+    assert judge(WhoWasInTheTraining.standards[0], found).verdict == "cannot tell"
+    assert found.measure(f"{AT_1}, loss").value == 1  # what was seen stays to be looked at
+
+
+def test_poor_shadows_buy_no_privacy():
+    """They hold all members by heart, whoever they were trained on, and so tell nothing apart."""
+    found = asked(subject(n=700), shadows=4, epochs=1)
+    assert found.measure(f"{AT_1}, LiRA").high < 0.5
+    assert found.measure(AT_1).low > 0.99
+    assert "by its loss" in found.measure(AT_1).about
+    assert judge(WhoWasInTheTraining.standards[0], found).verdict == "fail"
+
+
+def test_the_largest_of_many_attacks_is_less_sure_from_below():
+    rng = np.random.default_rng(0)
+    attack = _Attack("loss", rng.normal(1, 1, N), rng.normal(0, 1, N))
+    weak = _Attack("entropy", rng.normal(0, 1, N), attack.others)
+    for of in (lambda each: _told(each, 0.01), _area):
+        alone, worse, both = of([attack]), of([weak]), of([attack, weak])
+        assert worse.high < alone.low
+        assert (both.value, both.high) == (alone.value, alone.high)
+        assert worse.high < both.low < alone.low
+
+
+@pytest.mark.parametrize(("learnt", "says"), [(100, []), (70, ["know less by heart"])])
+def test_shadows_that_know_less_by_heart_are_doubted(learnt: int, says: list[str]) -> None:
+    """A model right on all members and half of the others; shadows right on half of what they have not learnt."""
+    member, y = np.arange(200) < 100, np.zeros(200, dtype=np.int64)
+    said = np.where(member, 0, np.arange(200) % 2)
+    none = np.zeros(200)
+    model = _Asked({}, y, said, member, none, {}, 0)
+    inside = torch.stack([torch.as_tensor(member), torch.as_tensor(~member)])
+    right = torch.stack([torch.arange(200) % 100 < learnt, torch.arange(200) % 100 < learnt])
+    right = torch.where(inside, right, torch.arange(200) % 2 == 0)
+    alarms = _unlike(model, inside, Shadows(torch.zeros(2, 200), right))
+    assert [a.says for a in alarms if not any(words in a.says for words in says)] == []
+    assert len(alarms) == len(says)
+    assert all(a.about(AT_1) for a in alarms)
 
 
 def test_test_inputs_that_stand_in_the_training_are_no_others():

@@ -22,7 +22,7 @@ def test_it_trains_privately_and_says_what_it_spent(digits: Subject, run: Run) -
     remedy = DpTraining(epsilon=20.0, epochs=6, lr=0.5)
     cured = remedy.apply(subject, run)
     x, y = digits.data["test"].take(np.arange(300))
-    assert float((cured.predict(x).argmax(1) == y).float().mean()) > 0.4  # one in ten by chance
+    assert float((cured.predict(x).argmax(1) == y).float().mean()) > 0.2  # 0.1 by chance; 0.61 by 20 trainings, sd 0.06
     assert cured.origin == ("dp-training",)
     assert not any(isinstance(m, nn.BatchNorm1d) for m in cured.model.modules())
     framed = remedy.frame(subject)

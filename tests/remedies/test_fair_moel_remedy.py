@@ -14,6 +14,7 @@ from assay.data.hiring import load_applications
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.fair.entropy import from_error
+from assay.methods.fair.front import hypervolume
 from assay.remedies.fair_moel import FairMoel
 from assay.run import Run, budget
 from assay.subjects.hiring_mlp import HiringMLP, subject_of
@@ -90,7 +91,10 @@ def test_figures_and_remarks(cured, run):
     assert {line.label for line in figures[0].lines} >= {"the front", "a plain network"}
     told = remedy.remarks(cured, run)
     assert "the plain network was not: this comparison flatters the front" in told[1]
-    assert "hypervolume" in told[3]
+    share = cured.model.objectives[cured.model.on_front][:, :3] / (1.1 * cured.model.plain[:3])
+    said = float(told[3].partition("hypervolume ")[2].split()[0])
+    assert said == pytest.approx(hypervolume(share.double().numpy(), np.ones(3)), abs=2e-4)
+    assert all("by rising squared error, from 0" in figure.says for figure in figures[:3])
     assert "tied to the error" in told[-1]
 
 
@@ -106,6 +110,7 @@ def test_why_not_is_one_line(subject):
     [
         ({"choose": "fairest"}, "none of knee"),
         ({"held": 1.0}, "no part of the training data"),
+        ({"choose": "50"}, "choose=50 is no member of a front of at most 50"),
         ({"size": 1}, "size=1 is too few"),
         ({"hidden": 0}, "hidden=0 is too few"),
     ],
@@ -128,8 +133,15 @@ def test_bad_fronts_are_one_line(subject, run, cured, tmp_path):
     with pytest.raises(AssayError, match="made from other data"):
         FairMoel(**SMALL, front=str(path)).apply(subject, run)
     save_file(cured.model.state_dict(), path)
-    with pytest.raises(AssayError, match="There is no member 99"):
-        FairMoel(**SMALL, front=str(path), choose="99").apply(subject, run)
+    with pytest.raises(AssayError, match="judged by other people than those of sex with"):
+        FairMoel(**SMALL, attributes=("sex",), front=str(path)).apply(subject, run)
+    state = {name: each.clone() for name, each in cured.model.state_dict().items()}
+    state["on_front"][:] = False
+    save_file(state, path)
+    with pytest.raises(AssayError, match="has 0 networks on its front"):
+        FairMoel(**SMALL, front=str(path)).apply(subject, run)
+    with pytest.raises(AssayError, match="There is no member 12 on the front"):
+        cured.model.choose(12)
 
 
 def test_a_group_too_small_to_judge_by_is_one_line(subject, run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,8 @@ from assay import Subject, shelf
 from assay.errors import AssayError
 from assay.methods.fair.groups import counted, rates, spread
 from assay.methods.fair.reweighing import reweighing
-from assay.methods.fair.thresholds import thresholds
+from assay.methods.fair.thresholds import _hull, thresholds
+from assay.nn.by_group import ByGroup
 from assay.remedies.group_thresholds import GroupThresholds
 from assay.remedies.reweighing import Reweighing
 
@@ -65,6 +68,50 @@ def test_the_expected_odds_are_equal_on_what_the_thresholds_were_fitted_on():
         thresholds(s, np.where(g == 1, 0, y), g, count=3)
 
 
+def test_scores_that_many_share_are_parted_for_parity():
+    s, g = np.r_[np.repeat([0.2, 0.8], [300, 700]), np.linspace(0, 0.6, 1000)], np.repeat([0, 1], 1000)
+    q = thresholds(s, np.arange(2000) % 2, g, goal="parity", count=2).chance(s, g)
+    np.testing.assert_allclose([q[g == k].mean() for k in (0, 1)], (s >= 0.5).mean(), atol=1e-3)
+    assert (q[s == 0.8] < 1).all()
+
+
+def test_the_hull_is_that_of_every_threshold_in_no_time():
+    rng = np.random.default_rng(2)
+    s, y = rng.integers(0, 40, 300) / 40, rng.integers(0, 2, 300)
+    x, t, at = _hull(s, y)
+    np.testing.assert_allclose(x, [(s[y == 0] >= a).mean() for a in at])
+    np.testing.assert_allclose(t, [(s[y == 1] >= a).mean() for a in at])
+    for a in np.unique(s):  # no threshold is above it
+        assert (s[y == 1] >= a).mean() <= np.interp((s[y == 0] >= a).mean(), x, t) + 1e-12
+    tracemalloc.start()
+    _hull(rng.random(6000), np.arange(6000) % 2)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 6000**2 / 4  # one byte for each score and threshold would be four times that
+
+
+def test_groups_of_near_states_are_told_apart_and_of_the_same_are_refused():
+    model = ByGroup(nn.Linear(2, 2), [0], [[0.2], [0.4]])
+    model.set(*torch.tensor([[2.0, -1.0], [2.0, -1.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]))  # no to one, yes to all
+    assert model(torch.tensor([[0.2, 0.5], [0.4, 0.5]])).argmax(1).tolist() == [0, 1]
+    with pytest.raises(AssayError, match="the same numbers"):
+        ByGroup(nn.Linear(2, 2), [0], [[0.2], [0.2]])
+
+
+def test_rounding_does_not_toss_the_coin_again(hiring):
+    class Even(nn.Module):
+        def forward(self, x):
+            return torch.zeros(len(x), 2) + 0 * x.sum(1, keepdim=True)
+
+    x, _ = hiring.data["test"].take(np.arange(1500))
+    model = ByGroup(Even(), [0], [[-99.0], [99.0]], *hiring.inputs.edges())
+    model.near = 1e9  # everyone is of a group, and all hang on a coin
+    model.set(*torch.tensor([[2.0, 2], [2, 2], [1, 1], [1, 1], [0.5, 0.5]]))
+    said = model(x).argmax(1)
+    assert 0.4 < said.float().mean() < 0.6
+    assert (model(x * (1 + 1e-7)).argmax(1) != said).sum() <= 3
+
+
 def test_thresholds_close_the_gaps_of_a_column_and_answer_the_same_each_time(hiring, run):
     odds, parity = (GroupThresholds(goal=goal).apply(hiring, run) for goal in ("odds", "parity"))
     for rate in ("true_positive", "false_positive"):
@@ -72,6 +119,7 @@ def test_thresholds_close_the_gaps_of_a_column_and_answer_the_same_each_time(hir
     assert gap(parity, "origin", "selection") < 0.5 * gap(hiring, "origin", "selection")
     x, _ = odds.data["test"].take(np.arange(50))
     assert torch.equal(odds.predict(x), odds.predict(x))
+    assert "nearly alike may get different answers" in GroupThresholds().remarks(odds, run)[1]
     torch.testing.assert_close(odds.predict(x)[:7], odds.predict(x[:7]))  # in other company too
     assert len(odds.data["test"]) == 1500  # half was fitted on
     kept = GroupThresholds().frame(hiring)

@@ -83,8 +83,8 @@ def test_augmented_paths_keep_their_people_and_stay_in_the_cards_ranges() -> Non
 def test_each_way_runs_and_says_what_attackers_read(
     way: str, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HideAttribute, "_lesson", lambda self: Lesson(steps=2, most=1))
     monkeypatch.setattr("assay.methods.private.attacker.STEPS", 3)
+    monkeypatch.setattr(HideAttribute, "_lesson", lambda self: Lesson(steps=2, most=1))
     eps = 3.0 if way.startswith("laplace") else None
     remedy = HideAttribute("who", 1, way, eps=eps, **LITTLE)  # type: ignore[arg-type]
     assert remedy.why_not(subject) is None

@@ -45,9 +45,16 @@ def test_values_are_read_as_they_are_given_and_unknown_is_minus_one():
     assert Attribute.of("old", np.array([True, False])).values == ("false", "true")
     assert Attribute.of("who", [10, 9, 10]).values == ("9", "10")  # by size, not by the alphabet
     assert Attribute.of("size", [0.5, np.nan, 2.0]).codes["test"].tolist() == [0, -1, 1]
+    assert Attribute.of("sex", np.array([b"f", b"m"])).values == ("f", "m")
     cut = Attribute.of("age", {"test": [24.0, 25.0, np.nan]}, cut="<25")
     assert (cut.values, cut.codes["test"].tolist()) == (("age<25", "age>=25"), [0, 1, -1])
     assert Attribute.of("age", [24, 25, 26], cut=">25").codes["test"].tolist() == [0, 0, 1]
+
+
+def test_what_pandas_does_not_know_is_unknown():
+    pd = pytest.importorskip("pandas")
+    given = pd.Series(["f", pd.NA, "m"], dtype="string")
+    assert Attribute.of("sex", given).codes["test"].tolist() == [0, -1, 1]
 
 
 @settings(deadline=None, max_examples=15)
@@ -80,6 +87,7 @@ def test_a_cut_is_read_off_the_word(word, read):
         ({"who": np.arange(90)}, "The attribute 'who' has 90 values, more than 30; join some, or cut numbers"),
         ({"size": X[:, 0]}, "The attribute 'size' has 90 different numbers; give groups, such as x <"),
         ({"class": Y}, "The attribute 'class' is the label: each of its values goes with one class"),
+        ({"class": np.where(np.arange(90) == 7, "", Y.astype(str))}, "The attribute 'class' is the label"),
         ({"sex": SEX.reshape(45, 2)}, r"The attribute 'sex' has shape \(45, 2\) in 'test'; give one value"),
         ({"sex": {}}, "The attribute 'sex' is given for no split"),
         (["sex"], "The attributes are a list; give a mapping"),
@@ -187,6 +195,9 @@ def table(tmp_path, monkeypatch):
     (tmp_path / "torn.npy").write_bytes((tmp_path / "groups.npy").read_bytes()[:-8])
     (tmp_path / "text.npy").write_text("no array at all")
     (tmp_path / "groups.csv").write_text("race\n" + "\n".join(["green", "blue", '""'] * 40) + "\n")
+    (tmp_path / "blank.csv").write_text("race\n" + "\n".join(["green", "", "blue"] * 40) + "\n\n")
+    (tmp_path / "numbers.csv").write_bytes(b"who\r\n" + b"1\r\n\r\n2\r\n" * 40)
+    (tmp_path / "nameless.csv").write_text("green\nblue\n" * 60)
     (tmp_path / "two.csv").write_text("a,b\n1,2\n")
     return Source("model.py:build", data="test.csv", target="y", train="train.csv", domain_column="site")
 
@@ -217,6 +228,9 @@ def test_files_tell_of_the_people_behind_any_data(table):
     assert subject.attributes["race"].counts("test") == {"blue": 40, "green": 40}
     assert subject.attributes["race"].codes["test"][2] == -1
     assert subject.attributes["hue"].values == ("0", "1", "2")
+    blank = open_subject(replace(table, groups=("race=blank.csv", "who=numbers.csv")))
+    for name in ("race", "who"):
+        assert blank.attributes[name].codes["test"].tolist() == ([1, -1, 0] if name == "race" else [0, -1, 1]) * 40
     np.save("train.npy", np.arange(60) % 3)
     both = open_subject(replace(table, groups=("hue=groups.npy", "hue@train=train.npy")))
     assert both.attributes["hue"].codes["train"].tolist() == [0, 1, 2] * 20
@@ -241,6 +255,7 @@ def test_files_tell_of_the_people_behind_any_data(table):
         ({"groups": ("race=objects.npy",)}, "objects.npy holds Python objects, which only a pickle can carry"),
         ({"groups": ("race=torn.npy",)}, "torn.npy says that its array has 960 bytes, and it has not"),
         ({"groups": ("race=text.npy",)}, "text.npy cannot be read as an .npy file"),
+        ({"groups": ("race=nameless.csv",)}, "nameless.csv begins with 'green', which is one of its values too"),
         ({"groups": ("race=two.csv",)}, "two.csv has 2 columns"),
         ({"groups": ("race=groups.npy", "race=groups.csv")}, "The groups 'race' of 'test' are given twice"),
     ],

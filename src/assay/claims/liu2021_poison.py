@@ -101,7 +101,7 @@ def _studied(seed: int, device: str) -> Studied:
             found[count].append([_curve(known, n, FLIPS), *(_curve(each, n, FLIPS) for each in others), by_chance])
             same[count].append(known.order.tolist() == blind.order.tolist())
             if count == MANY:
-                plain.append(_curve(greedy(K, given, truth, MORE), n, MORE))
+                plain.append(np.minimum.accumulate(_curve(greedy(K, given, truth, MORE), n, MORE)))
                 tried = [_curve(flips, n, MORE) for flips in sweep(K, given, truth, MORE, rng=draw)]
                 soft.append(np.minimum.accumulate(np.min(tried, 0)))  # fewer flips are allowed, too
     labels = {}

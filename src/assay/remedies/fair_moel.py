@@ -15,7 +15,7 @@ from assay.finding import Line, Scatter, View
 from assay.inputs import Row
 from assay.methods.fair.entropy import everyone_positive, gaming
 from assay.methods.fair.evolve import Evolved, People, evolve, fronts, judged
-from assay.methods.fair.front import hypervolume, normalised, pure_diversity, spacing
+from assay.methods.fair.front import NADIR, hypervolume, pure_diversity, spacing
 from assay.methods.fair.population import Population, drawn
 from assay.nn.front import OneOfFront
 from assay.remedy import Cost, Remedy
@@ -116,6 +116,11 @@ class FairMoel(_OfTables):
         super().__post_init__()
         if self.choose not in ("knee", *EXTREMES) and not self.choose.isdecimal():
             raise AssayError(f"choose={self.choose!r} is none of knee, {', '.join(EXTREMES)} or a number from 0.")
+        if self.choose.isdecimal() and int(self.choose) >= self.size:
+            raise AssayError(
+                f"choose={self.choose} is no member of a front of at most {self.size}; give a number from 0 to "
+                f"{self.size - 1}."
+            )
         for name, least in (("generations", 0), ("size", 2), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise AssayError(f"{name}={getattr(self, name)} is too few; give a whole number of at least {least}.")
@@ -144,7 +149,7 @@ class FairMoel(_OfTables):
         model = self.model(subject, self.size)
         parts = self.settled(subject)._parts(subject, model, run)
         if self.front:
-            self._load(model)
+            self._load(model, parts)
         else:
             self._evolve(model, parts, run)
         model.choose(self._chosen(model))
@@ -199,7 +204,7 @@ class FairMoel(_OfTables):
         model.on_front.copy_(~dominated[order])
         model.plain.copy_(_with_mean_error(Evolved(plain, judged(plain, parts.judge)), parts.judge)[0])
 
-    def _load(self, model: OneOfFront) -> None:
+    def _load(self, model: OneOfFront, parts: _Parts) -> None:
         """The front of an earlier cure, which must be of these data and settings."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -220,6 +225,18 @@ class FairMoel(_OfTables):
         if not all(torch.allclose(state[name], each) for name, each in here.items()):
             raise AssayError(
                 f"The front in {self.front!r} was made from other data; leave front out, and it is evolved."
+            )
+        many = int(model.on_front.sum())
+        if not many or not bool(model.on_front[:many].all()):
+            raise AssayError(
+                f"{self.front!r} has {many} networks on its front, not the first of them; evolve it again."
+            )
+        members = Population(*(w[None].to(parts.judge.x.device) for w in (model.inner, model.outer, model.shift)))
+        seen = _with_mean_error(Evolved(members, judged(members, parts.judge)), parts.judge).cpu()
+        if not torch.allclose(seen, model.objectives.to(seen), rtol=1e-3, atol=1e-5):
+            raise AssayError(
+                f"The front in {self.front!r} was judged by other people than those of {', '.join(self.attributes)} "
+                f"with held={self.held:g}; give the settings and the seed that it was made with."
             )
 
     def _chosen(self, model: OneOfFront) -> int:
@@ -246,12 +263,12 @@ class FairMoel(_OfTables):
             "To choose another without training: --set choose=NUMBER --set "
             f"front={self.front or 'PATH, the weights.safetensors beside this page'}.",
         ]
-        if len(front) > 1:
-            share = normalised(front[:, :3], front[:, :3])
+        if len(front) > 1 and bool((plain[:3] > 0).all()):
+            share = front[:, :3] / (NADIR * plain[:3].numpy())
             told.append(
                 f"Of the front: hypervolume {hypervolume(share, np.ones(3)):.4f} (objectives in shares of 1.1 times "
-                f"their largest, reference 1), pure diversity {pure_diversity(share):,.0f}, spacing "
-                f"{spacing(share):.4f}."
+                f"those of the plain network, which has {(1 - 1 / NADIR) ** 3:.4f} by itself), pure diversity "
+                f"{pure_diversity(share):,.0f}, spacing {spacing(share):.4f}."
             )
         more = float(chosen[3] - plain[3])
         if more > FEW:
@@ -292,10 +309,11 @@ class FairMoel(_OfTables):
                 says=says,
             )
 
+        counting = f"choose counts the {int(on.sum())} of the front by rising squared error, from 0."
         return (
-            pair(0, 1, "To the left and below is better. Members of the front are numbered from the left, from 0."),
-            pair(0, 2, "To the left and below is better."),
-            pair(1, 2, "To the left and below is better."),
+            pair(0, 1, f"To the left and below is better. {counting}"),
+            pair(0, 2, f"To the left and below is better. {counting}"),
+            pair(1, 2, f"To the left and below is better. {counting}"),
             pair(
                 3, 1, "To the right, more is predicted than there is: unfairness that falls only there is not mended."
             ),

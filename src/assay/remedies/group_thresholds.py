@@ -72,7 +72,8 @@ class GroupThresholds(Remedy):
         about = (
             f"{subject.about} It has a threshold for each {attribute.name}, fitted on {len(part.fit):,} inputs: {left}."
         )
-        cured = subject.cured(ByGroup(subject.model, shown.places, shown.states), self.name())
+        model = ByGroup(subject.model, shown.places, shown.states, *subject.inputs.edges())
+        cured = subject.cured(model, self.name())
         return replace(cured, data=data, about=about.strip())
 
     def apply(self, subject: Subject, run: Run) -> Subject:
@@ -92,7 +93,11 @@ class GroupThresholds(Remedy):
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         found = self._found(cured)
         name = "the attribute" if found is None else repr(found[0].name)
-        return (f"It reads {name} off each input and treats groups differently on purpose; the law may forbid that.",)
+        return (
+            f"It reads {name} off each input and treats groups differently on purpose; the law may forbid that.",
+            "Some answers are a coin's, tossed by the values of the input: two people who are nearly alike may get "
+            "different answers, for no reason that anyone could name, and two who are the same never do.",
+        )
 
     def _found(self, subject: Subject) -> tuple[Attribute, Shown] | None:
         if not isinstance(subject.kind, Row):

@@ -7,8 +7,9 @@ A group's answer is yes with the probability
 of two thresholds a and b of its own, mixed, and a coin f. The false and the true positives of (a, b, w) run over the
 upper hull of the group's ROC curve. For *odds*, f is one false-positive rate for all groups, and the true-positive rate
 t is what the lowest hull reaches there; a group whose hull is higher, at h, tosses the coin as often as takes it down:
-p = (h - t) / (h - f). Of all f that of the highest accuracy is taken. For *parity*, each group's threshold is the
-quantile of its scores at which as many are told yes as of everyone.
+p = (h - t) / (h - f). Of all f that of the highest accuracy is taken. For *parity*, each group's threshold b is the
+quantile of its scores at which as many are told yes as of everyone; where many have that very score, it is mixed with
+the next one above, a, so that the share is right on average.
 
 Source: Hardt, Price & Srebro, NeurIPS 2016, arXiv:1610.02413, sec. 3.2 (derived predictors, odds).
 """
@@ -55,8 +56,8 @@ def thresholds(
     zero = np.zeros(count)
     if goal == "parity":
         share = float((s >= 0.5).mean())
-        at = np.array([_at_share(s[g == k], share) for k in range(count)])
-        return Thresholds(at, at, zero + 1, zero, zero)
+        a, b, w = np.array([_at_share(s[g == k], share) for k in range(count)]).T
+        return Thresholds(a, b, w, zero, zero)
     hulls = [_hull(s[g == k], y[g == k]) for k in range(count)]
     grid = np.linspace(0, 1, GRID)
     heights = np.stack([np.interp(grid, x, t) for x, t, _ in hulls])  # g f
@@ -73,18 +74,21 @@ def thresholds(
     return Thresholds(*np.array(rows).T)
 
 
-def _at_share(s: Floats, share: float) -> float:
-    """The threshold from which on this share of the scores lies."""
+def _at_share(s: Floats, share: float) -> tuple[float, float, float]:
+    """Two thresholds and the weight of the first, with which this share of the scores is told yes."""
     told = round(share * len(s))
-    order = np.sort(s)[::-1]
-    return float("inf") if told == 0 else float(order[told - 1])
+    if told == 0:
+        return np.inf, np.inf, 1.0
+    at = float(np.sort(s)[::-1][told - 1])
+    above, ties = s[s > at], int((s == at).sum())
+    return float(above.min()) if len(above) else np.inf, at, 1 - (told - len(above)) / ties
 
 
 def _hull(s: Floats, y: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:  # n, n
     """False and true positives at the corners of the upper hull of a ROC curve, rising, and the thresholds there."""
-    at = np.r_[np.inf, np.unique(s)[::-1]]
-    told = s[None] >= at[:, None]  # t n
-    x, t = told[:, y == 0].mean(1), told[:, y == 1].mean(1)
+    at, of = np.unique(-s, return_inverse=True)
+    at = np.r_[np.inf, -at]
+    x, t = (np.r_[0, np.bincount(of[y == c], minlength=len(at) - 1).cumsum()] / (y == c).sum() for c in (0, 1))
     kept: list[int] = []
     for i in range(len(at)):
         while len(kept) > 1 and _right_of(x, t, kept[-2], kept[-1], i):

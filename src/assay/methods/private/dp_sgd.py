@@ -17,7 +17,7 @@ normalisations (`without_batch_norm`). The gradients, the clipping, the noise an
 
 The promise is about noise that nobody knows. It and the batches are drawn from what the machine holds random, not from
 a seed that is told: two trainings by one seed that differ in one input would have the same noise, and their difference
-would show that input bare.
+would show that input bare. The generators are torch's, begun at 63 random bits: none that cryptography would trust.
 
 Source: Abadi et al., CCS 2016, arXiv:1607.00133 (DP-SGD); Mironov, CSF 2017, arXiv:1702.07476 (rdp); Gopi, Lee &
     Wutschitz, NeurIPS 2021, arXiv:2106.02848 (prv); Balle & Wang, ICML 2018, arXiv:1805.06530 (Gaussian, exact);

@@ -92,7 +92,7 @@ class Rate(NamedTuple):
     """Who scores above is taken for a member."""
 
 
-def tpr_at_fpr(members: ArrayLike, others: ArrayLike, fpr: float) -> Rate | None:  # n, m
+def tpr_at_fpr(members: ArrayLike, others: ArrayLike, fpr: float, *, level: float = LEVEL) -> Rate | None:  # n, m
     """The share of members told where at most a share `fpr` of the others is; None with fewer than 1/fpr others."""
     from scipy.stats import binom
 
@@ -100,7 +100,7 @@ def tpr_at_fpr(members: ArrayLike, others: ArrayLike, fpr: float) -> Rate | None
         raise AssayError(f"tpr_at_fpr got fpr={fpr}; it wants a share between 0 and 1, such as 0.001.")
     ins = np.sort(_finite(members, "members"))
     outs = np.sort(_finite(others, "others"))[::-1]  # the highest first
-    n, m, each = len(ins), len(outs), (1 - LEVEL) / 4
+    n, m, each = len(ins), len(outs), (1 - level) / 4
     if m * fpr < 1 - 1e-9:
         return None
     at = outs[math.floor(m * fpr + 1e-9)]

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from assay.errors import AssayError
 from assay.finding import Alarm, Beside, Curve, Exhibit, Finding, Gallery, Line, Measure, Table, bootstrap
 from assay.methods.poison.head import fit_heads
-from assay.methods.poison.influence import SHARP, influence
+from assay.methods.poison.influence import SHARP, influence, pull_of_head
 from assay.methods.poison.most_harmful import by_chance, enemies
 from assay.methods.poison.moved_targets import moves, ridge_matrix
-from assay.methods.poison.rounds import Chosen, wrong_slope
-from assay.methods.poison.trial import Trial, borne, first_over
+from assay.methods.poison.rounds import Chosen, in_rounds, wrong_slope
+from assay.methods.poison.trial import Inputs, Trial, borne, first_over
 from assay.probe import Need, Probe
 from assay.probes._features import Seen
 from assay.probes._on_show import on_show
@@ -37,6 +37,8 @@ SIZES = 24  # of changes of targets
 LOST, HALF, GROWN = 0.1, 0.5, 0.5  # of all inputs; of the accuracy that there was; more of the error
 USUAL = 0.03  # of the labels: as many as are wrong on average in well-known data sets (Northcutt et al., 2021)
 FEW, JUDGES = 10, 30  # labels of a class, inputs that judge
+RIDGES = (1e-2, 1e-3, 1e-4, 1e-5)  # of which a smaller one than that told may make as good a layer
+TENTH = 0.1  # of the tolerance: a smaller error counts as that, for half of nothing is nothing
 BELOW = 0.02  # that a layer learnt anew may be worse than the model
 CLASSES = ("10 points are lost", "accuracy halves")
 HEADLINES = (*(f"wrong labels before {words}" for words in CLASSES), "change of targets before the error grows by half")
@@ -157,10 +159,47 @@ class HowManyWrongLabelsWouldItTake(Probe):
                 measures=tuple(measures),
                 samples=_table(seen, trial, chosen),
                 views=(_curve(trial, chosen, tuple(chance)), *_harmful(subject, seen, chosen[worst], run.budget.shown)),
-                alarms=(*_few(given.y, names), *_worse(trial.clean, seen.right), *_no_graph(missing)),
+                alarms=(
+                    *_few(given.y, names),
+                    *_worse(trial.clean, seen.right),
+                    *_nothing_to_lose(trial.clean, (given.judges_y == given.y.mode().values).cpu().numpy()),
+                    *self._by_ridge(seen, trial, chosen, counts[: counts.index(usual) + 1]),
+                    *_no_graph(missing),
+                ),
             ),
             len(trial.clean),
         )
+
+    def _by_ridge(
+        self, seen: Seen, trial: Trial, chosen: dict[str, Chosen], counts: Sequence[int]
+    ) -> list[Alarm]:  # fmt: skip
+        """Doubt where a smaller ridge makes as good a layer, and the last of the counts costs that one too much."""
+        given, at = seen.inputs, counts[-1]
+        if trial.lost(trial.worst(chosen, at), at).mean() >= LOST:
+            return []  # it is told without
+        for ridge in (each for each in RIDGES if each < self.ridge):
+            try:
+                layer = fit_heads(given.x, given.y[None], trial.classes, ridge=ridge, start=trial.layer)[0]
+                other = Trial(given, trial.classes, layer, trial.believed, ridge=ridge)
+                if other.clean.mean() < min(trial.clean.mean(), seen.right.mean()):
+                    continue
+                pull = pull_of_head(given.x, trial.classes, given.aimed, trial.believed, ridge=ridge)
+                enemies = {**chosen, "influence": in_rounds(given.y, pull, counts)}
+                for name, each in enemies.items():
+                    other.learn(name, each, [at])
+            except AssayError:  # so small a ridge leaves no layer
+                break
+            cost = float(other.lost(other.worst(enemies, at), at).mean())
+            if cost >= LOST:
+                return [
+                    Alarm(
+                        f"With ridge={ridge:g} the last layer is as right, on {100 * other.clean.mean():.1f} %, and "
+                        f"{100 * cost:.1f} points go to {at:,} wrong label{'s'[: at - 1]}: how many it takes "
+                        "hangs on the ridge.",
+                        HEADLINES[:1],
+                    )
+                ]
+        return []
 
     def _borne(
         self, name: str, tried: Sequence[float], lost: Floats, limit: float, n: float, chance: Beside, seed: int
@@ -172,15 +211,17 @@ class HowManyWrongLabelsWouldItTake(Probe):
         about = f"the most of {n:,} training labels, as the worst of the enemies chooses them, that may be wrong"
         if value == tried[-1]:
             about += "; more were not tried, and it takes more"
+        if high >= tried[-1]:  # what was not tried may be borne
+            high = max(n, high)
         return Measure(
             name=name,
             value=value / n,
             low=min(value, low) / n,
             high=max(value, high) / n,
-            n=judges,
+            n=None if value == tried[-1] else judges,  # more inputs that judge would not settle it, more flips would
             unit="%",
             better="higher",
-            about=f"{about}; judged by inputs that no enemy saw",
+            about=f"{about}; judged by {judges:,} inputs that no enemy saw",
             beside=(Beside("the most that was tried", tried[-1] / n), chance),
         )
 
@@ -214,8 +255,11 @@ class HowManyWrongLabelsWouldItTake(Probe):
         worst = np.stack([squared[name][i] for i, name in enumerate(who)])  # r j
         chance = np.stack([errors(by_judges, change, truth) for change in found.by_chance])  # draws r j
         # e >= (1 + GROWN)^2 e_0 in means is e - (1 + GROWN)^2 e_0 >= 0, of whatever judges are drawn
-        over = worst - (1 + GROWN) ** 2 * clean
-        held = float(borne(sizes, chance.mean((0, 2)) - (1 + GROWN) ** 2 * clean.mean(), 0.0))
+        floor = (TENTH * task.tolerance[0] / spread) ** 2
+        small = clean.mean() < floor
+        allowed = (1 + GROWN) ** 2 * (np.full_like(clean, floor) if small else clean)
+        over = worst - allowed
+        held = float(borne(sizes, chance.mean((0, 2)) - allowed.mean(), 0.0))
         main = self._borne(HEADLINES[2], sizes, over, 0.0, 1, Beside("where chance chooses", held), run.seed)
         grows = f"{100 * (main.value or 0.0):.1f} %" + (" and more" if main.value == sizes[-1] else "")
         at = sizes.index(USUAL)
@@ -226,17 +270,19 @@ class HowManyWrongLabelsWouldItTake(Probe):
             replace(
                 main,
                 about="root mean square over the targets, of their standard deviation, as the worst of the enemies "
-                "moves them; judged by inputs that no enemy saw",
+                f"moves them; judged by {len(clean):,} inputs that no enemy saw"
+                + ("; the error, under a tenth of the tolerance, counts as that" if small else ""),
             ),
             *(_growth(f"growth of the error by {words}", each, clean, about, run.seed) for words, each in rows.items()),
         ]  # fmt: skip
-        within = np.sqrt(clean) * spread < task.tolerance[0]
+        within = _within(by_judges, given, task.tolerance)
         measures.append(_learnt_anew(within, seen.right))
         return _sure_enough(
             Finding(
                 says=f"A change of the training targets by {grows} of their spread, as an enemy chooses it, is borne "
-                f"before the error grows by half. One of {100 * USUAL:.0f} % makes it grow by "
-                f"{100 * (measures[1].value or 0.0):.1f} %, a random one by {100 * (measures[-2].value or 0.0):.1f} %.",
+                f"before the error {'comes to 0.15 of the tolerance' if small else 'grows by half'}. One of "
+                f"{100 * USUAL:.0f} % makes it grow by {100 * (measures[1].value or 0.0):.1f} %, a random one by "
+                f"{100 * (measures[-2].value or 0.0):.1f} %.",
                 measures=tuple(measures),
                 samples=_moved_table(seen, columns[0].cpu().numpy(), spread * found.chosen[who[at]][at]),
                 views=(_growing(sizes, squared, chance, clean, worst),),
@@ -250,6 +296,13 @@ def _enough(first: int | None, most: int, n: int) -> str:
     if first is None:
         return f"more than {most:,} of {n:,} training labels"
     return f"{first:,} of {n:,} training labels ({100 * first / n:.1f} %)"
+
+
+def _within(by_judges: Floats, given: Inputs, tolerance: Sequence[float]) -> NDArray[np.bool_]:  # j n -> j
+    """Whether a layer learnt anew is within the tolerance of every target, as the model has to be."""
+    y, truth = (np.asarray(part.double().reshape(len(part), -1).cpu().numpy()) for part in (given.y, given.judges_y))
+    middle = y.mean(0)  # the layer is linear in the targets, so that their scale is no matter
+    return np.asarray((np.abs(by_judges @ (y - middle) + middle - truth) < np.asarray(tolerance)).all(1))
 
 
 def _growth(name: str, after: Floats, before: Floats, about: str, seed: int) -> Measure:  # j, j
@@ -285,6 +338,21 @@ def _worse(right: NDArray[np.bool_], own: NDArray[np.bool_]) -> list[Alarm]:  # 
             f"The last layer learnt anew is right on {100 * right.mean():.0f} % of the inputs that judge, the model on "
             f"{100 * own.mean():.0f} %: the numbers are of that layer and not of the model. Another ridge may bring it "
             "nearer.",
+            HEADLINES,
+        )
+    ]
+
+
+def _nothing_to_lose(right: NDArray[np.bool_], commonest: NDArray[np.bool_]) -> list[Alarm]:  # j, j
+    """Labels cannot cost 10 points where there are none beyond those of one answer to everything."""
+    gap = right.astype(float) - commonest
+    least, _ = bootstrap(lambda weights: weights @ gap / len(gap), len(gap), seed=0)
+    if least > LOST:
+        return []
+    return [
+        Alarm(
+            f"The last layer is right on {100 * right.mean():.0f} % of the inputs that judge, the commonest class on "
+            f"{100 * commonest.mean():.0f} %: wrong labels have not surely {100 * LOST:.0f} points to take.",
             HEADLINES,
         )
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from assay.errors import AssayError
 from assay.finding import Alarm, Bars, Beside, Curve, Finding, Gallery, Histogram, Line, Measure, Table, View, share
 from assay.inputs.reach import Reach
 from assay.methods.private.lira import halves, lira
-from assay.methods.private.membership import Rate, best_threshold, label_confidence, roc, scores, tpr_at_fpr
+from assay.methods.private.membership import LEVEL, Rate, best_threshold, label_confidence, roc, scores, tpr_at_fpr
 from assay.methods.private.shadows import Pool, Recipe, Shadows, seconds_of, shadows
 from assay.methods.shift.points import coded, on_one_scale
 from assay.methods.shift.two_samples import classifier_auc, prior_gap
@@ -39,7 +39,11 @@ FEW = 30  # members, and others
 COMPARED = 500  # of each, to see whether members could be told without the model
 ALIKE = 0.05  # of right answers: shadows that are further off are other models
 RATES = (0.01, 0.001)
-PLAIN = "loss"
+HEADLINE = (
+    *(f"members told at {100 * r:g} % false alarms" for r in RATES),
+    "members told from others",
+    "balanced accuracy",
+)
 WORDS = {
     "loss": "by its loss",
     "maximum": "by its highest probability",
@@ -63,6 +67,9 @@ class WhoWasInTheTraining(Probe):
     does to them is held against what the model says (LiRA); left out, none in a quick audit, 16 in a standard one, 64
     in a full one, if they take no more than `minutes`. They are trained for `epochs` at the rate `lr` by Adam; the
     nearer to how the model was trained, the more they tell. Every attack is a floor: a better one may tell more.
+
+    The strongest attack counts, so that poor shadows buy nothing. Where members could be told without the model, by
+    their inputs or their classes, nothing is said of it: what is told may be the shift.
     """
 
     shadows: int | None = None
@@ -104,6 +111,7 @@ class WhoWasInTheTraining(Probe):
     def ask(self, subject: Subject, run: Run) -> Finding:
         asked = _Asked.of(subject, run)
         blind, alarms = _blind(subject, run, asked)
+        shift = next((a.says for a in alarms if a.doubts), None)
         found = {name: _Attack(name, *asked.parted(each)) for name, each in asked.scores.items()}
         wanted = SHADOWS.get(run.budget.name, 0) if self.shadows is None else self.shadows
         cast, why = self._cast(subject, run, asked, wanted)
@@ -115,16 +123,15 @@ class WhoWasInTheTraining(Probe):
                 "LiRA, offline": _Attack("LiRA, offline", *asked.parted(both.offline)),
             } | found
             alarms += _unlike(asked, inside, said)
-        ours = found["LiRA" if cast is not None else PLAIN]
-        measures = [*ours.measures(run.seed), blind, asked.gap]
+        ours = _strongest(found.values())
+        headline = _measures(tuple(found.values()), run.seed)
+        if shift is not None:
+            headline = [replace(m, value=None, low=None, high=None) for m in headline]
+        measures = [*headline, blind, asked.gap, *(m for attack in found.values() for m in attack.measures())]
         alarms += ours.too_few(asked)
         if cast is None:
-            names = tuple(m.name for m in ours.measures(run.seed))
-            alarms.append(Alarm(f"It was told by confidence alone, a weak attack: {why}.", names))
-        for name, attack in found.items():
-            if name != ours.name:
-                measures += attack.beside()
-        told = ours.rate(RATES[0])
+            alarms.append(Alarm(f"It was told by confidence alone, a weak attack: {why}.", HEADLINE))
+        told = ours.rate(RATES[0]) if shift is None else None
         table = Table(
             "train",
             {
@@ -137,7 +144,7 @@ class WhoWasInTheTraining(Probe):
             },
         )
         return Finding(
-            says=_sentence(ours, asked, blind),
+            says=_sentence(ours) if shift is None else f"Who was in the training cannot be told apart here. {shift}",
             measures=tuple(measures),
             samples=table,
             views=(*_drawn(found, ours), *_exposed(subject, table, ours, run.budget.shown)),
@@ -243,53 +250,15 @@ class _Attack(NamedTuple):
     members: NDArray[np.float64]  # n
     others: NDArray[np.float64]  # m
 
-    def rate(self, fpr: float) -> Rate | None:
-        return tpr_at_fpr(self.members, self.others, fpr)
+    def rate(self, fpr: float, level: float = LEVEL) -> Rate | None:
+        return tpr_at_fpr(self.members, self.others, fpr, level=level)
 
-    def told(self, fpr: float, name: str) -> Measure:
-        rate = self.rate(fpr)
-        value, low, high = (None, None, None) if rate is None else rate[:3]
-        return Measure(
-            name=name, value=value, low=low, high=high, n=len(self.members), unit="%", better="lower",
-            about=f"share of training inputs that are told {WORDS[self.name]} where {100 * fpr:g} % of test inputs are "
-            "taken for members",
-            beside=(Beside("guessing", fpr),),
-        )  # fmt: skip
+    def area(self, level: float = LEVEL) -> tuple[float, float, float]:
+        """The AUROC, its low and its high end."""
+        return (auroc(self.members, self.others), *auroc_interval(self.members, self.others, level=level))
 
-    def area(self, name: str) -> Measure:
-        low, high = auroc_interval(self.members, self.others)
-        return Measure(
-            name=name, value=auroc(self.members, self.others), low=low, high=high, n=len(self.members), better="lower",
-            about=f"chance that a member looks more like one than another input, {WORDS[self.name]} (AUROC)",
-            beside=(Beside("guessing", 0.5),),
-        )  # fmt: skip
-
-    def measures(self, seed: int) -> list[Measure]:
-        """The headline attack's: its threshold for the balanced accuracy is taken on one half and judged on another."""
-        rng = np.random.default_rng(seed)
-        cuts = [np.array_split(each[rng.permutation(len(each))], 2) for each in (self.members, self.others)]
-        limit = best_threshold(cuts[0][0], cuts[1][0])
-        balanced = Measure.contrast(
-            "balanced accuracy",
-            [(0.5, cuts[0][1] > limit), (0.5, cuts[1][1] <= limit)],
-            better="lower",
-            about=f"how often it is told {WORDS[self.name]} whether an input was in the training, members and others "
-            "being as common; the threshold was taken on other inputs",
-            beside=(Beside("guessing", 0.5),),
-        )
-        return [
-            self.told(0.01, "members told at 1 % false alarms"),
-            self.told(0.001, "members told at 0.1 % false alarms"),
-            self.area("members told from others"),
-            balanced,
-        ]
-
-    def beside(self) -> list[Measure]:
-        return [
-            self.told(0.01, f"members told at 1 % false alarms, {self.name}"),
-            self.told(0.001, f"members told at 0.1 % false alarms, {self.name}"),
-            self.area(f"members told from others, {self.name}"),
-        ]
+    def measures(self) -> list[Measure]:
+        return [*(_told((self,), r, f", {self.name}") for r in RATES), _area((self,), f", {self.name}")]
 
     def too_few(self, asked: _Asked) -> list[Alarm]:
         found = []
@@ -312,6 +281,87 @@ class _Attack(NamedTuple):
         return found
 
 
+def _strongest(attacks: Iterable[_Attack]) -> _Attack:
+    """The one that tells most members at the larger rate of false alarms; where none has a rate, by its AUROC."""
+
+    def told(attack: _Attack) -> tuple[float, float]:
+        rate = attack.rate(RATES[0])
+        return (0.0 if rate is None else rate.value), auroc(attack.members, attack.others)
+
+    return max(attacks, key=told)
+
+
+def _most(
+    usual: Sequence[tuple[float, float, float]], surer: Sequence[tuple[float, float, float]]
+) -> tuple[float, float, float]:
+    """The largest of k rates (value, low, high) with its interval, from those at 95 % and at 1 - 5 %/k.
+
+    The largest of k low ends would be too high too often, so that each gets a k-th of what may go wrong. The rate that
+    is truly largest is one, and the largest high end is no less than its own.
+    """
+    return max(v for v, _, _ in usual), max(low for _, low, _ in surer), max(high for _, _, high in usual)
+
+
+def _told(attacks: Sequence[_Attack], fpr: float, of: str = "") -> Measure:
+    surer = 1 - (1 - LEVEL) / len(attacks)
+    usual, sure = ([rate[:3] for a in attacks if (rate := a.rate(fpr, each))] for each in (LEVEL, surer))
+    value, low, high = _most(usual, sure) if usual else (None, None, None)
+    return Measure(
+        name=f"members told at {100 * fpr:g} % false alarms{of}", value=value, low=low, high=high,
+        n=len(attacks[0].members), unit="%", better="lower",
+        about=f"share of training inputs that are told {_by(attacks, fpr)} where {100 * fpr:g} % of test inputs are "
+        "taken for members",
+        beside=(Beside("guessing", fpr),),
+    )  # fmt: skip
+
+
+def _area(attacks: Sequence[_Attack], of: str = "") -> Measure:
+    surer = 1 - (1 - LEVEL) / len(attacks)
+    value, low, high = _most([a.area() for a in attacks], [a.area(surer) for a in attacks])
+    return Measure(
+        name=f"members told from others{of}", value=value, low=low, high=high, n=len(attacks[0].members),
+        better="lower", about=f"chance that a member looks more like one than another input, {_by(attacks)} (AUROC)",
+        beside=(Beside("guessing", 0.5),),
+    )  # fmt: skip
+
+
+def _by(attacks: Sequence[_Attack], fpr: float | None = None) -> str:
+    """How the strongest of them tells, at a rate of false alarms or over all of them."""
+    if len(attacks) == 1:
+        return WORDS[attacks[0].name]
+
+    def most(attack: _Attack) -> float:
+        rate = None if fpr is None else attack.rate(fpr)
+        return auroc(attack.members, attack.others) if rate is None else rate.value
+
+    return f"{WORDS[max(attacks, key=most).name]}, the strongest of {len(attacks)} attacks"
+
+
+def _measures(attacks: Sequence[_Attack], seed: int) -> list[Measure]:
+    """The strongest attack's. Attack and threshold for the balanced accuracy are taken on one half, judged on another.
+
+    The halves are the same for every attack.
+    """
+    order = [np.random.default_rng(seed).permutation(len(each)) for each in attacks[0][1:]]
+    cuts = [[np.array_split(each[o], 2) for each, o in zip(a[1:], order, strict=True)] for a in attacks]
+    limits = [best_threshold(ins[0], outs[0]) for ins, outs in cuts]
+    gained = [
+        float((ins[0] > limit).mean() + (outs[0] <= limit).mean())
+        for (ins, outs), limit in zip(cuts, limits, strict=True)
+    ]
+    best = int(np.argmax(gained))
+    (ins, outs), limit = cuts[best], limits[best]
+    balanced = Measure.contrast(
+        "balanced accuracy",
+        [(0.5, ins[1] > limit), (0.5, outs[1] <= limit)],
+        better="lower",
+        about=f"how often it is told {WORDS[attacks[best].name]} whether an input was in the training, members and "
+        "others being as common; attack and threshold were taken on other inputs",
+        beside=(Beside("guessing", 0.5),),
+    )
+    return [*(_told(attacks, r) for r in RATES), _area(attacks), balanced]
+
+
 def _blind(subject: Subject, run: Run, asked: _Asked) -> tuple[Measure, list[Alarm]]:
     """Whether members could be told without the model: then what is told with it may be no secret of its own."""
     name = "told from others without the model"
@@ -322,15 +372,13 @@ def _blind(subject: Subject, run: Run, asked: _Asked) -> tuple[Measure, list[Ala
     k = len(subject.task.classes)
     counts = [np.bincount(asked.y[part], minlength=k) for part in (asked.member, ~asked.member)]
     classes = prior_gap(*counts, rng=np.random.default_rng(run.seed))
-    every = tuple(f"members told at {100 * r:g} % false alarms" for r in RATES)
-    every = (*every, "members told from others", "balanced accuracy")
     alarms = []
     if classes.p_value < 0.01:
         alarms.append(
             Alarm(
                 f"Classes are not as common among members as among others (p = {classes.p_value:.2g}): what tells them "
                 "apart may be the class.",
-                every,
+                HEADLINE,
             )
         )
     if subject.tokens:
@@ -353,7 +401,7 @@ def _blind(subject: Subject, run: Run, asked: _Asked) -> tuple[Measure, list[Ala
             Alarm(
                 f"Training and test inputs differ: a classifier that never saw the model tells them apart (AUROC "
                 f"{seen.value:.2f}), so that what was told may be the shift and no secret of the model.",
-                every,
+                HEADLINE,
             )
         )
     measure = Measure(
@@ -364,22 +412,26 @@ def _blind(subject: Subject, run: Run, asked: _Asked) -> tuple[Measure, list[Ala
 
 
 def _unlike(asked: _Asked, inside: torch.Tensor, said: Shadows) -> list[Alarm]:
-    """Shadows that answer better or worse than the model what neither has learnt."""
-    theirs = float(said.right[~inside].double().mean())
-    ours = float((asked.said == asked.y)[~asked.member].mean())
-    if abs(theirs - ours) <= ALIKE:
-        return []
-    return [
-        Alarm(
+    """Shadows that answer better or worse than the model what neither has learnt, or have learnt less by heart."""
+    learnt, theirs = (float(said.right[rows].double().mean()) for rows in (inside, ~inside))
+    right = asked.said == asked.y
+    known, ours = float(right[asked.member].mean()), float(right[~asked.member].mean())
+    mend = "better shadows may tell more; set epochs, lr and batch to what the model was trained with."
+    found = []
+    if abs(theirs - ours) > ALIKE:
+        found.append(
             f"The shadow models are right on {100 * theirs:.0f} % of what they have not learnt, the model on "
-            f"{100 * ours:.0f} %: they are other models, and better shadows may tell more; set epochs, lr and batch to "
-            "what the model was trained with.",
-            tuple(f"members told at {100 * r:g} % false alarms" for r in RATES),
+            f"{100 * ours:.0f} %: they are other models, and {mend}"
         )
-    ]
+    if (known - ours) - (learnt - theirs) > ALIKE:
+        found.append(
+            f"The shadow models are right on {100 * (learnt - theirs):.0f} points more of what they have learnt than "
+            f"of what they have not, the model on {100 * (known - ours):.0f}: they know less by heart, and {mend}"
+        )
+    return [Alarm(each, HEADLINE) for each in found]
 
 
-def _sentence(ours: _Attack, asked: _Asked, blind: Measure) -> str:
+def _sentence(ours: _Attack) -> str:
     words = []
     for fpr in RATES:
         rate = ours.rate(fpr)
