@@ -369,8 +369,8 @@ def test_what_is_reported_is_read_by_an_attacker_of_the_newest_alone_who_learns_
     assert float(read.float().mean()) > 0.95
     assert torch.equal(kept, hits(keep, new * flip, truth[0]))
     best = retrained(make, Memory(x * flip, labels), 1, LESSON, seeded())
-    blind = [x * 0]
-    held = reported((make, make), blind, labels, best, lambda n, w: hits(n, new * flip, truth[w]), lesson, seeded())
+    misled = [x]
+    held = reported((make, make), misled, labels, best, lambda n, w: hits(n, new * flip, truth[w]), lesson, seeded())
     assert float(held[2].float().mean()) > 0.95  # of two attackers the better one
 
 

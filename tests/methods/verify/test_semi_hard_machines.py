@@ -326,8 +326,8 @@ def test_rates_intervals_and_the_rule_of_three():
 def test_the_interval_of_the_equal_error_rate_holds_that_of_two_normals():
     rng = np.random.default_rng(0)
     genuine, impostor = rng.normal(1, 1, 300), rng.normal(-1, 1, 300)
-    low, high = equal_error_interval(genuine, impostor, seed=0)
+    low, high = equal_error_interval(genuine, impostor)
     truth, value = norm.cdf(-1), equal_error_rate(genuine, impostor)
     assert low < truth < high
     assert low < value < high
-    assert 0.03 < high - low < 0.09  # about 2 x 1.96 sqrt(2) / 2 sqrt(0.16 x 0.84 / 300)
+    assert 0.03 < high - low < 0.12  # of either rate 4 sqrt(0.16 x 0.84 / 300) = 0.085, and exact ones are wider
