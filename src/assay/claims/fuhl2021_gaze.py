@@ -39,10 +39,10 @@ class Size:
     each: int = 60
     widths: tuple[int, ...] = (8, 16, 32, 64)
     kernels: tuple[int, ...] = (3, 3, 3, 3)
-    iterations: int = 8
+    iterations: int = 4
     epochs: int = 30
     steps: int = 250
-    lessons: int = 8
+    lessons: int = 4
     runs: int = 120
     pixel_eps: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0)
     raw_eps: tuple[float, ...] = (30.0, 100.0, 300.0, 1000.0)
