@@ -255,7 +255,7 @@ def test_hostile_audits_are_written_below_their_folder_only(hostile, tmp_path):
         save_answer(tmp_path / "run", row.answer)
     write(dataclasses.replace(hostile, rows=rows), tmp_path / "run")  # the names of its views are hostile still
     assert {p.name for p in tmp_path.iterdir()} <= {"run", "refused"}
-    assert len(list((tmp_path / "run" / "figures").iterdir())) == 5
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 6
 
 
 def test_a_report_needs_no_torch(small, tmp_path):
