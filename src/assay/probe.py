@@ -56,6 +56,7 @@ THEMES: tuple[tuple[str, str], ...] = (
     ("fair", "Is it fair?"),
     ("private", "Does it keep secrets?"),
     ("compared", "Does it compare well?"),
+    ("deployed", "What did making it smaller do to it?"),
     (OTHER, "What else was asked"),
 )
 """What questions are about, in the order in which they are read: the folder below `probes/`, and what it asks."""

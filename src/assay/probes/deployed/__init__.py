@@ -1,0 +1,1 @@
+"""What did making it smaller do to it?"""
