@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from assay.errors import AssayError, ShapeError
 from assay.methods.compress.surgery import Edge
+from assay.methods.train.fit import Loss, Rows
 
 Criterion = Literal[
     "l1", "l2", "fpgm", "fermat", "bn-gamma", "bn-beta", "apoz", "entropy", "taylor-l1", "taylor-l2", "taylor-bn-gamma",
@@ -51,7 +53,6 @@ OF_NORMS: tuple[Criterion, ...] = ("bn-gamma", "bn-beta", "taylor-bn-gamma", "ta
 BINS = 100  # of the histogram behind an entropy
 STEPS, TOL = 200, 1e-7  # of Weiszfeld's iteration; it stops where a step is this small beside the filters' spread
 BATCH = 256
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def scores(
@@ -93,6 +94,12 @@ def scores(
         return {
             edge.name: torch.stack([_score(name, own, edge, seen[edge.name]) for name in criteria]) for edge in edges
         }
+
+
+def sample(data: Rows, most: int) -> tuple[Tensor, Tensor]:  # -> n *d, n
+    """At most so many of the inputs, spread evenly over all."""
+    x, y = data.take(np.linspace(0, len(data) - 1, min(most, len(data))).round().astype(np.int64))
+    return torch.as_tensor(x), torch.as_tensor(y)
 
 
 def scaled(scores: Tensor) -> Tensor:  # *i m -> *i m
