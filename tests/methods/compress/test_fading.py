@@ -65,7 +65,7 @@ def fades(net: nn.Module, x: Tensor, share: float = 0.5, **settings: object) -> 
 @given(
     n=st.integers(1, 60), e=st.floats(0, 20), more=st.floats(0, 5), lambda_e=st.floats(0.1, 5), lambda_l=st.floats(0, 9)
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 def test_the_decay_starts_at_one_and_falls_with_epochs_and_from_the_top(
     n: int, e: float, more: float, lambda_e: float, lambda_l: float
 ) -> None:
@@ -106,9 +106,10 @@ def test_filters_are_chosen_by_index_or_strength_or_chance_and_never_all() -> No
 
 def test_layers_that_are_added_lose_the_same_channels_behind_their_own_normalisations(x: Tensor) -> None:
     net = block()
-    fading, gone = fades(net, x)
+    found = edges(net, x)
+    gone = {edge.name: faded(method.strength(net, edge), 0.5) for edge in found}
     assert {name: int(each.sum()) for name, each in gone.items()} == {"first": 2, "inner": 3}
-    made = plan(net, edges(net, x), gone, x)
+    made = plan(net, found, gone, x)
     assert {(p.module, p.layer, p.entering) for p in made.places} == {("a", 1, False), ("b", 2, False), ("c", 3, False)}
     assert made.layers == 3
     names = {held.parameter for held in made.held}
@@ -117,7 +118,6 @@ def test_layers_that_are_added_lose_the_same_channels_behind_their_own_normalisa
     assert {(p.module, p.layer, p.entering) for p in bare.places} == {
         ("inner", 1, True), ("head", 1, True), ("second", 2, True),
     }  # fmt: skip
-    assert fading.layers == 3
 
 
 @pytest.mark.parametrize("normed", [True, False])
@@ -185,8 +185,9 @@ def trained(fading: Fading, x: Tensor, epochs: int = 3, keep: Path | None = None
 def test_what_fades_stays_to_the_bit_under_weight_decay_and_momentum(freezes: bool, x: Tensor) -> None:
     net = block()
     begun = copy.deepcopy(net.state_dict())
-    fading, gone = fades(net, x, freezes=freezes)
+    _, gone = fades(block(), x)
     made = plan(net, edges(net, x), gone, x)
+    fading, _ = fades(net, x, freezes=freezes)
     trained(fading, x)
     assert int(fading.steps) == 12
     for name, away in made.held:

@@ -193,6 +193,31 @@ def strength(net: nn.Module, edge: Edge) -> Tensor:  # -> c
     return total
 
 
+def nearer(begun: nn.Module, small: nn.Module, edges: Sequence[Edge], gone: Mapping[str, Tensor]) -> list[float]:
+    """Of each convolution, how far its kept filters are from those that are gone: W_2 at the end over W_2 at the start.
+
+    `small` is what was trained and cut. Filters are compared by the inputs that are left. A distance that falls shows
+    no hand-over by itself: filters that only shrink come nearer too.
+    """
+    ratios = []
+    for edge in edges:
+        for name in edge.writers:
+            layer, now = begun.get_submodule(name), dict(small.named_modules()).get(name)
+            out = at(edge.outputs[name], gone[edge.name]).cpu()
+            if not isinstance(layer, _ConvNd) or not isinstance(now, _ConvNd) or layer.groups > 1 or not out.any():
+                continue
+            weight = by_output(layer).cpu()  # o i *k
+            away = torch.zeros(weight.shape[1], dtype=torch.bool)
+            for other in edges:
+                if name in other.readers:
+                    away |= at(other.inputs[name], gone[other.name]).cpu()
+            left = weight[:, ~away]
+            far = wasserstein2(left[~out], left[out])
+            if far > 0:
+                ratios.append(wasserstein2(by_output(now), left[out]) / far)
+    return ratios
+
+
 def facing(net: nn.Module, edges: Sequence[Edge], gone: Mapping[str, Tensor]) -> float:
     """The Euclidean norm of all weights that read what is gone: those by which others could make up for a decay."""
     total = 0.0
@@ -257,7 +282,7 @@ class Fading(nn.Module):
         self._decay = torch.ones(len(plan.places), device=here)
         self._hooks = []
         for i, place in enumerate(plan.places):
-            self.register_buffer(f"gone_{i}", place.gone.to(here), persistent=False)
+            self.register_buffer(f"gone_{i}", place.gone.to(here))  # kept: another choice is another training
             module = net.get_submodule(place.module)
             if place.entering:
                 self._hooks.append(module.register_forward_pre_hook(partial(self._enters, i)))
