@@ -65,6 +65,7 @@ class Cure:
     notes: tuple[str, ...]
     price: str
     folder: Path
+    cured: Subject
 
     @property
     def page(self) -> Path:
@@ -210,6 +211,7 @@ def cure(
         notes=(outcome(chosen.name(), changes), *notes, *chosen.remarks(cured, run)),
         price=price,
         folder=folder,
+        cured=cured,
     )
     page = render_diff(
         before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
