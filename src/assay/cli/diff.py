@@ -90,9 +90,7 @@ def _is_model(word: str) -> bool:
     return word in shelf.names("subjects") or ".py:" in word or path.is_file()
 
 
-def _models_compared(
-    words: tuple[str, str], opening: Opening, work: Work, inputs: str | None, debug: bool
-) -> None:
+def _models_compared(words: tuple[str, str], opening: Opening, work: Work, inputs: str | None, debug: bool) -> None:
     from dataclasses import replace
 
     from assay.jobs.gap import compared

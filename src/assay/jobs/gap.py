@@ -51,8 +51,8 @@ class Gap:
         return (
             f"{self.names[0]} and {self.names[1]} give the same answer to {share(same, n)} of the inputs (exact 95 % "
             f"interval {low:.2f} to {high:.2f} %).",
-            f"Their numbers differ by at most {self.largest:.3g}, on input {self.index}: {100 * self.relative:.2g} % of "
-            f"its largest answer; on half of the inputs by at most {self.median:.3g}.",
+            f"Their numbers differ by at most {self.largest:.3g}, on input {self.index}: {100 * self.relative:.2g} % "
+            f"of its largest answer; on half of the inputs by at most {self.median:.3g}.",
             self.where,
             *self.notes,
         )

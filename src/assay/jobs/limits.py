@@ -82,7 +82,14 @@ def probe_of(limit: Limit, asked: Sequence[str]) -> str | None:
     return None
 
 
-def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[str]) -> None:
+PAIRED = (
+    "churn", "forgotten", "learnt", "accuracy gained", "worst class churn", "worst class loss", "worst group churn",
+    "worst group loss", "confidence gained", "calibration error gained",
+)  # fmt: skip
+"""What FORGET measures, which only the audit after has."""
+
+
+def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[str] = PAIRED) -> None:
     """Refuse a limit on what nobody asks; `measures` are those that only the audit after has."""
     asked = [row.answer.probe for row in before.rows]
     known = [m.name for row in before.rows if row.answer.finding for m in row.answer.finding.measures]
@@ -100,7 +107,9 @@ def held(limit: Limit, changes: Sequence[Change], before: Audit, after: Audit) -
     name = FINER.get(probe or "")
     if name is not None and forgot is not None:
         return _judged(limit, FORGET, _of_itself(forgot.measure(name)), forgot.alarms)
-    if forgot is not None and (probe == FORGET or (probe is None and _fits(limit.of, [m.name for m in forgot.measures]))):
+    if forgot is not None and (
+        probe == FORGET or (probe is None and _fits(limit.of, [m.name for m in forgot.measures]))
+    ):
         wanted = forgot.measures[0].name if probe == FORGET else _fits(limit.of, [m.name for m in forgot.measures])[0]
         return _judged(limit, FORGET, _of_itself(forgot.measure(wanted)), forgot.alarms)
     mine = [c for c in changes if (c.probe == probe if probe is not None else True)]

@@ -64,7 +64,9 @@ def inner(model: nn.Module, x: Tensor) -> dict[str, Tensor]:  # n *d -> by name 
     def keep(name: str, out: Any) -> None:
         if isinstance(out, Tensor) and out.dtype.is_floating_point and out.ndim > 1 and len(out) == len(x):
             again = sum(1 for each in found if each.partition("#")[0] == name)
-            found[f"{name}#{again + 1}" if again else name] = out.detach().float().cpu().clone()  # else changed in place
+            found[f"{name}#{again + 1}" if again else name] = (
+                out.detach().float().cpu().clone()
+            )  # else changed in place
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         return lambda _, __, out: keep(name, out)
@@ -173,26 +175,26 @@ def said(where: Parting, tolerance: float = PARTED) -> str:
         name, one, two = where.resized
         before = [layer for layer in where.layers if not layer.parts(tolerance)]
         return (
-            f"The network was cut: {name} gives {_sides(one)} in the one and {_sides(two)} in the other, so that values "
-            f"cannot be laid beside each other from there on; {len(before)} of {len(where.layers)} layers of the same "
-            "shape agree."
+            f"The network was cut: {name} gives {_sides(one)} in the one and {_sides(two)} in the other, so that "
+            f"values cannot be laid beside each other from there on; {len(before)} of {len(where.layers)} layers of "
+            "the same shape agree."
         )
     if not where.layers:
         return "Where it opens cannot be said: no layer of the one has a counterpart in the other."
     first = where.first(tolerance)
     if first is not None:
         at = [layer.name for layer in where.layers].index(first.name)
-        before = f"; the {at} before it agree" if at else ", the first that both have"
+        agree = f"; the {at} before it agree" if at else ", the first that both have"
         return (
             f"It opens at {first.name}{'' if where.by_name else f' ({first.other} in the other)'}: {first.gap:.3g} of "
-            f"{first.gap / first.relative:.3g}, {100 * first.relative:.2g} %{before}. Layers were laid beside each "
+            f"{first.gap / first.relative:.3g}, {100 * first.relative:.2g} %{agree}. Layers were laid beside each "
             f"other {how}."
         )
     last, lost = where.layers[-1], where.alone[0]
     beyond = f"; {lost} layers have no counterpart, and nothing is said of them" if lost else ""
     return (
-        f"No layer parts by more than {100 * tolerance:g} % of its largest value, up to {last.name}{beyond}. Layers were "
-        f"laid beside each other {how}."
+        f"No layer parts by more than {100 * tolerance:g} % of its largest value, up to {last.name}{beyond}. Layers "
+        f"were laid beside each other {how}."
     )
 
 
