@@ -519,7 +519,7 @@ def visit():
     hear = {
         "console": lambda message: heard.append(message.text),
         "pageerror": lambda error: heard.append(str(error)),
-        "dialog": lambda dialog: heard.append(f"dialog {dialog.message}"),
+        "dialog": lambda dialog: (heard.append(f"dialog {dialog.message}"), dialog.dismiss()),
         "request": lambda request: asked.append(request.url),
     }
 
