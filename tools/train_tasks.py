@@ -1,6 +1,6 @@
 """Train the weights of the reference subjects of the tasks that are no plain classification.
 
-    python tools/train_tasks.py                     train all eleven, write the weights
+    python tools/train_tasks.py                     train all thirteen, write the weights
     python tools/train_tasks.py scenes_detector     train one
     python tools/train_tasks.py --holdout 0.2       to tune: keep a share of the training inputs back, write nothing
 
@@ -28,6 +28,7 @@ from assay.data.cart_pole import returns
 from assay.data.credit import CLASSES, load_loans
 from assay.data.diabetes import load_diabetes
 from assay.data.digits import noisy_digits
+from assay.data.fields import load_fields
 from assay.data.hiring import CLASSES as HIRED
 from assay.data.hiring import load_applications
 from assay.data.scenes import load_scenes
@@ -41,6 +42,7 @@ from assay.subjects import (
     diabetes_mlp,
     digits_denoiser,
     digits_retrieval,
+    fields_cupnet,
     hiring_mlp,
     scenes_detector,
     scenes_labels,
@@ -73,6 +75,11 @@ def standardise(model: diabetes_mlp.DiabetesMLP, x: Tensor, y: Tensor) -> None:
     model.mean.copy_(x.mean(0))
     model.std.copy_(x.std(0))
     model.unit.copy_(torch.stack([y.mean(), y.std()]))
+
+
+def in_millimetres(model: fields_cupnet.FieldsCupNet, x: Tensor, y: Tensor) -> None:
+    model.mean.copy_(y.mean(0))
+    model.std.copy_(y.std(0))
 
 
 class Asked(nn.Module):
@@ -131,6 +138,13 @@ LESSONS: dict[str, Lesson] = {
         adam(25, 0.005, weight_decay=1e-4),
         last=bayes,
         kept=lambda model: model.model,
+    ),
+    "fields_cupnet": Lesson(
+        fields_cupnet.FieldsCupNet,
+        fields_cupnet.task,
+        lambda: {part: tuple(each) for part, each in load_fields().items()},
+        adam(40, 0.006),
+        in_millimetres,
     ),
     "hiring_mlp": Lesson(
         hiring_mlp.HiringMLP,

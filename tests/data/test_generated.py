@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from assay.data import credit, diabetes, digits, scenes, seasons, sentences
+from assay.data import credit, diabetes, digits, fields, scenes, seasons, sentences
 from assay.errors import AssayError
 from assay.tasks import Detection, Segmentation
 
-MAKERS = (scenes.make_scenes, credit.make_loans, seasons.make_series, sentences.make_sentences)
-LOADERS = (scenes.load_scenes, credit.load_loans, seasons.load_series, sentences.load_sentences)
+MAKERS = (scenes.make_scenes, credit.make_loans, seasons.make_series, sentences.make_sentences, fields.make_fields)
+LOADERS = (scenes.load_scenes, credit.load_loans, seasons.load_series, sentences.load_sentences, fields.load_fields)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -114,6 +114,28 @@ class TestLoans:
         short, later = credit.risk(business), business.copy()
         later[:, 2], later[:, 1] = 7, business[:, 1] * 7 / 6  # the same burden
         np.testing.assert_allclose(credit.risk(later) - short, 1.5, atol=1e-3)
+
+
+class TestFields:
+    def test_the_sheet_sinks_most_under_the_stamp_and_is_drawn_towards_it(self):
+        x = np.array([[0.5, 0.5, 1.0, 0.5, 1.0, 0.0]], dtype=np.float32)
+        along, across, down = fields.fields_of(x, side=9).reshape(3, 9, 9)
+        assert np.unravel_index(down.argmin(), down.shape) == (4, 4)
+        assert down.min() == pytest.approx(-fields.DEPTH, abs=1e-3)
+        assert (along[:4] > 0).all() and (along[5:] < 0).all()  # noqa: PT018
+        np.testing.assert_allclose(along, across.T, atol=1e-3)
+        np.testing.assert_allclose(down, down[::-1], atol=1e-3)
+
+    def test_each_parameter_does_something_and_no_force_and_no_hold_does_nothing(self):
+        x = np.full((1, len(fields.PARAMETERS)), 0.5, dtype=np.float32)
+        for place in range(x.shape[1]):
+            other = x.copy()
+            other[:, place] = 0.9
+            assert np.abs(fields.fields_of(other) - fields.fields_of(x)).max() > 0.1
+        x[:, [2, 5]] = 0
+        assert not fields.fields_of(x).any()
+        with pytest.raises(AssayError, match="got 1"):
+            fields.sheet(1)
 
 
 def test_patients_lie_in_their_columns():

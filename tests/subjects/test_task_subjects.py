@@ -23,6 +23,7 @@ NAMES = (
     "diabetes-mlp",
     "digits-denoiser",
     "digits-retrieval",
+    "fields-cupnet",
     "hiring-mlp",
     "scenes-detector",
     "scenes-labels",

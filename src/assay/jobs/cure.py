@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from assay import code, shelf, store
 from assay.audit import Audit, Change, Judged, open_audit
 from assay.errors import AssayError
+from assay.finding import paired_difference
 from assay.jobs.audit import audit
-from assay.jobs.compare import compare, paired_difference
+from assay.jobs.compare import compare
 from assay.methods.train.checkpoint import PREFIX
 from assay.methods.train.fit import Diverged
 from assay.probe import Probe, configure, spelled, undisturbed
@@ -64,6 +65,7 @@ class Cure:
     notes: tuple[str, ...]
     price: str
     folder: Path
+    cured: Subject
 
     @property
     def page(self) -> Path:
@@ -212,6 +214,7 @@ def cure(
         ),
         price=price,
         folder=folder,
+        cured=cured,
     )
     page = render_diff(
         before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
