@@ -13,6 +13,8 @@ from assay import shelf
 from assay.audit import Offer
 from assay.errors import AssayError
 from assay.jobs.audit import Begun, Record, offers
+from assay.remedies._shipping import Shipping
+from assay.remedies._shrinking import Shrinking
 from assay.remedy import Cost, Remedy
 from assay.run import BUDGETS
 from assay.standard import Standards
@@ -31,7 +33,7 @@ def recorded(claim):
 @pytest.mark.parametrize("name", shelf.ours("remedies"))
 def test_a_remedy_names_questions_that_there_are(name):
     remedy = shelf.load("remedies", name)
-    assert remedy.mends
+    assert remedy.mends or issubclass(remedy, Shrinking | Shipping)  # smaller or elsewhere is what those are for
     assert set(remedy.mends) <= set(shelf.ours("probes"))
     assert {tried.probe for tried in remedy.tried} <= set(remedy.mends)
 

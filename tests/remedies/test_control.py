@@ -22,6 +22,7 @@ from assay.methods.train import snapshot as cycles
 from assay.remedies import _retraining
 from assay.remedies._across_domains import AcrossDomains
 from assay.remedies._retraining import EPOCHS, STEPS, PlainRetraining, Retraining
+from assay.remedies._shrinking import Shrinking
 from assay.remedies.jacobian_regularization import JacobianRegularization
 from assay.remedies.weight_gradient_centralization import WeightGradientCentralization
 from assay.remedy import Remedy
@@ -33,6 +34,7 @@ NAMES = [
     for name in shelf.names("remedies")
     if issubclass(kind := shelf.load("remedies", name), Retraining)
     and not issubclass(kind, AcrossDomains)  # those need more domains than one: test_across_domains.py
+    and not issubclass(kind, Shrinking)  # those train in parts, and layers of another size: test_shrinking.py
     and name != "dp-training"  # counts steps and refuses what is frozen: test_dp_training_remedy.py
 ]
 OWN_CONTROLS = ("neural-sde", "typicality-curriculum", "label-cleaning", "robust-loss")
