@@ -65,6 +65,7 @@ class Cure:
     notes: tuple[str, ...]
     price: str
     folder: Path
+    cured: Subject
 
     @property
     def page(self) -> Path:
@@ -213,6 +214,7 @@ def cure(
         ),
         price=price,
         folder=folder,
+        cured=cured,
     )
     page = render_diff(
         before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
