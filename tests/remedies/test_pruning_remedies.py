@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from assay.remedies._shrinking import Shrinking
 from torch import nn
 from torch.testing import assert_close
 
@@ -19,6 +18,8 @@ from assay.jobs.cure import cure
 from assay.methods.compress.criteria import CRITERIA, OF_NORMS, kept, scores
 from assay.methods.compress.price import flops
 from assay.methods.compress.surgery import cut, edges
+from assay.remedies import blended_pruning
+from assay.remedies._shrinking import Shrinking
 from assay.remedies.blended_pruning import STORY, BlendedPruning
 from assay.remedies.prune import Prune
 from assay.run import Run
@@ -112,6 +113,50 @@ def test_the_same_seed_gives_the_same_small_network_and_training_goes_on_from_it
     anew = replace(remedy, start="scratch").apply(planted, run)
     assert right(anew) < 0.6  # the same size, nothing learnt yet
     assert {n: p.shape for n, p in anew.model.named_parameters()} == {n: p.shape for n, p in a.model.named_parameters()}
+
+
+def test_what_is_frozen_is_cut_and_not_trained_and_where_all_is_all_is_trained(planted: Subject, run: Run) -> None:
+    half, stone = copy.deepcopy(planted.model), copy.deepcopy(planted.model).requires_grad_(False)
+    half[1].requires_grad_(False)  # type: ignore[index,union-attr]
+    kept_rows = planted.model[1].weight[1::2]  # type: ignore[index,union-attr]
+    few = BlendedPruning(population=2, iterations=0, top=1, epochs=1, lr=1e-3, criteria=("taylor-l1",), clusters=1)
+    for remedy in (Prune(criterion="taylor-l1", epochs=1, lr=1e-3), few):
+        for model, trained in ((half, False), (stone, True)):
+            small: Any = remedy.apply(replace(planted, model=model), run).model
+            assert small[1].weight.requires_grad is trained
+            assert small[4].weight.requires_grad
+            assert bool((small[1].weight == kept_rows).all()) is not trained
+
+
+def test_genes_are_taught_without_what_judges_them_and_the_best_for_all_epochs(
+    planted: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int | None, set[int]]] = []
+
+    def watched(self: Any, model: nn.Module, subject: Subject, run: Run, rng: Any, **how: Any) -> nn.Module:
+        x, _ = subject.data["train"].take(np.arange(len(subject.data["train"])))
+        calls.append((how.get("epochs"), {hash(tuple(row.flatten().tolist())) for row in x}))
+        assert run.keep is None  # no gene goes on with another's training
+        return model.eval()
+
+    monkeypatch.setattr(Shrinking, "finetuned", watched)
+    remedy = BlendedPruning(population=3, iterations=1, short=2, part=0.25, held=0.2, top=2)
+    asked: list[int] = []
+    real = blended_pruning._accuracy
+    monkeypatch.setattr(
+        blended_pruning, "_accuracy", lambda model, data, device: asked.append(len(data)) or real(model, data, device)
+    )
+    remedy.apply(planted, replace(run, keep=Path("anywhere")))
+    _, held = remedy._parted(planted, run)
+    x, _ = held.take(np.arange(len(held)))
+    judge = {hash(tuple(row.flatten().tolist())) for row in x}
+    short, full = ([rows for epochs, rows in calls if epochs == of] for of in (2, None))
+    assert 2 <= len(short) <= 6
+    assert 1 <= len(full) <= 2
+    assert {len(rows) for rows in short} == {40}
+    assert {len(rows) for rows in full} == {160}
+    assert not any(rows & judge for rows in short + full)
+    assert set(asked) == {40}
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -65,7 +65,6 @@ class BlendedPruning(Shrinking):
 
     needs: ClassVar[tuple[str, ...]] = ("classes",)
     source: ClassVar[str] = "He, Huang, Liang, Liang & Yang, ICANN 2021, 'Blending Pruning Criteria'"
-    mends: ClassVar[tuple[str, ...]] = ("what-did-it-forget",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

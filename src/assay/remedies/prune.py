@@ -36,7 +36,6 @@ class Prune(Shrinking):
 
     needs: ClassVar[tuple[str, ...]] = ("classes",)
     source: ClassVar[str] = "Li et al., ICLR 2017, arXiv:1608.08710; for the criteria He et al., ICANN 2021, sec. 2"
-    mends: ClassVar[tuple[str, ...]] = ("what-did-it-forget",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -75,11 +75,12 @@ def clusters(rho: Array, count: int, *, seed: int = 0) -> Clusters:  # i i
     if not 1 <= count <= many:
         raise AssayError(f"{many} criteria cannot be put into {count} clusters; give a number from 1 to {many}.")
     which = np.zeros(many, dtype=np.int64)
-    distinct = len(np.unique(rho, axis=0))
+    rows = rho.round(9)  # rankings that are the same differ by rounding alone
+    distinct = len(np.unique(rows, axis=0))
     if count > 1 and distinct > 1:
         from sklearn.cluster import KMeans
 
-        which = KMeans(min(count, distinct), n_init=STARTS, random_state=seed).fit_predict(rho)
+        which = KMeans(min(count, distinct), n_init=STARTS, random_state=seed).fit_predict(rows)
     found = [np.flatnonzero(which == k).tolist() for k in np.unique(which)]
     while len(found) < count:  # rows that are equal: any way to part them is as good
         largest = max(found, key=len)
