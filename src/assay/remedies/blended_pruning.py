@@ -181,8 +181,8 @@ class BlendedPruning(Shrinking):
         return (
             f"{int(story[JUDGED])} blends were judged by {100 * self.held:g} % of the training data, held back from "
             f"its training and from that of the network; the best was right on {100 * first:.1f} % of them at the "
-            f"start and on {100 * last:.1f} % at the end of the search, after {self.short} epochs on "
-            f"{100 * self.part:g} % of the rest. The control was trained on all of it.",
+            f"start and on {100 * last:.1f} % at the end of the search, after a short training on "
+            f"{100 * self.part:g} % of the rest. A control is trained on all of the training data.",
             f"The blend by layer: {blends}.",
             f"Of all pairs of the {len(which)} criteria, {100 * alike.mean():.0f} % rank a layer's channels alike "
             f"(Spearman above {SAME:g}). l1, l2, fpgm and fermat do so on random filters already.",
