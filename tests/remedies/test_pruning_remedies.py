@@ -50,7 +50,7 @@ def planted() -> Subject:
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained after the cut."""
-    monkeypatch.setattr(Shrinking, "finetuned", lambda self, model, *a, **k: model.eval())
+    monkeypatch.setattr(Shrinking, "train", lambda self, model, *a, **k: model.eval())
 
 
 def right(subject: Subject, split: str = "test") -> float:
@@ -133,13 +133,13 @@ def test_genes_are_taught_without_what_judges_them_and_the_best_for_all_epochs(
 ) -> None:
     calls: list[tuple[int | None, set[int]]] = []
 
-    def watched(self: Any, model: nn.Module, subject: Subject, run: Run, rng: Any, **how: Any) -> nn.Module:
+    def watched(self: Any, model: nn.Module, subject: Subject, run: Run, rng: Any, **_: Any) -> nn.Module:
         x, _ = subject.data["train"].take(np.arange(len(subject.data["train"])))
-        calls.append((how.get("epochs"), {hash(tuple(row.flatten().tolist())) for row in x}))
+        calls.append((self.epochs, {hash(tuple(row.flatten().tolist())) for row in x}))
         assert run.keep is None  # no gene goes on with another's training
         return model.eval()
 
-    monkeypatch.setattr(Shrinking, "finetuned", watched)
+    monkeypatch.setattr(Shrinking, "train", watched)
     remedy = BlendedPruning(population=3, iterations=1, short=2, part=0.25, held=0.2, top=2)
     asked: list[int] = []
     real = blended_pruning._accuracy
@@ -185,7 +185,8 @@ def test_figures_show_the_agreement_of_the_uncut_network(planted: Subject, run: 
     cured = remedy.apply(planted, run)
     assert {name for name, _ in cured.model.named_buffers()} >= set(STORY)
     shown, least, evolution = remedy.figures(cured, run)
-    x, y = planted.data["train"].take(np.arange(200))
+    taught, _ = remedy._parted(planted, run)
+    x, y = taught.take(np.arange(180))
     (edge,) = edges(planted.model, x[:2])
     rho = matrix(scores(planted.model, [edge], x, y, criteria=remedy.criteria)[edge.name].numpy())
     assert shown.rows == shown.columns == remedy.criteria  # type: ignore[union-attr]

@@ -94,7 +94,7 @@ class BlendedPruning(Shrinking):
         found = tuple(edge for edge in self.prunable(subject) if edge.size > 1)
         taught, held = self._parted(subject, run)
         which = self.criteria or usable(subject.model, found)
-        told = self._scored(subject, found, which, run)
+        told = self._scored(subject, found, which, taught, run)
         rho = {name: matrix(of.numpy()) for name, of in told.items()}
         layers = [clusters(each, self.clusters, seed=run.seed) for each in rho.values()]
         keep = affordable(
@@ -125,9 +125,9 @@ class BlendedPruning(Shrinking):
         return Part(data, order[held:]), Part(data, order[:held])
 
     def _scored(
-        self, subject: Subject, found: tuple[Edge, ...], which: tuple[Criterion, ...], run: Run
+        self, subject: Subject, found: tuple[Edge, ...], which: tuple[Criterion, ...], taught: Data, run: Run
     ) -> dict[str, Tensor]:  # of each edge: i m
-        x, y = sample(subject.data["train"], self.sample)
+        x, y = sample(taught, self.sample)
         model = copy.deepcopy(subject.model).to(run.device)
         told = scores(model, found, x.to(run.device), y.to(run.device), criteria=which)
         return {name: scaled(of).cpu() for name, of in told.items()}
@@ -139,13 +139,20 @@ class BlendedPruning(Shrinking):
         few = Part(taught, np.arange(max(1, round(self.part * len(taught)))))
         quiet = replace(run, progress=silent, keep=None)  # nothing of one gene may be gone on with by another
 
-        def trained(model: nn.Module, on: Data, epochs: int | None, run: Run, about: str) -> float:
-            given = replace(subject, data={**subject.data, "train": on})
-            self.finetuned(model, given, run, run.rng(), epochs=epochs, about=about)
+        def given(on: Data) -> Subject:
+            return replace(subject, data={**subject.data, "train": on})
+
+        def short(model: nn.Module) -> float:
+            briefly = replace(self, epochs=self.short)
+            briefly.train(model, given(few), quiet, run.rng())  # never compiled, which takes longer than it saves here
+            return _accuracy(model, held, run.device)
+
+        def full(model: nn.Module) -> float:
+            about = "training what a blend left"
+            self.finetuned(model, given(taught), replace(run, keep=None), run.rng(), about=about)
             return _accuracy(model, held, run.device)
 
         with run.progress("judging blends of criteria", self.population * (self.iterations + 1)) as tick:
-            tick(0)
 
             def after(iteration: int, best: float) -> None:
                 tick(self.population)
@@ -153,10 +160,8 @@ class BlendedPruning(Shrinking):
             result = blend(
                 told, {name: int(of.sum()) for name, of in keep.items()}, layers,
                 make=lambda keep: self.begun(cut(subject.model, found, keep), run.rng()),
-                short=lambda model: trained(model, few, self.short, quiet, ""),
-                full=lambda model: trained(model, taught, None, replace(run, keep=None), "training what a blend left"),
-                top=self.top, rng=torch.Generator().manual_seed(run.seed), size=self.population,
-                iterations=self.iterations, cross=self.cross, mutate=self.mutate, drop=self.drop, after=after,
+                short=short, full=full, top=self.top, rng=torch.Generator().manual_seed(run.seed), after=after,
+                size=self.population, iterations=self.iterations, cross=self.cross, mutate=self.mutate, drop=self.drop,
             )  # fmt: skip
         return result.candidates[0], result.evolved.best, result.judged
 
@@ -180,9 +185,9 @@ class BlendedPruning(Shrinking):
         alike = np.array([_pairs(each) > SAME for each in rho])
         return (
             f"{int(story[JUDGED])} blends were judged by {100 * self.held:g} % of the training data, held back from "
-            f"its training and from that of the network; the best was right on {100 * first:.1f} % of them at the "
-            f"start and on {100 * last:.1f} % at the end of the search, after a short training on "
-            f"{100 * self.part:g} % of the rest. A control is trained on all of the training data.",
+            f"every training after the cut; the best was right on {100 * first:.1f} % of them at the start and on "
+            f"{100 * last:.1f} % at the end of the search, after a short training on {100 * self.part:g} % of the "
+            "rest. The uncut network has learnt from them, as from all others; a control is trained on all of them.",
             f"The blend by layer: {blends}.",
             f"Of all pairs of the {len(which)} criteria, {100 * alike.mean():.0f} % rank a layer's channels alike "
             f"(Spearman above {SAME:g}). l1, l2, fpgm and fermat do so on random filters already.",
