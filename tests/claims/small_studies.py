@@ -14,6 +14,7 @@ import pytest
 from torch import nn
 
 from assay.claims import (
+    he2021_pruning,
     li2021_mmf,
     liu2021_baselines,
     liu2021_random,
@@ -41,6 +42,11 @@ class Small:
 
 RANDOM_ARMS = tuple(liu2021_random.EPOCHS)
 STUDIES: dict[ModuleType, Small] = {
+    he2021_pruning: Small({
+        "SEEDS": 1, "WIDTH": 2, "EPOCHS": 1, "BATCH": 40, "TUNED": 2, "EARLY": 1, "HALVED": (0,), "HELD_OUT": 20,
+        "SAMPLE": 20, "SHORT": 20, "GENES": 2, "ITERATIONS": 1, "STEPS": 2, "ATTACKED": 10, "FILTERS": (16, 32),
+        "ENTRIES": 18, "TIMES": 3,
+    }, every=3, stages=(1, 1), ungated=("four-agree-on-random-filters", "beyond-accuracy")),
     li2021_mmf: Small({
         "SEEDS": 2, "EPOCHS": 1, "BATCH": 30, "WIDTH": 2, "LOOKED_AT": 60, "EARLY": "body.2", "LATE": "body.4",
     }),
