@@ -141,7 +141,9 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
         assert_close(now, then[:kept, : now.shape[1]], rtol=0, atol=1e-4)
     assert "Kept filters are 1 times as far" in remedy.beside(few, cured, run)[-1]
     strong = replace(remedy, choice="highest-l1").apply(few, run).model.get_parameter("stem.0.weight")
-    l1 = sum(few.model.get_parameter(f"{name}.weight").detach().abs().flatten(1).sum(1) for name in ("stem.0", "inner.3"))
+    l1 = sum(
+        few.model.get_parameter(f"{name}.weight").detach().abs().flatten(1).sum(1) for name in ("stem.0", "inner.3")
+    )
     assert isinstance(l1, Tensor)
     weakest = l1.argsort()[:6].sort().values
     assert_close(strong, few.model.get_parameter("stem.0.weight")[weakest], rtol=0, atol=1e-4)
@@ -238,13 +240,11 @@ def test_what_cannot_be_is_refused_in_one_line(few: Subject, run: Run) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("remedy", "stop"), [(FADING, 2), (replace(SLIM, epochs=6), 3)], ids=["bfrifp", "slimming"]
-)  # fmt: skip
 def test_what_was_stopped_goes_on_to_the_same_small_network(
-    remedy: Shrinking, stop: int, few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fade in its course, and a second round after a first that was cut."""
+    """In its second round, after a first that was cut."""
+    remedy, stop = replace(SLIM, epochs=6), 3
     whole = remedy.apply(few, run)
     real, done = _retraining.fit, 0
 
