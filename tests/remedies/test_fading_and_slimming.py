@@ -17,6 +17,7 @@ from assay import shelf
 from assay.errors import AssayError
 from assay.methods.compress import slimming as method
 from assay.methods.compress.price import flops, parameters
+from assay.methods.train.fit import fit
 from assay.probe import configure
 from assay.remedies import _retraining
 from assay.remedies._shrinking import Shrinking, example
@@ -187,13 +188,13 @@ def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_traine
     again = method.folded(normed)
     assert not method.batch_norms(again)
     assert again.state_dict().keys() == net.state_dict().keys()
-    assert_close(again(X), normed(X), rtol=1e-4, atol=1e-5)
+    assert_close(again(X), normed(X), rtol=1e-3, atol=1e-3)
     assert len(method.batch_norms(method.with_norms(seeded(Residual), X))) == 3  # each has its own already
 
 
 def test_rounds_cut_by_equal_shares_or_by_a_rate(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    real = _retraining.fit
+    real = fit
 
     def watched(model: method.Slimming, data: Any, **settings: Any) -> Any:
         seen.append(flops(model.net, example(few)) / flops(few.model, example(few)))
@@ -246,7 +247,7 @@ def test_what_was_stopped_goes_on_to_the_same_small_network(
     """In its second round, after a first that was cut."""
     remedy, stop = replace(SLIM, epochs=6), 3
     whole = remedy.apply(few, run)
-    real, done = _retraining.fit, 0
+    real, done = fit, 0
 
     def stopped(model: nn.Module, data: Any, **settings: Any) -> Any:
         told = settings.pop("on_epoch")

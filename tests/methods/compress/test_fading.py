@@ -53,7 +53,7 @@ def block(normed: bool = True) -> Block:
         net = Block(normed)
         for module in net.modules():
             if isinstance(module, nn.BatchNorm2d):
-                nn.init.normal_(module.weight), nn.init.normal_(module.bias), nn.init.normal_(module.running_mean)
+                nn.init.normal_(module.weight), nn.init.normal_(module.bias)
     return net.eval()
 
 

@@ -237,7 +237,7 @@ def slimmed(way: method.SoftMask = "off", most: float = 0.05, end: float = 0.0) 
 
 def test_the_gradient_of_a_scale_gets_the_price_times_its_sign() -> None:
     net = Slimming(block(), per_epoch=10, epochs=1, most=0.3, warm_up=0.0, way="off")
-    net.penalty().backward()
+    torch.autograd.backward(net.penalty())
     for norm in net.norms:
         assert_close(norm.weight.grad, 0.3 * norm.weight.detach().sign())
     net.steps.fill_(10)
