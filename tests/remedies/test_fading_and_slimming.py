@@ -192,6 +192,12 @@ def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_traine
     assert len(method.batch_norms(method.with_norms(seeded(Residual), X))) == 3  # each has its own already
 
 
+def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, run: Run) -> None:
+    assert "a weight decay of 0.0005 is all that ties" in SLIM.remarks(few, run)[0]
+    assert "set weight_decay or score=gamma" in replace(SLIM, weight_decay=0.0).remarks(few, run)[0]
+    assert replace(SLIM, score="gamma").remarks(few, run) == ()
+
+
 def test_rounds_cut_by_equal_shares_or_by_a_rate(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     real = fit

@@ -90,6 +90,16 @@ class Slimming(Shrinking):
                 model = self._cut(model, subject, run, whole * self.priced.share ** (number / self.rounds))
         return subject.cured(method.folded(model).eval(), self.name())
 
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        if self.score == "gamma":
+            return ()
+        tied = f"a weight decay of {self.weight_decay:g} is all that ties its size to its use"
+        untied = "and without weight decay nothing ties its size to its use: set weight_decay or score=gamma"
+        return (
+            "The score counts the size of a kernel, which batch normalisation takes out again: a filter times s says "
+            f"the same and scores s times as much; {tied if self.weight_decay else untied}.",
+        )
+
     def _parts(self, subject: Subject) -> list[int]:
         """Epochs of each training: one before each cut, and one after the last."""
         epochs, parts = self.epochs_on(subject), self.rounds + 1

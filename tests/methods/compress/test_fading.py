@@ -170,7 +170,13 @@ def test_dead_layers_fire_while_they_train_and_are_silent_when_they_answer(x: Te
     assert float(loud.std()) == pytest.approx(0.01, rel=0.05)
     assert abs(float(loud.mean())) < 0.001
     assert (silent == 0).all()
-    quiet, _ = fades(block(), x, fires=False)
+    quiet, gone = fades(block(), x, fires=False)
+    last: list[Tensor] = []
+    quiet.net.c.register_forward_hook(lambda module, given, out: last.append(out.detach()))  # type: ignore[union-attr]
+    for steps, dead in ((9, False), (10, True)):  # 0.011 and 0.0067 of what it was
+        quiet.steps.fill_(steps)
+        quiet(x)
+        assert bool((last.pop()[:, gone["first"]] == 0).all()) == dead
     quiet.train().steps.fill_(1000)
     assert_close(quiet(many), quiet(many), rtol=0, atol=0)
 

@@ -329,10 +329,10 @@ class Fading(nn.Module):
         dead = d < self.pace.dead
         shape = [1] * x.ndim
         shape[axis] = -1
-        gain = torch.where(gone, torch.where(dead, 0.0, d), 1.0).to(x.dtype).view(shape)
+        gain = d.masked_fill(dead, 0.0).expand(len(gone)).masked_fill(~gone, 1.0).to(x.dtype).view(shape)
         if not (self.fires and self.training):
             return x * gain
-        noise = torch.where(gone & dead, self.pace.noise, 0.0).to(x.dtype).view(shape)
+        noise = self.pace.noise * (gone & dead).to(x.dtype).view(shape)
         return x * gain + noise * torch.randn_like(x)
 
     def _leaves(self, i: int, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
