@@ -227,8 +227,8 @@ def thin(
     """Train with gates until what they leave open costs what is `wanted`; which channels that are.
 
     Each round is one `train`, from the weights and gates of the last, with an alpha that grew. What the rounds leave
-    undecided goes by theta, the lowest first. `price` is what is believed in the end: where the bill said less, as one
-    of seconds may, its target is lowered by as much.
+    undecided goes by theta, the lowest first. `price` is what is believed in the end, of a cut network without gates:
+    where the bill said less, as one of seconds may, its target is lowered by as much.
     """
     least = float(gates.bill.total(gates.lasting.to(gates.bill.sizes)))
     if least > gates.target:
