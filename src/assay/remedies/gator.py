@@ -124,7 +124,7 @@ class Gator(Shrinking):
         """Some training inputs, on the device."""
         data = subject.data["train"]
         order = torch.randperm(len(data), generator=rng)[: MEASURED * self.batch]
-        for index in order.split(self.batch):
+        for index in torch.split(order, self.batch):
             yield torch.as_tensor(data.take(index.numpy())[0], device=run.device)
 
 
