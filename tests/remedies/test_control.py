@@ -22,6 +22,7 @@ from assay.methods.train import snapshot as cycles
 from assay.remedies import _retraining
 from assay.remedies._across_domains import AcrossDomains
 from assay.remedies._retraining import EPOCHS, STEPS, PlainRetraining, Retraining
+from assay.remedies._shrinking import Shrinking
 from assay.remedies.jacobian_regularization import JacobianRegularization
 from assay.remedies.weight_gradient_centralization import WeightGradientCentralization
 from assay.remedy import Remedy
@@ -69,7 +70,10 @@ def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyP
     return calls
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "neural-sde"])  # that one is another network
+@pytest.mark.parametrize(
+    "name",  # of those whose network is not another one in the end
+    [name for name in NAMES if name != "neural-sde" and not issubclass(shelf.load("remedies", name), Shrinking)],
+)
 def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
     name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +113,7 @@ def test_a_control_has_the_very_schedule_of_its_remedy(
     if name not in OWN_CONTROLS:
         assert isinstance(control, PlainRetraining)
     ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
-    whole = sum(call.pop("epochs") for call in ours) / (1 if name == "snapshot" else len(ours))
+    whole = sum(call.pop("epochs") for call in ours) / (1 if name in ("snapshot", "gator") else len(ours))
     assert whole == plain.pop("epochs") == (20 if given else STEPS // math.ceil(40 / remedy.batch))
     if name == "label-cleaning":  # leaves out what it takes for wrong
         assert all(call.pop("inputs") <= plain["inputs"] for call in ours)
