@@ -473,8 +473,8 @@ def test_gates_that_the_optimiser_of_the_weights_nudges_move_at_their_own_rates(
     ours.nudge.grad = slope.clone()
     ours.step()
     with torch.no_grad():
-        theirs.nudge.sub_(0.5 * slope)  # one step at the same rate
-    theirs.nudged()
+        theirs.nudge.sub_(0.1 * slope)
+    theirs.nudged(0.1)
     assert_close(ours.theta, theirs.theta)
     assert not theirs.nudge.any()
     assert not torch.equal(ours.theta, torch.full((16,), START))

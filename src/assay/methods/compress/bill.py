@@ -30,7 +30,7 @@ from assay.methods.compress.surgery import cut
 
 Counted = Literal["flops", "memory", "parameters"]
 
-LEAST = 0.01  # of the mean per channel: what an edge costs at least that seemed to cost nothing when it was timed
+LEAST = 0.01
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ def timed(flops: Bill, whole: float, saved: Tensor, removed: Tensor, *, as_coded
         lambda_j = saved_j / removed_j
 
     The total takes the bill of FLOPs, each pair times the mean of what a FLOP of its two edges was worth: to add up
-    what was saved edge by edge would count each layer twice, and half of every edge would save all there is. An edge
-    that seemed to save nothing costs a hundredth of the mean: timing is noisy.
+    what was saved edge by edge would count each layer twice, and half of every edge would save all there is. Timing is
+    noisy: an edge that seemed to save nothing costs a hundredth of what it would by its FLOPs.
 
     Source: as above, sec. 3.3; print does not say by what the difference is divided, and the channels removed are what
         makes it a cost per channel. `as_coded`: lambda follows the counts as FLOPs do, times what was measured, as in
         the public code (EliPassov/gator).
     """
-    each = saved / removed
-    each = each.clamp(min=LEAST * float(each.clamp(min=0).mean()))
-    worth = each / flops.per_channel(flops.sizes)  # seconds a FLOP
+    counted = flops.per_channel(flops.sizes)
+    each = (saved / removed).maximum(LEAST * whole * counted / (flops.sizes @ counted))
+    worth = each / counted  # seconds a FLOP
     pairs = flops.pairs * (worth[:, None] + worth[None]) / 2
     scaled = replace(flops, lines=flops.lines * worth, pairs=pairs, fixed=0.0)
     rest = whole - float(scaled.total(flops.sizes))

@@ -91,13 +91,13 @@ class Gates:
             raise AssayError(f"multiple={multiple} is no count of channels; give 1 to keep any number, or 8.")
         device = bill.sizes.device
         self.bill, self.alpha, self.momentum, self.tau, self.multiple = bill, alpha, momentum, tau, multiple
-        self.target, self.lr, self.edges = target, lr, tuple(edges)
+        self.target, self.edges = target, tuple(edges)
         sizes = bill.sizes.long()
         ends = sizes.cumsum(0).tolist()
         self.places = {e.name: slice(end - e.size, end) for e, end in zip(edges, ends, strict=True)}
         self.edge = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)  # c: of each channel
         self.theta = torch.full((len(self.edge),), START, device=device)
-        self.nudge = torch.zeros_like(self.theta, requires_grad=True)  # is 0, and has the gradient of theta
+        self.nudge = nn.Parameter(torch.zeros_like(self.theta))  # is 0, and has the gradient of theta
         self.open = torch.ones(len(self.edge), dtype=torch.bool, device=device)
         self.settled = torch.zeros((), dtype=torch.bool, device=device)
         self.lasting = torch.ones_like(sizes, dtype=torch.bool) if may_vanish is None else ~may_vanish.to(device)
@@ -136,12 +136,12 @@ class Gates:
         slope.zero_()
 
     @torch.no_grad()
-    def nudged(self) -> None:
-        """The same where the optimiser of the weights has moved `nudge` as it moves them, at their rate, not `lr`.
+    def nudged(self, lr: float) -> None:
+        """The same where the optimiser of the weights, whose rate is `lr`, has moved `nudge` as it moves them.
 
         On a GPU it asks the host for nothing, so that it can stand in a step that is recorded.
         """
-        self._move(self.rates / self.lr * self.nudge)
+        self._move(self.rates / lr * self.nudge)
         self.nudge.zero_()
 
     def aim(self, target: float, alpha: float) -> None:
@@ -171,16 +171,17 @@ class Gates:
         cheap = self.bill.total(self._rounded(counts)) <= self.target
         met = self.bill.total(self._rounded(counts - gone)) <= self.target
         goes = goes & (met.cumsum(0) - met.long() == 0) & ~cheap
-        self.open.index_copy_(0, order, self.open[order] & ~goes)
+        self.open[order] = self.open[order] & ~goes
         self.settled |= met.any() | cheap
 
     def _last_ones(self) -> Tensor:  # -> c
         """The likeliest to stay of each edge that must last, one each."""
         order = self.theta.masked_fill(~self.open, -math.inf).argsort(descending=True, stable=True)
-        place = torch.arange(len(order), device=order.device)
-        first = torch.full_like(self.lasting, len(order), dtype=torch.long)
-        first.scatter_reduce_(0, self.edge[order], place, "amin")
-        return torch.zeros_like(self.open).index_copy_(0, order[first], self.lasting)
+        place, edges = (torch.arange(len(of), device=order.device) for of in (order, self.lasting))
+        first = torch.where(self.edge[order][:, None] == edges, place[:, None], len(order)).amin(0)  # e
+        last = torch.zeros_like(self.open)
+        last[order[first]] = self.lasting
+        return last
 
     def _rounded(self, counts: Tensor) -> Tensor:  # *b e -> *b e
         return torch.where(counts >= self.multiple, counts - counts % self.multiple, counts)
