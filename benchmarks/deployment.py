@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -139,7 +140,7 @@ def in_turns(nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded:
             there, seen = there.to(torch.bfloat16).to(memory_format=torch.channels_last), seen.to(torch.bfloat16)  # type: ignore[call-overload]
             asks[name] = played(there, seen.contiguous(memory_format=torch.channels_last))
         else:
-            asks[name] = lambda there=there, seen=seen: there(seen)
+            asks[name] = partial(there, seen)
     taken: dict[str, list[float]] = {name: [] for name in nets}
     with torch.no_grad():
         for turn in range(3 + TURNS):
@@ -155,7 +156,7 @@ def in_turns(nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded:
 
 @torch.no_grad()
 def played(net: nn.Module, x: Tensor) -> Callable[[], object]:
-    aside = torch.cuda.Stream()
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(3):
@@ -189,7 +190,7 @@ def half(given: argparse.Namespace) -> None:
         times = {place: measured(small, batch, place, repeats=7) / slow[place] for place, batch in places.items()}
         share = flops(small, x) / flops(whole, x)
         print(f"  FLOPs {share:.3f}", *(f"{place} {each:.3f}" for place, each in times.items()), flush=True)
-        return max(share / given.share, *(SURELY * each for each in times.values()))
+        return max([share / float(given.share), *(SURELY * each for each in times.values())])
 
     counted = bill(whole, found, x, "flops")
     small = gated(whole, counted, given.share * flops(whole, x), price, 1.0, given, device)
