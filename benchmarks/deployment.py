@@ -70,7 +70,7 @@ def surgery(given: argparse.Namespace) -> None:
 LEAST, LOST, FASTER = 0.90, 0.01, 1.5  # accuracy of the whole network, what may be lost of it, times as fast
 SURELY = 1.05 * FASTER  # what gates are asked for, as the same network is not as fast twice
 THREADS, CPU_BATCH, GPU_BATCH = 2, 32, 256
-TURNS = 15
+WARM, TURNS = 3, 15
 EQUAL, SOONER = 0.003, 0.9  # points of accuracy that are none, and the time that priced seconds may take
 
 
@@ -131,7 +131,9 @@ def gated(
     return gator.tuned(cut(net, found, keep), device, epochs=given.again, lr=given.lr, seed=given.seed)
 
 
-def in_turns(nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded: bool = False) -> dict[str, float]:
+def in_turns(
+    nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded: bool = False, turns: int = TURNS
+) -> dict[str, float]:
     """Seconds of one answer each. `recorded`: in bf16, channels-last, played from a CUDA graph, as one would deploy."""
     asks: dict[str, Callable[[], object]] = {}
     for name, net in nets.items():
@@ -143,13 +145,13 @@ def in_turns(nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded:
             asks[name] = partial(there, seen)
     taken: dict[str, list[float]] = {name: [] for name in nets}
     with torch.no_grad():
-        for turn in range(3 + TURNS):
+        for turn in range(WARM + turns):
             for name, ask in asks.items():
                 start = time.perf_counter()
                 ask()
                 if device == "cuda":
                     torch.cuda.synchronize()
-                if turn >= 3:
+                if turn >= WARM:
                     taken[name].append(time.perf_counter() - start)
     return {name: statistics.median(each) for name, each in taken.items()}
 
@@ -159,7 +161,7 @@ def played(net: nn.Module, x: Tensor) -> Callable[[], object]:
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        for _ in range(3):
+        for _ in range(WARM):
             net(x)
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
@@ -183,11 +185,13 @@ def half(given: argparse.Namespace) -> None:
     test = study.images(device)["test"].x
     x, found = test[:1], edges(whole, test[:2])
     places = {"cpu": test[:CPU_BATCH].cpu()} | ({"cuda": test[:GPU_BATCH]} if device == "cuda" else {})
-    slow = {place: measured(whole, batch, place, repeats=7) for place, batch in places.items()}
 
     def price(small: nn.Module) -> float:
         """What is furthest from its aim, of FLOPs and of the seconds of each place."""
-        times = {place: measured(small, batch, place, repeats=7) / slow[place] for place, batch in places.items()}
+        times = {}
+        for place, batch in places.items():
+            taken = in_turns({"whole": whole, "small": small}, batch, place, turns=5)
+            times[place] = taken["small"] / taken["whole"]
         share = flops(small, x) / flops(whole, x)
         print(f"  FLOPs {share:.3f}", *(f"{place} {each:.3f}" for place, each in times.items()), flush=True)
         return max([share / float(given.share), *(SURELY * each for each in times.values())])
