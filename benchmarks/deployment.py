@@ -99,7 +99,6 @@ def trained(given: argparse.Namespace, device: str) -> nn.Module:
 def gated(
     whole: nn.Module,
     counted: Bill,
-    target: float,
     price: Callable[[nn.Module], float],
     wanted: float,
     given: argparse.Namespace,
@@ -113,7 +112,7 @@ def gated(
     found = edges(net, x)
     steps = max(1, given.gating * study.per_epoch(device) // 4)  # half of a round, at half of the rate on average
     gates = Gates(
-        found, counted.to(device), alpha=given.alpha, lr=gate_lr(steps, given.alpha), target=target,
+        found, counted.to(device), alpha=given.alpha, lr=gate_lr(steps, given.alpha),
         multiple=given.multiple, may_vanish=may_vanish(net, found, x),
     )  # fmt: skip
 
@@ -197,7 +196,7 @@ def half(given: argparse.Namespace) -> None:
         return max([share / float(given.share), *(SURELY * each for each in times.values())])
 
     counted = bill(whole, found, x, "flops")
-    small = gated(whole, counted, given.share * flops(whole, x), price, 1.0, given, device)
+    small = gated(whole, counted, price, 1.0, given, device)
     after = float(study.right(small, device).mean())
     print(f"{100 * after:.2f} % right after, {time.perf_counter() - start:.0f} s", flush=True)
     if given.save is not None:
@@ -242,11 +241,11 @@ def latency(given: argparse.Namespace) -> None:
     )
     wanted = given.share * flops(whole, x)
     by_flops = gated(
-        whole, bill(whole, found, x, "flops"), wanted, lambda net: flops(net, x), wanted, given, device
+        whole, bill(whole, found, x, "flops"), lambda net: flops(net, x), wanted, given, device
     )  # fmt: skip
     aim = SOONER * measured(by_flops, batch, place)
     by_seconds = gated(
-        whole, seconds(whole, found, batch, place), aim, lambda net: measured(net, batch, place), aim, given, device
+        whole, seconds(whole, found, batch, place), lambda net: measured(net, batch, place), aim, given, device
     )  # fmt: skip
     nets = {"whole": whole, "FLOPs priced": by_flops, "seconds priced": by_seconds}
     times = in_turns(nets, batch, place)

@@ -70,6 +70,10 @@ def tuned(net: nn.Module, device: str, *, epochs: int, lr: float, seed: int) -> 
 
     x = images(device)["train"].x
     remeasure(net, torch.split(x[: 20 * smaller.BATCH], smaller.BATCH))
+    weights = list(net.parameters())
+    slopes = torch.autograd.grad(net(x[:2]).sum(), weights, allow_unused=True)
+    for weight, slope in zip(weights, slopes, strict=True):
+        weight.requires_grad_(slope is not None)  # what is left of a block that is gone takes none
     smaller.train(net, device, epochs=epochs, lr=lr, seed=seed)
     return net.eval()
 

@@ -82,7 +82,6 @@ class Gator(Shrinking):
             lr=self._gate_lr(steps),
             rate=self.rate or None,
             momentum=self.momentum,
-            target=wanted,
             multiple=self.multiple,
             may_vanish=may_vanish(model, found, few),
             as_coded=self.as_coded,

@@ -415,7 +415,7 @@ def test_normalisations_are_measured_anew_and_nothing_else_changes() -> None:
 
 def test_rounds_go_on_from_where_they_were_with_a_larger_alpha() -> None:
     net, _, found, costs = two()
-    gates = Gates(found, costs, alpha=0.5, lr=1.0, target=6.0)
+    gates = Gates(found, costs, alpha=0.5, lr=1.0)
     seen: list[tuple[float, float, int]] = []
 
     def train(of: Gates) -> None:
@@ -424,20 +424,21 @@ def test_rounds_go_on_from_where_they_were_with_a_larger_alpha() -> None:
         of.nudge.grad = torch.zeros(16)
         of.step()
 
-    def price(keep: Any) -> float:  # the true cost is 5/4 of what the bill says
-        return 1.25 * sum(int(each.sum()) for each in keep.values())
+    def price(keep: Any) -> float:  # but for both ends the bill says too little
+        left = sum(int(each.sum()) for each in keep.values())
+        return left + (1.5 if 2 < left < 16 else 0)
 
     keep = thin(gates, net, train, price, 6.0)
     assert price(keep) <= 6
     assert [alpha for alpha, _, _ in seen] == [0.5, 1.0, 1.0]
-    assert seen[-1][1] < 6
+    assert [target for _, target, _ in seen] == [6, 6, pytest.approx(2 + 4 * 4 / 5.5)]
     assert all(b[2] <= a[2] for a, b in pairwise(seen))
-    idle = Gates(found, costs, alpha=0.5, lr=1.0, target=6.0)  # which no training moves
+    idle = Gates(found, costs, alpha=0.5, lr=1.0)  # which no training moves
     idle.theta.copy_(torch.randperm(16))
     keep = thin(idle, net, lambda of: None, price, 6.0, rounds=2)
     assert [i for each in keep.values() for i in each.tolist()] == (idle.theta >= 12).tolist()
     with pytest.raises(AssayError, match=r"cannot be met: with one channel .* costs 0.125 of what it did"):
-        thin(Gates(found, costs, alpha=0.5, lr=1.0, target=1.0), net, train, price, 1.0)
+        thin(Gates(found, costs, alpha=0.5, lr=1.0), net, train, price, 1.0)
     assert not any(m._forward_pre_hooks for m in net.modules())
 
 

@@ -200,6 +200,12 @@ class Gates:
         """Which channels of each edge are not closed, as `surgery.cut` takes it."""
         return {name: self.open[which].cpu() for name, which in self.places.items()}
 
+    def fewest(self) -> dict[str, Tensor]:
+        """One channel of each edge that must last, and of others none."""
+        first = torch.zeros_like(self.open)
+        first[[which.start for which in self.places.values()]] = self.lasting
+        return {name: first[which].cpu() for name, which in self.places.items()}
+
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """Inside, what the model's layers read passes the gates; outside it is as if there never had been any.
@@ -241,24 +247,31 @@ def thin(
     """Train with gates until what they leave open costs what is `wanted`; which channels that are.
 
     Each round is one `train`, from the weights and gates of the last, with an alpha that grew. What the rounds leave
-    undecided goes by theta, the lowest first. `price` is what is believed in the end, of a cut network without gates:
-    where the bill said less, as one of seconds may, its target is lowered by as much.
+    undecided goes by theta, the lowest first. `price` is what is believed, of the network that is cut, without gates.
+    A bill may be off, as one of seconds is: its target is set by what the price is of all channels and of as few as can
+    be, and again by what it is of those that a settled round left.
     """
-    least = float(gates.bill.total(gates.lasting.to(gates.bill.sizes)))
-    if least > gates.target:
-        share = least / float(gates.bill.total(gates.bill.sizes))
+    bill, few = gates.bill, gates.lasting.to(gates.bill.sizes)
+    bottom, least = float(bill.total(few)), price(gates.fewest())
+    most = price(gates.keep())
+    if least > wanted:
         raise AssayError(
             "The price cannot be met: with one channel of each edge that must last the network still costs "
-            f"{share:.3g} of what it did; ask for more than that."
+            f"{least / most:.3g} of what it did; ask for more than that."
         )
+
+    def nearer(target: float, reached: float) -> float:
+        return bottom + (target - bottom) * (wanted - least) / max(reached - least, 1e-12)
+
+    gates.target = nearer(float(bill.total(bill.sizes)), most)
 
     def met() -> bool:
         if gates.settled:
             gates.round_off()
         reached = price(gates.keep())
         if reached > wanted:
-            lower = gates.target * (wanted / reached if gates.settled else 1.0)
-            gates.aim(lower, gates.alpha * (1.0 if gates.settled else growth))
+            lower, alpha = nearer(gates.target, reached), gates.alpha
+            gates.aim(*((lower, alpha) if gates.settled else (gates.target, growth * alpha)))
         return reached <= wanted
 
     with gates.on(model):
