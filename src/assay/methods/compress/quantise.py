@@ -98,6 +98,10 @@ class Kept(NamedTuple):
     bits: Bits
     group: int | None
 
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
     def stored(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Integers, packed where two go to a byte, and scales."""
         made = whole(weight.detach().movedim(self.axis, 0).flatten(1), self.bits, self.group)
