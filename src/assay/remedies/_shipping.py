@@ -39,14 +39,19 @@ class Shipping(Remedy):
             return f"it stores weights in another form, and {type(subject.model).__name__} has none in torch"
         return reason
 
-    def shipped(self, cured: Subject) -> int:
-        """Bytes that it stores."""
-        return stored(cured.model)
+    def shipped(self, cured: Subject) -> int | None:
+        """Bytes that it stores; None: those of its weights."""
+        return None
 
     def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
-        x = first(cured.data["test"], TIMED).to(run.device)
-        sizes = (stored(subject.model), self.shipped(cured))
-        return (told(subject.model, cured.model, sizes, x),)
+        return (measured(subject, cured, run, self.shipped(cured)),)
+
+
+def measured(subject: Subject, cured: Subject, run: Run, shipped: int | None = None) -> str:
+    """Size and speed, before and after, in a sentence."""
+    x = first(cured.data["test"], TIMED).to(run.device)
+    sizes = (stored(subject.model), stored(cured.model) if shipped is None else shipped)
+    return told(subject.model, cured.model, sizes, x)
 
 
 def first(data: Data, count: int) -> Tensor:  # -> n *d
