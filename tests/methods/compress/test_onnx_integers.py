@@ -26,7 +26,13 @@ def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(
-            *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, bias=False), nn.Sigmoid()),
+            *(
+                nn.Conv2d(1, 4, 3, padding=1),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.Conv2d(4, 4, 3, bias=False),
+                nn.Sigmoid(),
+            ),
             *(nn.Flatten(), nn.Linear(4 * 16, 5)),
         ).eval()
 
@@ -51,9 +57,7 @@ def test_the_graph_answers_as_the_network_for_batches_of_any_length(net: nn.Modu
     assert names.count("Conv") == 2
 
 
-def test_slopes_are_those_of_the_network_and_values_those_of_the_graph(
-    net: nn.Module, graph: bytes, x: Tensor
-) -> None:
+def test_slopes_are_those_of_the_network_and_values_those_of_the_graph(net: nn.Module, graph: bytes, x: Tensor) -> None:
     made = OnnxNet(net, onnx_integers.static(graph, [x]))
     given = x.clone().requires_grad_()
     out = made(given)
