@@ -90,6 +90,7 @@ def test_a_student_learns_and_is_smaller(digits: Subject, run: Run) -> None:
     assert_close(frame.predict(x), one.predict(x))
     control = remedy.control()
     assert control is not None
+    assert control.frame(digits).model[0].out_channels == 4  # type: ignore[index,union-attr]
     assert control.settings() == {k: v for k, v in remedy.settings().items() if k not in ("temperature", "mix")}
     assert KnowledgeDistillation(student="fashion-cnn").frame(digits).predict(x[:2]).shape == (2, 10)
     with pytest.raises(AssayError, match=r"The network of 'wine-mlp' fails on inputs of shape \(1, 8, 8\); give a"):
