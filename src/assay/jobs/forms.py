@@ -55,6 +55,27 @@ FORMS: Mapping[str, Form] = {
             suffix=".onnx",
             settings={"activations": "dynamic"},
         ),
+        Form(
+            name="int8",
+            says="a torch program with int8 weights",
+            remedy="quantise",
+            suffix=".pt2",
+            settings={"weights": "8"},
+        ),
+        Form(
+            name="int8-activations",
+            says="a torch program with int8 weights and activations, calibrated on training inputs",
+            remedy="quantise",
+            suffix=".pt2",
+            settings={"weights": "8", "activations": "static"},
+        ),
+        Form(
+            name="int4",
+            says="a torch program with 4-bit weights in groups of 32",
+            remedy="quantise",
+            suffix=".pt2",
+            settings={"weights": "4"},
+        ),
     )
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from assay.subject import Data, Subject
 
 SHOWN = 4  # inputs that a network is exported with: two lengths of batch are tried of them
+AT_ONCE = 64  # inputs that calibration sees at a time
 TIMED = 64  # inputs of a pass that is timed
 CALIBRATED_ON = ("train", "calibration", "validation")
 """Splits whose inputs say how large the values inside a network become, the first that there is."""
@@ -44,7 +46,7 @@ class Shipping(Remedy):
         """The network in floats, of a cured subject: what size and speed are compared with."""
 
     def shipped(self, cured: Subject) -> int:
-        """Bytes on disk."""
+        """Bytes that it stores."""
         return stored(cured.model)
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
@@ -81,6 +83,15 @@ def of_one_answer(subject: Subject) -> str | None:
 def to_calibrate_on(subject: Subject, chosen: str) -> str | None:
     """The split whose inputs it is calibrated on, which was chosen or is there for it; None where there is none."""
     return next((name for name in ((chosen,) if chosen else CALIBRATED_ON) if name in subject.data), None)
+
+
+def calibration(subject: Subject, chosen: str, count: int, device: str) -> Iterator[Tensor]:  # each n *d
+    """So many of its inputs, spread evenly over the split that it is calibrated on, some at a time."""
+    split = to_calibrate_on(subject, chosen)
+    assert split is not None  # why_not
+    data = subject.data[split]
+    rows = np.unique(np.linspace(0, len(data) - 1, min(count, len(data))).round().astype(np.int64))
+    return (data.take(rows[i : i + AT_ONCE])[0].to(device) for i in range(0, len(rows), AT_ONCE))
 
 
 def no_calibration(subject: Subject, chosen: str) -> str | None:

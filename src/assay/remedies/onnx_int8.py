@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
 from torch import nn
 
 from assay.errors import AssayError
 from assay.methods.compress import onnx_integers
 from assay.methods.compress.export import to_onnx
 from assay.nn.onnx_net import OnnxNet
-from assay.remedies._shipping import Shipping, example, floats, no_calibration, of_one_answer, to_calibrate_on
+from assay.remedies._shipping import Shipping, calibration, example, floats, no_calibration, of_one_answer
 
 if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
-
-AT_ONCE = 64  # inputs that calibration sees at a time
 
 
 @dataclass(frozen=True)
@@ -59,13 +56,7 @@ class OnnxInt8(Shipping):
         if self.activations == "dynamic":
             cured.model.set(onnx_integers.dynamic(graph))
             return cured
-        split = to_calibrate_on(subject, self.calibrate_on)
-        assert split is not None  # why_not
-        data = subject.data[split]
-        rows = np.unique(np.linspace(0, len(data) - 1, min(self.inputs, len(data))).round().astype(np.int64))
-        cured.model.set(
-            onnx_integers.static(graph, (data.take(rows[i : i + AT_ONCE])[0] for i in range(0, len(rows), AT_ONCE)))
-        )
+        cured.model.set(onnx_integers.static(graph, calibration(subject, self.calibrate_on, self.inputs, "cpu")))
         return cured
 
     def _graph(self, model: nn.Module, subject: Subject) -> bytes:

@@ -75,6 +75,10 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
     try:
         with quiet(), torch.no_grad():
             program = exported(copy.deepcopy(model).cpu().eval(), x.cpu())
+            program.example_inputs = None  # somebody's data, which a file that ships need not hold
+            for node in program.graph.nodes:
+                for told in ("stack_trace", "torch_fn", "from_node"):
+                    node.meta.pop(told, None)  # nor where its code lay
             file = io.BytesIO()
             torch.export.save(program, file)
     except Exception as e:  # torch.export raises whatever it meets

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from assay.errors import AssayError
-from assay.methods.compress.surgery import Edge, cut
+from assay.methods.compress.surgery import Edge, cut, lifeless
 
 Kind = Literal["flops", "parameters", "memory", "latency"]
 Per = Literal["network", "layer"]
@@ -139,8 +139,9 @@ def affordable(
     """The largest set of channels within the price, dropped from the lowest score up; a tie goes by its place.
 
     `per="network"` compares the scores of all edges; `per="layer"` only those of one, and takes the same share of each.
-    Without `may_empty` the best channel of each edge stays. The cost falls as more is dropped, so the number that must
-    go is found by bisection; each trial is a network that is cut, and measured where the price is a latency.
+    Without `may_empty` the best channel of each edge stays; with it, only of those that the answer hangs on. The cost
+    falls as more is dropped, so the number that must go is found by bisection; each trial is a network that is cut, and
+    measured where the price is a latency.
     """
     names = [edge.name for edge in edges]
     for edge in edges:
@@ -149,11 +150,12 @@ def affordable(
             got = "none" if of is None else f"shape {tuple(of.shape)}, or one that is no number"
             raise AssayError(f"The scores of edge {edge.name!r} are {got}; give {edge.size} numbers, one each channel.")
     parts = []
-    for name in names:
-        score = scores[name].detach().double().cpu()
+    for edge in edges:
+        score = scores[edge.name].detach().double().cpu()
         rank = score.argsort(stable=True).argsort().double()
-        value = rank / len(score) if per == "layer" else score
-        parts.append(value if may_empty else value.where(rank < len(score) - 1, math.inf))
+        value = rank / edge.size if per == "layer" else score
+        may_go = may_empty and not lifeless(edges, {edge.name: torch.zeros(edge.size, dtype=torch.bool)})
+        parts.append(value if may_go else value.where(rank < edge.size - 1, math.inf))
     flat = torch.cat(parts)
     order = flat.argsort(stable=True)
     droppable = int(torch.isfinite(flat).sum())
@@ -163,20 +165,19 @@ def affordable(
         stays[order[:dropped]] = False
         return dict(zip(names, torch.split(stays, [edge.size for edge in edges]), strict=True))
 
-    bare = model if price.kind == "latency" else copy.deepcopy(model).to("meta")  # only sizes are counted
     used = uses(model, example[:1]) if price.kind == "flops" else {}
 
     def paid(of: nn.Module) -> float:
         return _multiplied(of, used) if price.kind == "flops" else cost(price.kind, of, example, device)
 
-    whole = paid(bare)
+    whole = paid(model)
 
     def share(dropped: int) -> float:
-        return paid(cut(bare, edges, kept(dropped))) / whole
+        return paid(cut(model, edges, kept(dropped))) / whole
 
     least = share(droppable)
     if least > price.share:
-        left = "nothing" if may_empty else "one channel of each edge"
+        left = "as little as the answer needs" if may_empty else "one channel of each edge"
         raise AssayError(
             f"The price {price} cannot be met: with {left} left of what can be cut, the network still costs "
             f"{least:.3g} of its {price.kind}; ask for {_above(least):g} or more."
@@ -187,6 +188,10 @@ def affordable(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if share(middle) <= price.share else (middle, high)
+    if lifeless(edges, kept(high)):
+        raise AssayError(
+            f"The price {price} leaves nothing that reads the input; ask for more, or do not let edges empty."
+        )
     return kept(high)
 
 

@@ -32,6 +32,7 @@ from torch.utils.hooks import RemovableHandle
 from assay.errors import AssayError, SubjectError
 from assay.methods.compress.dependency import Edge as Edge
 from assay.methods.compress.dependency import Layer, Reader, Reading, ends, follows, is_depthwise
+from assay.nn.emptied import Emptied
 
 Keep = Mapping[str, Tensor]  # name of an edge -> bool (size); edges that are not named keep all
 
@@ -173,55 +174,11 @@ def closed(edges: Sequence[Edge], keep: Keep) -> dict[str, Tensor]:
     return {name: torch.zeros_like(of) if name in gone else of for name, of in kept.items()}
 
 
-class Emptied(nn.Module):
-    """Stands where a layer has nothing left to compute: its bias, or 0, in the shape of the layer's answer."""
-
-    bias: Tensor
-
-    def __init__(self, channels: int, dims: int, sizes: Mapping[str, tuple[int, ...]] | None) -> None:
-        super().__init__()
-        self.dims = dims  # of space: 0 for a Linear, whose channels come last
-        self.sizes = dict(sizes or {})
-        self.register_buffer("bias", torch.zeros(channels))
-
-    @classmethod
-    def of(cls, layer: Layer, *, silent: bool) -> Emptied:
-        """`silent`: nobody reads it, so that it is 0 whatever its bias was."""
-        if isinstance(layer, nn.Linear):
-            new = cls(layer.out_features, 0, None)
-        else:
-            if isinstance(layer.padding, str):
-                spread = tuple(d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True))
-                both = spread if layer.padding == "same" else (0,) * len(spread)
-            else:
-                both = tuple(2 * int(p) for p in layer.padding)
-            sizes = {"kernel": layer.kernel_size, "stride": layer.stride, "dilation": layer.dilation, "padding": both}
-            if isinstance(layer, _ConvTransposeNd):
-                sizes["more"] = tuple(int(m) for m in layer.output_padding)
-            new = cls(layer.out_channels, len(layer.kernel_size), sizes)
-        new.to(layer.weight)
-        if layer.bias is not None:
-            del new.bias
-            bias = torch.zeros_like(layer.bias) if silent else layer.bias.detach().clone()
-            new.bias = nn.Parameter(bias, requires_grad=layer.bias.requires_grad)
-        return new.train(layer.training)
-
-    def forward(self, x: Tensor) -> Tensor:  # n i *s -> n o *s'
-        if self.dims == 0:
-            return self.bias.to(x.dtype).expand(*x.shape[:-1], -1)
-        space = list(x.shape[2:])
-        for i, (k, s, d, p) in enumerate(
-            zip(*(self.sizes[of] for of in ("kernel", "stride", "dilation", "padding")), strict=True)
-        ):
-            if "more" in self.sizes:
-                space[i] = (space[i] - 1) * s - p + d * (k - 1) + self.sizes["more"][i] + 1
-            else:
-                space[i] = (space[i] + p - d * (k - 1) - 1) // s + 1
-        flat = self.bias.to(x.dtype).reshape(1, -1, *[1] * self.dims)
-        return flat.expand(x.shape[0], -1, *space)
-
-    def extra_repr(self) -> str:
-        return f"{len(self.bias)} channels"
+def lifeless(edges: Sequence[Edge], keep: Keep) -> bool:
+    """Whether a layer that gives the answer, or part of it, would have nothing left to read."""
+    kept = closed(edges, keep)
+    dead_in, _ = _dead(edges, {name for name, of in kept.items() if not of.any()})
+    return bool(dead_in - {name for edge in edges for name in edge.writers})
 
 
 def shaped_like(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
@@ -234,9 +191,9 @@ def shaped_like(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         for name, module in list(model.named_modules()):
             weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
             if isinstance(module, nn.Linear | _ConvNd) and "weight" in module._parameters:
-                if weight is not None:
+                if weight is not None and weight.dim() == module.weight.dim():
                     _resize(module, weight)
-                elif bias is not None:
+                elif weight is None and bias is not None:
                     _shrink(module, None, torch.arange(ends(module)[1]) < len(bias))
                     _replace(model, module, Emptied.of(module, silent=False))
             elif follows(module) is not None:

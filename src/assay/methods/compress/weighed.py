@@ -31,10 +31,10 @@ def seconds(model: nn.Module, x: Tensor) -> float:  # n *d
 
 
 def told(plain: nn.Module, shipped: nn.Module, sizes: tuple[int, int], x: Tensor) -> str:
-    """Size and time of the network as it was and as it ships, in a sentence; `sizes` are their bytes on disk."""
+    """Size and time of the network as it was and as it ships, in a sentence; `sizes` are the bytes that they store."""
     took = [1000 * seconds(each, x) for each in (plain, shipped)]
     return (
-        f"On disk it takes {sizes[1]:,} bytes, where the float network takes {sizes[0]:,} "
+        f"It stores {sizes[1]:,} bytes, where the network in floats stores {sizes[0]:,} "
         f"({sizes[1] / max(1, sizes[0]):.2f} times as many). On this machine, with {torch.get_num_threads()} threads, "
         f"{len(x)} inputs take {took[1]:.3g} ms, and took {took[0]:.3g} ms ({took[1] / took[0]:.2f} times as long)."
     )
