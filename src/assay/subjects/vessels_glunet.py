@@ -28,7 +28,7 @@ def build() -> Subject:
         task(),
         name="vessels-glunet",
         about="A small GLUNet on images of 32 x 32, trained on 1,000 of them by Lovász losses of classes and edges; "
-        "mean IoU 0.8000 on the 300 test images.",
+        "mean IoU 0.8078 on the 300 test images.",
     )
 
 
