@@ -221,9 +221,9 @@ def impossible(run: Run) -> Evidence:
     return Evidence(
         verdict="fails" if below else "holds",
         says=f"F1 is below IoU in {len(below)} of {len(rows)} rows ({', '.join(below) or 'none'}), which no masks of "
-        f"one class can have, pooled or averaged over images. F1 = 2 IoU / (1 + IoU), which pooled counts have exactly, "
-        f"is met to the last digit in {len(pooled)} rows; {len(means)} could be means over images. Accuracy lies outside "
-        f"what sensitivity and specificity leave pooled counts in {len(strange)}.",
+        "one class can have, pooled or averaged over images. F1 = 2 IoU / (1 + IoU), which pooled counts have exactly, "
+        f"is met to the last digit in {len(pooled)} rows; {len(means)} could be means over images. Accuracy lies "
+        f"outside what sensitivity and specificity leave pooled counts in {len(strange)}.",
         measures=(
             _exact("smallest F1 that an IoU of 0.8731 leaves", first, 1),
             _exact("F1 of pooled counts with an IoU of 0.8731", f1_between(first, pooled=True)[0], 1),
