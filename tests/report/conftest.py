@@ -486,6 +486,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """One browser serves the tests of this folder that follow each other, and no other test runs beside it."""
     yield
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        tab.cache_clear()
         launched.cache_clear()
         LAUNCHED.close()
 
@@ -502,29 +503,38 @@ def launched():
     return browser
 
 
-@pytest.fixture
-def browser():
-    return launched()
+@cache
+def tab():
+    """One page for all visits: a context of its own costs a second or two, and a visit loads all anew anyway."""
+    return launched().new_page()
 
 
 @pytest.fixture
-def visit(browser):
-    """Opens a page from disk and, at the end, insists that it was quiet and asked for nothing but itself."""
-    heard, asked, visited, opened = [], [], set(), []
+def visit():
+    """Opens a page from disk and, at the end, insists that it was quiet and asked for nothing but itself.
 
-    def go(path, **context):
-        opened.append(browser.new_context(**context))
-        page = opened[-1].new_page()
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("dialog", lambda dialog: heard.append(f"dialog {dialog.message}"))
-        page.on("request", lambda request: asked.append(request.url))
+    Another visit takes the page of the one before it, except where the context must be another.
+    """
+    heard, asked, visited, leave = [], [], set(), ExitStack()
+    hear = {
+        "console": lambda message: heard.append(message.text),
+        "pageerror": lambda error: heard.append(str(error)),
+        "dialog": lambda dialog: (heard.append(f"dialog {dialog.message}"), dialog.dismiss()),
+        "request": lambda request: asked.append(request.url),
+    }
+
+    def go(path, viewport=None, color_scheme="light", **context):
+        page = leave.enter_context(launched().new_context(**context)).new_page() if context else tab()
+        for event, handler in hear.items():
+            page.on(event, handler)
+            leave.callback(page.remove_listener, event, handler)
+        page.set_viewport_size(viewport or {"width": 1280, "height": 720})
+        page.emulate_media(media="screen", color_scheme=color_scheme)
         visited.add(path.as_uri())
         page.goto(path.as_uri())
         return page
 
-    yield go
-    for context in opened:
-        context.close()
+    with leave:
+        yield go
     assert heard == []
     assert {url for url in asked if not url.startswith("data:")} <= visited

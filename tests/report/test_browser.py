@@ -63,10 +63,14 @@ def test_dark_is_dark_and_its_ink_light(visit):
         colour = page.locator(selector).first.evaluate(f"e => getComputedStyle(e).{what}")
         return sum(float(part) for part in colour[4:-1].split(",")[:3]) / 3
 
-    dark, light = visit("realistic", color_scheme="dark"), visit("realistic", color_scheme="light")
-    assert brightness(dark, "body", "backgroundColor") < 40 < 200 < brightness(light, "body", "backgroundColor")
-    ink = "svg[role=img] text"
-    assert brightness(dark, ink, "fill") > 200 > 60 > brightness(light, ink, "fill")
+    paper, ink = {}, {}
+    page = visit("realistic")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        paper[scheme] = brightness(page, "body", "backgroundColor")
+        ink[scheme] = brightness(page, "svg[role=img] text", "fill")
+    assert paper["dark"] < 40 < 200 < paper["light"]
+    assert ink["dark"] > 200 > 60 > ink["light"]
 
 
 def test_on_paper_nothing_is_hidden_or_cut(visit):

@@ -193,8 +193,10 @@ def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, 
     for kind in ("image", "table", "text"):
         path = tmp_path / f"{kind}.html"
         path.write_text(render(made(kind, hostile=HOSTILE if kind == "text" else "")), encoding="utf-8")
+        page = visit(path)
         for width, scheme in ((390, "dark"), (1280, "light")):
-            page = visit(path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 800})
+            page.emulate_media(color_scheme=scheme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (kind, width)
             for card in page.locator("li.map").all():
                 badge = card.locator(".badge").bounding_box()

@@ -189,8 +189,10 @@ def test_in_a_browser_nothing_scrolls_sideways_or_asks_for_anything(visit: Any, 
     for name, told in (("seen", made()), ("unseen", made(decoder=False, hostile=HOSTILE))):
         path = tmp_path / f"{name}.html"
         path.write_text(page_of(told), encoding="utf-8")
+        page = visit(path)
         for width, scheme in ((360, "dark"), (1280, "light")):
-            page = visit(path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 800})
+            page.emulate_media(color_scheme=scheme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
             for badge in page.locator(".verdicts .badge").all():
                 box = badge.bounding_box()
