@@ -94,20 +94,22 @@ def through_readers(
 
     def hooked(name: str, its: list[Edge]) -> RemovableHandle:
         linear = isinstance(modules[name], nn.Linear)
+        straight = {edge.name for edge in its if torch.equal(edge.inputs[name], torch.arange(edge.size))}
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             x = args[0]
             for edge in its:
-                at = edge.inputs[name].to(x.device)
-                open_ = gate(edge, x).to(x.device)
-                each = open_[..., at.clamp(min=0)]  # places, or n places
+                each = gate(edge, x).to(x.device)
+                if edge.name not in straight:  # else it stands there as it is: to pick has a slow gradient
+                    at = edge.inputs[name].to(x.device)
+                    each = torch.where(at < 0, torch.ones_like(each[..., :1]), each[..., at.clamp(min=0)])
                 shape = [1] * x.dim()
                 shape[0] = each.shape[0] if each.dim() == 2 else 1
-                shape[-1 if linear else 1] = len(at)
+                shape[-1 if linear else 1] = each.shape[-1]
                 if each.dtype is torch.bool:
-                    x = x.masked_fill(~(each | (at < 0)).reshape(shape), 0.0)
+                    x = x.masked_fill(~each.reshape(shape), 0.0)
                 else:
-                    x = x * torch.where(at < 0, 1.0, each).to(x.dtype).reshape(shape)
+                    x = x * each.to(x.dtype).reshape(shape)
             return (x, *args[1:])
 
         handle: RemovableHandle = modules[name].register_forward_pre_hook(hook)
