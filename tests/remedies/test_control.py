@@ -71,10 +71,7 @@ def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyP
     return calls
 
 
-@pytest.mark.parametrize(
-    "name",  # of those whose network is not another one in the end
-    [name for name in NAMES if name != "neural-sde" and not issubclass(shelf.load("remedies", name), Shrinking)],
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "neural-sde"])  # that one is another network
 def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
     name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +111,7 @@ def test_a_control_has_the_very_schedule_of_its_remedy(
     if name not in OWN_CONTROLS:
         assert isinstance(control, PlainRetraining)
     ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
-    whole = sum(call.pop("epochs") for call in ours) / (1 if name in ("snapshot", "gator") else len(ours))
+    whole = sum(call.pop("epochs") for call in ours) / (1 if name == "snapshot" else len(ours))
     assert whole == plain.pop("epochs") == (20 if given else STEPS // math.ceil(40 / remedy.batch))
     if name == "label-cleaning":  # leaves out what it takes for wrong
         assert all(call.pop("inputs") <= plain["inputs"] for call in ours)

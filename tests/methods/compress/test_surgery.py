@@ -274,6 +274,8 @@ def test_a_gate_is_read_with_its_gradient() -> None:
     out = model(x)
     assert_close(out, wanted)
     assert torch.autograd.grad(out.sum(), gate)[0].abs().min() > 0
+    with pytest.raises(AssayError, match="'2' reads through a mask or a gate"):
+        cut(model, found, {})
     for handle in handles:
         handle.remove()
     assert_close(model(x), model[2](torch.tanh(model[0](x))))  # type: ignore[index]
