@@ -36,6 +36,7 @@ NAMES = [
     and not issubclass(kind, AcrossDomains)  # those need more domains than one: test_across_domains.py
     and not issubclass(kind, Shrinking)  # those train in parts, and layers of another size: test_shrinking.py
     and name != "dp-training"  # counts steps and refuses what is frozen: test_dp_training_remedy.py
+    and name != "distillation"  # a smaller network, which its control trains too: test_shipping.py
 ]
 OWN_CONTROLS = ("neural-sde", "typicality-curriculum", "label-cleaning", "robust-loss")
 """The same without the noise, without the order, and on the same labels, whichever were planted."""
