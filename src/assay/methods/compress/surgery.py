@@ -203,12 +203,12 @@ def shaped_like(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
             if isinstance(module, nn.Linear | _ConvNd) and "weight" in module._parameters:
                 if weight is not None and weight.dim() == module.weight.dim():
                     _resize(module, weight)
-                elif weight is None and bias is not None:
+                elif weight is None and bias is not None and bias.dim() == 1:
                     _shrink(module, None, torch.arange(ends(module)[1]) < len(bias))
                     _replace(model, module, Emptied.of(module, silent=False))
             elif follows(module) is not None:
                 sized = weight if weight is not None else tensors.get(f"{name}.running_mean")
-                if sized is not None:
+                if sized is not None and sized.dim() == 1:
                     _shrink_norm(module, torch.arange(cast(int, follows(module))) < len(sized))
     return model
 
