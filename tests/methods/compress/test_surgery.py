@@ -157,6 +157,15 @@ def test_masked_is_cut_for_any_network(kinds: list[str], flat: bool, share: floa
     assert_close(again(x), small(x))
 
 
+def test_the_channel_that_stays_for_its_shape_is_not_read() -> None:
+    """One of two that are concatenated is gone; what a sigmoid makes of its 0 must not reach the next layer."""
+    torch.manual_seed(0)
+    model, x = stirred(Drawn(["dense", "sigmoid"], flat=False)), inputs(2, 2, 8, 8)
+    found = edges(model, x)
+    keep = {"parts.0.2": torch.zeros(4, dtype=torch.bool)}
+    assert_close(cut(model, found, keep)(x), masked(model, found, keep)(x))
+
+
 @pytest.mark.parametrize(("kind", "count", "inner"), [(Bottleneck, 37, 32), (Block, 20, 16)])
 def test_the_residual_networks_have_the_edges_of_print(kind: type[Block], count: int, inner: int) -> None:
     model = ResNet(5, width=2, blocks=(3, 4, 6, 3), kind=kind)
