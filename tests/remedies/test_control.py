@@ -40,9 +40,6 @@ NAMES = [
 ]
 OWN_CONTROLS = ("neural-sde", "typicality-curriculum", "label-cleaning", "robust-loss")
 """The same without the noise, without the order, and on the same labels, whichever were planted."""
-IN_PARTS = ("snapshot", "gator", "slimming")
-"""Divide the epochs among several trainings."""
-MORE: dict[str, dict[str, Any]] = {"slimming": {"rate": 0.5}}  # two channels are too few for half the multiply-adds
 SAME = ("epochs", "lr", "batch", "weight_decay", "optimiser", "schedule", "momentum")
 
 
@@ -75,10 +72,7 @@ def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyP
     return calls
 
 
-@pytest.mark.parametrize(
-    "name",  # of those whose network is not another one in the end
-    [name for name in NAMES if name != "neural-sde" and not issubclass(shelf.load("remedies", name), Shrinking)],
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "neural-sde"])  # that one is another network
 def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
     name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +97,7 @@ def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
         assert set(begun) == {wanted}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "blended-pruning"])  # that one trains many a little
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "given",
     [{}, {"epochs": 20, "lr": 0.03, "weight_decay": 0.1, "optimiser": "adam", "momentum": 0.5, "batch": 16}],
@@ -111,14 +105,14 @@ def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
 def test_a_control_has_the_very_schedule_of_its_remedy(
     name: str, given: dict[str, Any], few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remedy = shelf.load("remedies", name)(**given, **MORE.get(name, {})).settled(few)
+    remedy = shelf.load("remedies", name)(**given).settled(few)
     control = remedy.control()
     assert isinstance(control, Retraining)
     assert control.name() != name
     if name not in OWN_CONTROLS:
         assert isinstance(control, PlainRetraining)
     ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
-    whole = sum(call.pop("epochs") for call in ours) / (1 if name in IN_PARTS else len(ours))
+    whole = sum(call.pop("epochs") for call in ours) / (1 if name == "snapshot" else len(ours))
     assert whole == plain.pop("epochs") == (20 if given else STEPS // math.ceil(40 / remedy.batch))
     if name == "label-cleaning":  # leaves out what it takes for wrong
         assert all(call.pop("inputs") <= plain["inputs"] for call in ours)

@@ -134,7 +134,7 @@ def inputs(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=5),
     st.booleans(),
@@ -155,6 +155,15 @@ def test_masked_is_cut_for_any_network(kinds: list[str], flat: bool, share: floa
     again = shaped_like(model, small.state_dict())
     again.load_state_dict(small.state_dict())
     assert_close(again(x), small(x))
+
+
+def test_the_channel_that_stays_for_its_shape_is_not_read() -> None:
+    """One of two that are concatenated is gone; what a sigmoid makes of its 0 must not reach the next layer."""
+    torch.manual_seed(0)
+    model, x = stirred(Drawn(["dense", "sigmoid"], flat=False)), inputs(2, 2, 8, 8)
+    found = edges(model, x)
+    keep = {"parts.0.2": torch.zeros(4, dtype=torch.bool)}
+    assert_close(cut(model, found, keep)(x), masked(model, found, keep)(x))
 
 
 @pytest.mark.parametrize(("kind", "count", "inner"), [(Bottleneck, 37, 32), (Block, 20, 16)])
@@ -274,6 +283,8 @@ def test_a_gate_is_read_with_its_gradient() -> None:
     out = model(x)
     assert_close(out, wanted)
     assert torch.autograd.grad(out.sum(), gate)[0].abs().min() > 0
+    with pytest.raises(AssayError, match="'2' reads through a mask or a gate"):
+        cut(model, found, {})
     for handle in handles:
         handle.remove()
     assert_close(model(x), model[2](torch.tanh(model[0](x))))  # type: ignore[index]

@@ -91,31 +91,34 @@ def through_readers(
     for edge in edges:
         for name in edge.readers:
             reads.setdefault(name, []).append(edge)
+    return [modules[name].register_forward_pre_hook(_Through(name, its, gate)) for name, its in reads.items()]
 
-    def hooked(name: str, its: list[Edge]) -> RemovableHandle:
-        linear = isinstance(modules[name], nn.Linear)
-        straight = {edge.name for edge in its if torch.equal(edge.inputs[name], torch.arange(edge.size))}
 
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            x = args[0]
-            for edge in its:
-                each = gate(edge, x).to(x.device)
-                if edge.name not in straight:  # else it stands there as it is: to pick has a slow gradient
-                    at = edge.inputs[name].to(x.device)
-                    each = torch.where(at < 0, torch.ones_like(each[..., :1]), each[..., at.clamp(min=0)])
-                shape = [1] * x.dim()
-                shape[0] = each.shape[0] if each.dim() == 2 else 1
-                shape[-1 if linear else 1] = each.shape[-1]
-                if each.dtype is torch.bool:
-                    x = x.masked_fill(~each.reshape(shape), 0.0)
-                else:
-                    x = x * each.to(x.dtype).reshape(shape)
-            return (x, *args[1:])
+class _Through:
+    """The hook on one reader."""
 
-        handle: RemovableHandle = modules[name].register_forward_pre_hook(hook)
-        return handle
+    def __init__(self, name: str, edges: Sequence[Edge], gate: Callable[[Edge, Tensor], Tensor]) -> None:
+        self.edges, self.gate = edges, gate
+        self.at = {
+            edge.name: None if torch.equal(edge.inputs[name], torch.arange(edge.size)) else edge.inputs[name]
+            for edge in edges
+        }
 
-    return [hooked(name, its) for name, its in reads.items()]
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0]
+        for edge in self.edges:
+            each, at = self.gate(edge, x).to(x.device), self.at[edge.name]
+            if at is not None:  # else each channel stands at its own place: to pick has a slow gradient
+                at = at.to(x.device)
+                each = torch.where(at < 0, torch.ones_like(each[..., :1]), each[..., at.clamp(min=0)])
+            shape = [1] * x.dim()
+            shape[0] = each.shape[0] if each.dim() == 2 else 1
+            shape[-1 if isinstance(module, nn.Linear) else 1] = each.shape[-1]
+            if each.dtype is torch.bool:
+                x = x.masked_fill(~each.reshape(shape), 0.0)
+            else:
+                x = x * each.to(x.dtype).reshape(shape)
+        return (x, *args[1:])
 
 
 def cut(model: nn.Module, edges: Sequence[Edge], keep: Keep) -> nn.Module:
@@ -126,6 +129,12 @@ def cut(model: nn.Module, edges: Sequence[Edge], keep: Keep) -> nn.Module:
     nobody reads it.
     """
     kept = closed(edges, keep)
+    for name, module in model.named_modules():
+        if any(isinstance(hook, _Through) for hook in module._forward_pre_hooks.values()):
+            raise AssayError(
+                f"{name!r} reads through a mask or a gate, whose size a smaller network does not have; take it off "
+                "(handle.remove()), or cut the network that was masked."
+            )
     model = copy.deepcopy(model)
     modules = dict(model.named_modules())
     dead_in, dead_out = _dead(edges, kept)
@@ -194,12 +203,12 @@ def shaped_like(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
             if isinstance(module, nn.Linear | _ConvNd) and "weight" in module._parameters:
                 if weight is not None and weight.dim() == module.weight.dim():
                     _resize(module, weight)
-                elif weight is None and bias is not None:
+                elif weight is None and bias is not None and bias.dim() == 1:
                     _shrink(module, None, torch.arange(ends(module)[1]) < len(bias))
                     _replace(model, module, Emptied.of(module, silent=False))
             elif follows(module) is not None:
                 sized = weight if weight is not None else tensors.get(f"{name}.running_mean")
-                if sized is not None:
+                if sized is not None and sized.dim() == 1:
                     _shrink_norm(module, torch.arange(cast(int, follows(module))) < len(sized))
     return model
 
