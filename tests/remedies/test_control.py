@@ -103,7 +103,7 @@ def test_what_is_frozen_stays_and_is_trained_only_where_all_is(
         assert set(begun) == {wanted}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "blended-pruning"])  # that one trains many a little
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "given",
     [{}, {"epochs": 20, "lr": 0.03, "weight_decay": 0.1, "optimiser": "adam", "momentum": 0.5, "batch": 16}],
