@@ -34,7 +34,7 @@ SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 16, 10, 512, 0.2, 5e-4
 TUNED, TUNED_LR, EARLY = 4, 0.02, 2  # epochs of the fine-tuning and its rate; those after which accuracy is told early
 HALVED = (0, 7, 8, 9, 10, 11, 12)  # layers of VGG16 that lose half their filters, by the configuration print names
 HELD_OUT, SAMPLE = 5000, 1024  # training images that judge genes; that criteria look at
-CLUSTERS, GENES, ITERATIONS, TOP = 3, 8, 3, 2
+CLUSTERS, GENES, ITERATIONS, TOP = 3, 6, 3, 2
 SHORT = 10_000  # training images of the one epoch before a gene is judged
 RADIUS, STEPS, ATTACKED, NOISE = 1 / 255, 10, 1000, 2  # of the attack; severity of the noise
 NO_MORE = 0.01  # lost beyond accuracy, that still counts as nothing
@@ -117,6 +117,9 @@ class _Seen(NamedTuple):
 def _tuned(net: nn.Module, seed: int, device: str) -> _Seen:
     data = _data(device)
     train, test = data["train"], data["test"]
+    for p in net.parameters():
+        if p.dim() == 4:
+            p.data = p.data.to(memory_format=torch.channels_last)
     at_once = _right(net, test)
     early: list[Array] = []
 

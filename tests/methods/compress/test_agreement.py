@@ -19,7 +19,7 @@ from assay.methods.compress.agreement import SAME, by_ranks, clusters, matrix, m
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(seed=seeds, n=st.integers(2, 40))
 def test_without_ties_formula_and_correlation_of_ranks_are_scipys(seed: int, n: int) -> None:
     x, y = np.random.default_rng(seed).normal(size=(2, n))
@@ -27,7 +27,7 @@ def test_without_ties_formula_and_correlation_of_ranks_are_scipys(seed: int, n: 
     assert_allclose([by_ranks(x, y), spearman(x, y)], theirs, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(seed=seeds, n=st.integers(6, 40))
 def test_with_ties_it_is_scipys_too_and_the_formula_says_that_it_is_not_for_them(seed: int, n: int) -> None:
     x, y = np.random.default_rng(seed).integers(0, 4, size=(2, n)).astype(float)
@@ -37,7 +37,7 @@ def test_with_ties_it_is_scipys_too_and_the_formula_says_that_it_is_not_for_them
         by_ranks(x, y)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(seed=seeds)
 def test_the_matrix_has_a_diagonal_of_one_and_knows_no_units(seed: int) -> None:
     scores = np.random.default_rng(seed).normal(size=(5, 12))

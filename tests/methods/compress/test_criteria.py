@@ -232,7 +232,7 @@ def test_entropy_of_even_and_of_constant_answers() -> None:
     assert_close(found, torch.tensor([math.log(8), 0.0, math.log(2)]))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), by=st.floats(0.1, 10), more=st.floats(-5, 5))
 def test_scaled_scores_lie_between_0_and_1_in_the_same_order_whatever_their_unit(
     seed: int, by: float, more: float
