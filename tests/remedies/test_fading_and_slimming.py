@@ -196,6 +196,7 @@ def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, 
     assert "a weight decay of 0.0005 is all that ties" in SLIM.remarks(few, run)[0]
     assert "set weight_decay or score=gamma" in replace(SLIM, weight_decay=0.0).remarks(few, run)[0]
     assert replace(SLIM, score="gamma").remarks(few, run) == ()
+    assert "begins with the spread of each channel" in replace(SLIM, with_norms=True).remarks(few, run)[1]
 
 
 def test_rounds_cut_by_equal_shares_or_by_a_rate(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
