@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from assay import shelf
 from assay.errors import AssayError
 from assay.methods.compress import slimming as method
+from assay.methods.compress.fading import Fading
 from assay.methods.compress.price import flops, parameters
 from assay.methods.train.fit import fit
 from assay.probe import configure
@@ -151,6 +152,23 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
     assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
 
 
+def test_it_fades_while_it_trains_and_every_layer_loses_the_same_share(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Fading] = []
+
+    def watched(model: Fading, data: Any, **settings: Any) -> Any:
+        seen.append(model)
+        return fit(model, data, **settings)
+
+    monkeypatch.setattr(_retraining, "fit", watched)
+    small = replace(FADING, price="flops=0.2").apply(few, run).model
+    assert int(seen[0].steps) == 3 * 4  # epochs of 40 inputs, ten at a time
+    assert (seen[0].decays() < FADING.dead).all()
+    stream, inner = (len(small.get_parameter(f"{name}.weight")) / n for name, n in (("stem.0", 8), ("inner.0", 12)))
+    assert abs(stream - inner) <= 1 / 8  # a channel
+
+
 def test_a_training_too_short_to_fade_is_refused_in_one_line(few: Subject, run: Run) -> None:
     with pytest.raises(AssayError, match=r"epochs=2 end before all filters have faded, which takes 4\.0 epochs") as e:
         Bfrifp(epochs=2).apply(few, run)
@@ -196,6 +214,22 @@ def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, 
     assert "a weight decay of 0.0005 is all that ties" in SLIM.remarks(few, run)[0]
     assert "set weight_decay or score=gamma" in replace(SLIM, weight_decay=0.0).remarks(few, run)[0]
     assert replace(SLIM, score="gamma").remarks(few, run) == ()
+    assert "begins with the spread of each channel" in replace(SLIM, with_norms=True).remarks(few, run)[1]
+
+
+def test_scales_are_priced_while_it_trains(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[method.Slimming] = []
+
+    def watched(model: method.Slimming, data: Any, **settings: Any) -> Any:
+        seen.append(model)
+        return fit(model, data, **settings)
+
+    monkeypatch.setattr(_retraining, "fit", watched)
+    for sparsity in (0.0, 1.0):
+        replace(SLIM, rounds=1, epochs=2, sparsity=sparsity, soft_mask="off").apply(few, run)
+    assert [int(each.steps) for each in seen] == [2] * 4  # an epoch of 40 inputs each, twenty at a time
+    free, priced = (float(each.norms[0].weight.detach().abs().mean()) for each in seen[::2])
+    assert priced < free - 0.005
 
 
 def test_rounds_cut_by_equal_shares_or_by_a_rate(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

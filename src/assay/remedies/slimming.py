@@ -91,14 +91,20 @@ class Slimming(Shrinking):
         return subject.cured(method.folded(model).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
-        if self.score == "gamma":
-            return ()
-        tied = f"a weight decay of {self.weight_decay:g} is all that ties its size to its use"
-        untied = "and without weight decay nothing ties its size to its use: set weight_decay or score=gamma"
-        return (
-            "The score counts the size of a kernel, which batch normalisation takes out again: a filter times s says "
-            f"the same and scores s times as much; {tied if self.weight_decay else untied}.",
-        )
+        said = []
+        if self.score != "gamma":
+            tied = f"a weight decay of {self.weight_decay:g} is all that ties its size to its use"
+            untied = "and without weight decay nothing ties its size to its use: set weight_decay or score=gamma"
+            said.append(
+                "The score counts the size of a kernel, which batch normalisation takes out again: a filter times s "
+                f"says the same and scores s times as much; {tied if self.weight_decay else untied}."
+            )
+        if self.with_norms:
+            said.append(
+                "Batch normalisation that was put in begins with the spread of each channel as its scale: layers of "
+                "small answers are ranked below those of large ones, whatever they are worth."
+            )
+        return tuple(said)
 
     def _parts(self, subject: Subject) -> list[int]:
         """Epochs of each training: one before each cut, and one after the last."""

@@ -159,6 +159,11 @@ def test_a_group_loses_as_many_as_its_writers_have_below_the_threshold_divided_e
     assert not own["w"].any()
 
 
+def test_a_group_loses_what_is_lowest_in_sum_not_by_one_of_its_writers() -> None:
+    groups = {"s": [Writer("u", torch.tensor([1.0, 2, 3, 4])), Writer("v", torch.tensor([9.0, 1, 1, 9]))]}
+    assert lowest(groups, 0.25)["s"].tolist() == [False, True, False, False]  # 3 of 10, 3, 4, 13
+
+
 def test_every_layer_keeps_a_tenth_and_two() -> None:
     assert [least(size) for size in (1, 2, 10, 21, 100)] == [1, 2, 2, 3, 10]
     groups = {"low": [Writer("low", torch.zeros(50))], "high": [Writer("high", torch.ones(50))]}
