@@ -107,6 +107,9 @@ def test_where_gates_begin_and_how_long_they_take_to_close() -> None:
     assert torch.tensor(START).sigmoid().item() == pytest.approx(0.995)
     assert quad(lambda t: 1 / slope(t), 0, START)[0] == pytest.approx(FALL, rel=2e-3)
     _, _, found, costs = two()
+    assert Gates(found, costs, alpha=1.0, lr=1.0).theta.unique().tolist() == [pytest.approx(START)]
+    half_shut = Gates(found, costs, alpha=1.0, lr=1.0, closed_at_first=0.05)
+    assert half_shut.theta.sigmoid().unique().tolist() == [pytest.approx(0.95)]
     steps = 300
     gates = Gates(found, costs, alpha=2.0, lr=gate_lr(steps, 2.0, rate=0.5, momentum=0.0), rate=0.5, momentum=0.0)
     taken = 0
@@ -450,6 +453,7 @@ def test_settings_that_move_no_gate_are_refused_in_one_line() -> None:
         ({"tau": math.nan}, "tau=nan"),
         ({"rate": 0.0}, "rate=0.0"),
         ({"multiple": 0}, "multiple=0 is no count"),
+        ({"closed_at_first": 0.5}, "closed_at_first=0.5 is no chance"),
     ):
         with pytest.raises(AssayError, match=words):
             Gates(found, costs, **{"alpha": 1.0, "lr": 1.0, **bad})  # type: ignore[arg-type]
