@@ -269,6 +269,16 @@ def test_seconds_are_those_that_were_measured() -> None:
     assert (noisy.per_channel(half) > 0).all()
 
 
+def test_a_layer_between_a_dear_and_a_cheap_edge_takes_the_mean_of_both() -> None:
+    sizes, nothing = torch.tensor([4.0, 6.0]).double(), torch.zeros(2).double()
+    layer = Bill(sizes, nothing, torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double())  # 24 FLOPs, 6 and 4 a channel
+    removed = sizes / 2
+    seconds = timed(layer, 100.0, removed * torch.tensor([6.0, 12.0]), removed)  # a FLOP is worth 1 second, or 3
+    assert seconds.per_channel(removed).tolist() == [6, 12]
+    assert seconds.total(sizes).item() == 100
+    assert seconds.total(removed).item() == 100 - 2 * (24 - 6)
+
+
 def closing(
     net: nn.Module, x: Tensor, gates: Gates, steps: int, loss: Callable[[Tensor], Tensor]
 ) -> dict[int, int]:  # channel -> the step after which it was closed
