@@ -166,7 +166,11 @@ def played(net: nn.Module, x: Tensor) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         net(x)
-    return graph.replay
+
+    def play(held: tuple[nn.Module, Tensor] = (net, x)) -> None:  # what the graph reads must not go
+        graph.replay()
+
+    return play
 
 
 def half(given: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from assay.errors import AssayError
 from assay.methods.compress.bill import bill, seconds
-from assay.methods.compress.gates import RATE, ROUNDS, Gates, gate_lr, may_vanish, remeasure, thin
+from assay.methods.compress.gates import CLOSED_AT_FIRST, RATE, ROUNDS, Gates, gate_lr, may_vanish, remeasure, thin
 from assay.methods.compress.price import cost
 from assay.methods.compress.surgery import cut
 from assay.remedies._retraining import loss_of
@@ -40,12 +40,14 @@ class Gator(Shrinking):
     met, in `gating` of the epochs at most; what they leave undecided goes by how likely it is to close, and the other
     epochs train what is left. `rate` lets gates of cheap and dear channels learn alike; 0 is print's one rate for all,
     with which hardly a gate moves. `multiple=8` keeps channels in multiples of 8, as hardware likes. `as_coded` counts
-    as the public code does.
+    as the public code does. `tau` is how soft gates are to the gradient, `closed_at_first` how often they begin shut.
     """
 
     alpha: float = field(default=1.0, kw_only=True)
     gating: float = field(default=0.5, kw_only=True)
     rate: float = field(default=RATE, kw_only=True)
+    tau: float = field(default=1.0, kw_only=True)
+    closed_at_first: float = field(default=CLOSED_AT_FIRST, kw_only=True)
     multiple: int = field(default=1, kw_only=True)
     as_coded: bool = field(default=False, kw_only=True)
 
@@ -82,6 +84,8 @@ class Gator(Shrinking):
             lr=self._gate_lr(steps),
             rate=self.rate or None,
             momentum=self.momentum,
+            tau=self.tau,
+            closed_at_first=self.closed_at_first,
             multiple=self.multiple,
             may_vanish=may_vanish(model, found, few),
             as_coded=self.as_coded,

@@ -107,6 +107,9 @@ def test_where_gates_begin_and_how_long_they_take_to_close() -> None:
     assert torch.tensor(START).sigmoid().item() == pytest.approx(0.995)
     assert quad(lambda t: 1 / slope(t), 0, START)[0] == pytest.approx(FALL, rel=2e-3)
     _, _, found, costs = two()
+    assert Gates(found, costs, alpha=1.0, lr=1.0).theta.unique().tolist() == [pytest.approx(START)]
+    half_shut = Gates(found, costs, alpha=1.0, lr=1.0, closed_at_first=0.05)
+    assert half_shut.theta.sigmoid().unique().tolist() == [pytest.approx(0.95)]
     steps = 300
     gates = Gates(found, costs, alpha=2.0, lr=gate_lr(steps, 2.0, rate=0.5, momentum=0.0), rate=0.5, momentum=0.0)
     taken = 0
@@ -264,6 +267,16 @@ def test_seconds_are_those_that_were_measured() -> None:
         assert follows is not as_coded
     noisy = timed(costs, whole, saved * torch.tensor([-1.0] + [1.0] * (len(half) - 1)), costs.sizes - half)
     assert (noisy.per_channel(half) > 0).all()
+
+
+def test_a_layer_between_a_dear_and_a_cheap_edge_takes_the_mean_of_both() -> None:
+    sizes, nothing = torch.tensor([4.0, 6.0]).double(), torch.zeros(2).double()
+    layer = Bill(sizes, nothing, torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double())  # 24 FLOPs, 6 and 4 a channel
+    removed = sizes / 2
+    seconds = timed(layer, 100.0, removed * torch.tensor([6.0, 12.0]), removed)  # a FLOP is worth 1 second, or 3
+    assert seconds.per_channel(removed).tolist() == [6, 12]
+    assert seconds.total(sizes).item() == 100
+    assert seconds.total(removed).item() == 100 - 2 * (24 - 6)
 
 
 def closing(
@@ -450,6 +463,7 @@ def test_settings_that_move_no_gate_are_refused_in_one_line() -> None:
         ({"tau": math.nan}, "tau=nan"),
         ({"rate": 0.0}, "rate=0.0"),
         ({"multiple": 0}, "multiple=0 is no count"),
+        ({"closed_at_first": 0.5}, "closed_at_first=0.5 is no chance"),
     ):
         with pytest.raises(AssayError, match=words):
             Gates(found, costs, **{"alpha": 1.0, "lr": 1.0, **bad})  # type: ignore[arg-type]

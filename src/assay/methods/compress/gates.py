@@ -80,6 +80,7 @@ class Gates:
         rate: float | None = RATE,
         momentum: float = 0.9,
         tau: float = 1.0,
+        closed_at_first: float = CLOSED_AT_FIRST,
         multiple: int = 1,
         may_vanish: Tensor | None = None,
         as_coded: bool = False,
@@ -87,6 +88,11 @@ class Gates:
         for name, value in (("alpha", alpha), ("lr", lr), ("tau", tau), ("rate", 1.0 if rate is None else rate)):
             if not 0 < value < math.inf:
                 raise AssayError(f"{name}={value} moves no gate; give a number above 0.")
+        if not 0 < closed_at_first < 0.5:
+            raise AssayError(
+                f"closed_at_first={closed_at_first} is no chance with which an open gate begins; give one above 0 and "
+                f"below 0.5, such as {CLOSED_AT_FIRST}."
+            )
         if multiple < 1:
             raise AssayError(f"multiple={multiple} is no count of channels; give 1 to keep any number, or 8.")
         device = bill.sizes.device
@@ -96,7 +102,7 @@ class Gates:
         ends = sizes.cumsum(0).tolist()
         self.places = {e.name: slice(end - e.size, end) for e, end in zip(edges, ends, strict=True)}
         self.edge = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)  # c: of each channel
-        self.theta = torch.full((len(self.edge),), START, device=device)
+        self.theta = torch.full((len(self.edge),), math.log(1 / closed_at_first - 1), device=device)
         self.nudge = nn.Parameter(torch.zeros_like(self.theta))  # is 0, and has the gradient of theta
         self.open = torch.ones(len(self.edge), dtype=torch.bool, device=device)
         self.settled = torch.zeros((), dtype=torch.bool, device=device)
