@@ -20,7 +20,7 @@ from assay.remedy import Cost, Remedy
 from assay.run import BUDGETS
 from assay.standard import Standards
 
-LEDGER = Path(__file__).parents[1] / "claims" / "ledger"
+LEDGER = Path(__file__).parents[1] / "src" / "assay" / "claims" / "ledger"
 FROM_TO = re.compile(r"from (\d+(?:\.\d+)?) to (\d+(?:\.\d+)?)( %)?")
 SMALLER = (Shipping, Shrinking, Student)
 """They make a network smaller and mend nothing, so that they are offered nowhere."""

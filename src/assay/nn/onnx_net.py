@@ -87,6 +87,8 @@ class OnnxNet(nn.Module):
         return out
 
     def _said(self, x: Tensor) -> Tensor:  # n *d -> n *k
+        if not isinstance(x, Tensor):  # onnxruntime ends the process where torch.fx hands it a stand-in
+            raise AssayError(f"An ONNX graph is given a {type(x).__name__}, and takes a tensor; it cannot be traced.")
         if self._running.made is None:
             self._running.made = session(self.file())
         running = self._running.made
