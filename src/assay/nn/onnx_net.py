@@ -78,6 +78,8 @@ class OnnxNet(nn.Module):
         self._running = OnDemand()
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *k
+        if not isinstance(x, Tensor):  # of torch.fx, which follows a network with none: onnxruntime would crash on it
+            raise TypeError(f"An ONNX graph answers tensors, not {type(x).__name__}.")
         said = self._said(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
             return said

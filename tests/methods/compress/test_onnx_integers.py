@@ -134,6 +134,8 @@ def test_a_network_of_a_file_is_copied_and_loaded_with_it(net: nn.Module, graph:
     empty.load_state_dict(made.state_dict())
     assert empty.file() == graph
     assert torch.equal(empty(x), first)
+    with pytest.raises(TypeError, match="not Proxy"):
+        torch.fx.symbolic_trace(made)  # onnxruntime given a Proxy ends the process
     made.set(onnx_integers.static(graph, [x]))
     assert not torch.equal(made(x), first)
 
