@@ -30,6 +30,7 @@ NAMES = (
     "scenes-segmenter",
     "seasons-forecaster",
     "sentences-tagger",
+    "vessels-glunet",
 )
 
 

@@ -1,4 +1,4 @@
-"""Many numbers at once: where the points of a sheet go under a stamp, by a network that knows which points are close."""
+"""Many numbers at once: where the points of a sheet go under a stamp, by a network that knows which are close."""
 
 from __future__ import annotations
 
