@@ -283,7 +283,7 @@ def _stored(subject: Subject) -> int:
 
 
 def _speeds(original: Subject, small: Subject, run: Run) -> tuple[Speed, ...]:
-    """Seconds of a pass, by turns of both: a machine that others use is as slow for the one as for the other."""
+    """Seconds of a pass over each batch, one model right after the other."""
     import numpy as np
 
     from assay.methods.compress.price import latency
