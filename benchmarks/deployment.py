@@ -4,6 +4,7 @@
     python benchmarks/deployment.py half        a CIFAR-10 network of 90 % or more at half its FLOPs: points lost, and
                                                 how much faster on the GPU and on two threads of the CPU
     python benchmarks/deployment.py latency     gates that price measured seconds beside gates that price FLOPs
+    python benchmarks/deployment.py paired      what a network forgot of 10,000 inputs, beside two bare passes
 
 `half` and `latency` train on a GPU where there is one, in a minute or two; they read CIFAR-10 from ASSAY_DATA. Times
 are wall clock, medians where several are taken; those of networks that are compared are taken in turns. Where an aim is
@@ -270,8 +271,50 @@ def latency(given: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def paired(given: argparse.Namespace) -> None:
+    """The question what-did-it-forget of 10,000 images of 28 x 28, beside the passes that it cannot do without."""
+    from assay.engine.local import ThisProcess
+    from assay.nn.small_cnn import SmallCNN
+    from assay.probe import put
+    from assay.probes.deployed.what_did_it_forget import WhatDidItForget
+    from assay.run import Budget, Run
+    from assay.subject import Subject
+
+    torch.manual_seed(given.seed)
+    x, big = torch.rand(10_000, 1, 28, 28), SmallCNN().eval()
+    small = copy.deepcopy(big)
+    with torch.no_grad():
+        for p in small.parameters():
+            p.mul_(1 + 0.01 * torch.randn_like(p))
+    subject = Subject.classifier(big, (x, torch.arange(len(x)) % 10)).cured(small, "shrunk")
+    run = Run(engine=ThisProcess(), budget=Budget("all", samples=None, steps=1, restarts=1), seed=given.seed)
+
+    @torch.no_grad()
+    def bare() -> None:
+        for part in torch.split(x, 128):  # as many as a probe shows a network at once
+            big(part)
+            small(part)
+
+    def whole() -> None:
+        answer = put(WhatDidItForget(), subject, run)
+        if answer.finding is None or answer.finding.measure("churn").n != len(x):
+            sys.exit(f"It was not asked about all inputs: {answer.why}")
+
+    taken: dict[str, list[float]] = {"bare": [], "whole": []}
+    for turn in range(4):  # the first is for warming up
+        for name, work in (("bare", bare), ("whole", whole)):
+            start = time.perf_counter()
+            work()
+            if turn:
+                taken[name].append(time.perf_counter() - start)
+    two, asked = (statistics.median(each) for each in taken.values())
+    print(f"two bare passes {two:.2f} s, the whole question {asked:.2f} s")
+    if not aimed("paired comparison of 10,000 inputs, times two bare passes", asked / two, 1.25, least=False):
+        sys.exit(1)
+
+
 def main(argv: list[str] | None = None) -> None:
-    parts = {"surgery": surgery, "half": half, "latency": latency}
+    parts = {"surgery": surgery, "half": half, "latency": latency, "paired": paired}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=tuple(parts))
     parser.add_argument("--weights", type=Path, help="of a ResNet-18, .safetensors; else it is trained")

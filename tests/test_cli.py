@@ -89,6 +89,7 @@ COMMANDS = (
     ["verify"],
     ["seal"],
     ["cure"],
+    ["ship"],
     ["explain"],
     ["rank"],
     ["claims"],

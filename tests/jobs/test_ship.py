@@ -228,7 +228,3 @@ def test_a_slip_of_the_pen_is_told_before_the_model_is_opened(
     assert ended.status == 2
     assert len(ended.complaints) == 1
     assert says in ended.complaints[0]
-
-
-def test_the_help_has_an_example(assay: Command) -> None:
-    assert "assay ship fashion-cnn --as onnx-int8 --limit accuracy=0.5pt" in assay("ship", "--help").out

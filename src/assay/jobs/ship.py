@@ -283,16 +283,16 @@ def _stored(subject: Subject) -> int:
 
 
 def _speeds(original: Subject, small: Subject, run: Run) -> tuple[Speed, ...]:
-    """Seconds of a pass, by turns of both: a machine that others use is as slow for the one as for the other."""
+    """Seconds of a pass over each batch, one model right after the other."""
     import numpy as np
 
-    from assay.methods.compress.weighed import seconds
+    from assay.methods.compress.price import latency
 
     data, made = small.data["test"], []
     with run.progress("seconds of a pass", len(BATCHES)) as tick:
         for batch in BATCHES:
             x = data.take(np.arange(min(batch, len(data))))[0].to(run.device)
-            made.append(Speed(len(x), *(seconds(each.model, x) for each in (original, small))))
+            made.append(Speed(len(x), *(latency(each.model, x, run.device) for each in (original, small))))
             tick(1)
     return tuple(dict.fromkeys(made))
 
