@@ -133,6 +133,7 @@ class TestCounts:
         s = matched_size(k, d, h, n)
         assert ref_size(k, d, h, s) >= n
         assert s == 1 or ref_size(k, d, h, s - 1) < n
+        assert matched_size(k, d, h, ref_size(k, d, h, s)) == s  # as many to the last one
 
     @pytest.mark.parametrize("hidden", [0, 1, 3])
     def test_networks_have_as_many_weights(self, hidden: int):
