@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
-import numpy as np
 import pytest
-import torch
-import typer
-from sklearn.datasets import load_digits
-from torch import nn
 
-from assay import cli
-from assay.engine.local import ThisProcess
-from assay.run import Budget, Run
-from assay.subject import Subject
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
 
-torch.set_num_threads(1)  # pytest-xdist runs one process per core
+    from assay.run import Run
+    from assay.subject import Subject
+
+# Nothing large is imported at the top: the process that only hands tests to others would load it before they start.
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
     """Modules and tests stay to the end: the garbage collector need not look through them again and again."""
+    if not session.config.getoption("numprocesses", None):  # this process runs the tests
+        import torch
+
+        torch.set_num_threads(1)  # pytest-xdist runs one process per core
     gc.disable()
     try:
         return (yield)
@@ -56,14 +58,39 @@ def _nobody_waits_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shelves_lie_still() -> Iterator[None]:
+    """Nothing is put on our own shelves while tests run; they look at them thousands of times."""
+    from assay import shelf
+
+    read, kept = shelf._modules, cache(shelf._modules)
+    paths = {name: list(importlib.import_module(f"assay.{name}").__path__) for name in get_args(shelf.Shelf)}
+
+    def look(name: shelf.Shelf) -> dict[str, str]:
+        lies_there = list(importlib.import_module(f"assay.{name}").__path__) == paths[name]
+        return (kept if lies_there else read)(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf, "_modules", look)
+        yield
+
+
 @pytest.fixture
 def run() -> Run:
+    from assay.engine.local import ThisProcess
+    from assay.run import Budget, Run
+
     return Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))
 
 
 @pytest.fixture(scope="session")
 def digits_model() -> tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]:
     """A small CNN on scikit-learn's 8x8 digits, and its data in [0, 1]."""
+    import numpy as np
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
+
     x, y = load_digits(return_X_y=True)
     x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     order = np.random.default_rng(0).permutation(len(x))
@@ -86,6 +113,8 @@ def digits_model() -> tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]
 
 @pytest.fixture
 def digits(digits_model: tuple[nn.Module, dict[str, tuple[np.ndarray, np.ndarray]]]) -> Subject:
+    from assay.subject import Subject
+
     model, data = digits_model
     return Subject.classifier(model, data, name="digits")
 
@@ -113,13 +142,22 @@ class Ended(NamedTuple):
 
 
 Command = Callable[..., Ended]
-built = cache(typer.main.get_command)
-"""The parser of the command line, which a process builds once and a test process would build for each command."""
+
+
+@cache
+def parsers() -> Callable[..., object]:
+    """Makes the parser of the command line, which a process builds once and a test would build for each command."""
+    import typer
+
+    return cache(typer.main.get_command)
 
 
 @pytest.fixture
 def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """The console script with these words, in a folder of its own; what native code prints is seen too."""
+    from assay import cli
+
+    built = parsers()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist sets 80, where cells of tables fold
 
@@ -127,7 +165,7 @@ def assay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         capfd.readouterr()
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["assay", *words])
-            patch.setattr(typer.main, "get_command", built)
+            patch.setattr("typer.main.get_command", built)
             with pytest.raises(SystemExit) as ended:
                 cli.main(guarded=False)
         assert isinstance(ended.value.code, int)

@@ -52,13 +52,12 @@ def test_every_block_of_the_tutorial_runs(
     monkeypatch.syspath_prepend(str(tmp_path))
     shims = tmp_path / "bin"
     shims.mkdir()
-    for name, code in {"assay": "from assay.cli import main; main()", "python": None}.items():
-        call = f"-c '{code}' " if code else ""
-        (shims / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {call}"$@"\n')
-        (shims / name).chmod(0o755)
+    code = "from assay.cli import main; main()"
+    (shims / "assay").write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{code}' \"$@\"\n")
+    (shims / "assay").chmod(0o755)
     path = os.pathsep.join([str(shims), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    typed = pasted = 0
+    typed = tested = pasted = 0
     for kind, file, body in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
         if file:
             (tmp_path / file).write_text(body)
@@ -77,10 +76,14 @@ def test_every_block_of_the_tutorial_runs(
                     assert ended.status in {0, 1, 3}, f"{line} ended with {ended.status}\n{ended.out}\n{ended.err}"
                     assert "Traceback" not in ended.err
                     request.getfixturevalue("undrawn")
+                elif line.startswith("$ python -m pytest "):
+                    tested += 1
+                    assert pytest.main(shlex.split(line)[4:]) == 0
+                    sys.modules.pop("subject", None)
                 else:
-                    typed += "assay " in line
-                    _run(["sh", "-c", line[2:]], tmp_path, env, {0, 1, 3} if "assay " in line else {0})
-    assert (typed, pasted) == (1, 1)
+                    typed += 1
+                    _run(["sh", "-c", line[2:]], tmp_path, env, {0, 1, 3})
+    assert (typed, tested, pasted) == (1, 1, 1)
     assert (tmp_path / "model.pt2").exists()
     assert len(list(tmp_path.glob("runs/*/report.html"))) >= 3
     assert list(tmp_path.glob("runs/**/cure.html"))

@@ -20,6 +20,7 @@ from assay.claims import (
     liu2021_random,
     liu2021_sde,
     meng2021_parts,
+    passov2021_gator,
     qiu2021_fading,
     ye2021_capacity,
     yin2021_localnorm,
@@ -66,6 +67,9 @@ STUDIES: dict[ModuleType, Small] = {
     meng2021_parts: Small({
         "SEEDS": 2, "IMAGES": 4, "ITEMS": 2, "QUERIES": 3, "WIDTHS": (2, 3), "GATHERS": (1, 1), "STEPS": 2, "EACH": 2,
     }, every=2),
+    passov2021_gator: Small({
+        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "GATING": 1, "AGAIN": 1, "TIMED": 4, "TRUSTED": 2,
+    }, every=3, blocks=1),
     qiu2021_fading: Small({
         "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
     }, every=3, blocks=1),

@@ -11,10 +11,10 @@ from assay.errors import AssayError
 @pytest.fixture
 def tiny(monkeypatch):
     """Both data sets are a few images of the bundled sample, and every effort is small."""
-    for name, value in {"SEEDS": 2, "EPOCHS": 1, "BATCH": 50, "STEPS": 2, "MADE_ON": 20, "PAIRED": 20}.items():
+    for name, value in {"SEEDS": 2, "EPOCHS": 1, "BATCH": 30, "STEPS": 2, "MADE_ON": 10, "PAIRED": 10}.items():
         monkeypatch.setattr(co2021, name, value)
     whole = fashion.load_fashion()
-    small = {name: type(data)(data.x[:60], data.labels[:60], data.classes) for name, data in whole.items()}
+    small = {name: type(data)(data.x[:30], data.labels[:30], data.classes) for name, data in whole.items()}
     monkeypatch.setattr(beyond, "mnist", lambda: small)
     monkeypatch.setattr(beyond, "fashion_mnist", lambda: small)
     co2021._data.cache_clear()

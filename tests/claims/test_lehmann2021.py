@@ -9,13 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from assay.claim import Evidence
 from assay.claims import lehmann2021
 from assay.data import beyond, fashion
 from assay.data.arrays import Arrays
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError, MissingExtra
 from assay.finding import Measure
 from assay.methods.uncertainty import activation_clusters
-from assay.run import Run
+from assay.run import Budget, Run
 
 KEPT = ("_net", "_clusters", "_sets")
 
@@ -29,6 +31,10 @@ class FirstTwo:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data sets are a few images of the bundled sample, and every effort is small."""
     for name, value in {
         "EPOCHS": {"MNIST": 1, "CIFAR-10": 1},
@@ -63,9 +69,17 @@ def _kept_here_alone() -> Iterator[None]:
     forget()
 
 
-def test_every_study_runs_small_and_measures_in_the_order_of_print(tiny: None, run: Run) -> None:
+@pytest.fixture(scope="module")
+def studied() -> dict[str, Evidence]:
+    run = Run(engine=ThisProcess(), budget=Budget("tiny", samples=100, steps=5, restarts=1, shown=3))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        return {claim.name: claim.test(run) for claim in lehmann2021.SHELVED}
+
+
+def test_every_study_runs_small_and_measures_in_the_order_of_print(studied: dict[str, Evidence]) -> None:
     for claim in lehmann2021.SHELVED:
-        evidence = claim.test(run)
+        evidence = studied[claim.name]
         assert evidence.verdict in ("holds", "fails", "cannot tell")
         assert evidence.says.endswith(".")
         names = [m.name for m in evidence.measures]
@@ -89,8 +103,8 @@ def test_the_attacks_keep_their_radii_and_the_layers_are_those_of_print(tiny: No
         assert net.model[:6](sets["test"][:2]).shape == (2, 4, 1, 1)
 
 
-def test_rates_rise_with_the_threshold(tiny: None, run: Run) -> None:
-    found = {m.name: m.value or 0.0 for m in lehmann2021.detects(run).measures}
+def test_rates_rise_with_the_threshold(studied: dict[str, Evidence]) -> None:
+    found = {m.name: m.value or 0.0 for m in studied["detection"].measures}
     for name in lehmann2021.SETS:
         rates = [found[f"{name}, t = {t:g}"] for t in lehmann2021.THRESHOLDS]
         assert rates == sorted(rates)

@@ -17,8 +17,21 @@ from assay.run import Run
 CACHED = (study._data, study._made, study._fast, study._lam, study._seen)
 
 
+def forget() -> None:
+    for each in CACHED:
+        each.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_here_alone() -> Iterator[None]:
+    """Networks of these few images serve every test of this file, and none elsewhere."""
+    forget()
+    yield
+    forget()
+
+
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
     for name, value in {
         "SEEDS": 1, "EPOCHS": 2, "BATCH": 40, "WIDTH": 1, "MEMBERS": 2, "HELD_OUT": 20, "CORRUPTED": 20, "DRAWS": 2,
@@ -33,11 +46,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(beyond, "cifar10", lambda: small)
     few = {name: corruptions.CORRUPTIONS[name] for name in ("gaussian-noise", "contrast")}
     monkeypatch.setattr(corruptions, "CORRUPTIONS", few)
-    for each in CACHED:
-        each.cache_clear()
-    yield
-    for each in CACHED:
-        each.cache_clear()
 
 
 def claim(name: str) -> Claim:
@@ -61,6 +69,20 @@ def test_the_studies_run_on_a_few_images_and_repeat_themselves(tiny: None, run: 
     )
 
 
+def test_the_table_of_severities_holds_every_method_and_joins_to_the_whole(tiny: None, run: Run) -> None:
+    table = {m.name: m.value or 0.0 for m in claim("gain-at-every-severity").test(run).measures}
+    assert len(table) == 6 + 3 * 6 * (len(study.METHODS) + 1)
+    whole = {m.name: m.value or 0.0 for m in claim("closest-to-naive").test(run).measures}
+    for method in ("single", "naive", "batch"):
+        for quantity in ("accuracy", "NLL"):
+            each = [table[f"{quantity}, {method}, severity {s}"] for s in range(1, 6)]
+            assert np.mean(each) == pytest.approx(whole[f"{quantity}, corrupted, {method}"], abs=1e-6)
+        assert table[f"ECE, {method}, clean"] == pytest.approx(whole[f"ECE, clean, {method}"], abs=1e-6)
+    gain = table["NLL, single, severity 3"] - table["NLL, naive, severity 3"]
+    assert table["NLL gain, naive, severity 3"] == pytest.approx(gain)
+    assert table["NLL, naive by logits, clean"] != table["NLL, naive, clean"]
+
+
 @pytest.mark.parametrize("images", study.IMAGES)
 def test_what_is_seen_are_accuracy_nll_and_ece(
     tiny: None, monkeypatch: pytest.MonkeyPatch, images: study.Images
@@ -72,7 +94,7 @@ def test_what_is_seen_are_accuracy_nll_and_ece(
     p = logits.softmax(1).numpy()
     monkeypatch.setattr(study, "_made", lambda *a: study._Made(None, 0.0))  # type: ignore[arg-type]
     monkeypatch.setattr(study, "_said", lambda model, x: np.log(p))
-    seen = study._seen("naive", images, 0, "cpu")
+    seen = study._seen.__wrapped__("naive", images, 0, "cpu")  # kept nowhere
     y = data.y.numpy()
     assert seen.right.mean() == pytest.approx((p.argmax(1) == y).mean())
     assert seen.surprise.mean() == pytest.approx(nll(p, y))
@@ -189,17 +211,3 @@ def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, ru
         each.cache_clear()
     with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
         claim("closest-to-naive").test(run)
-
-
-def test_the_table_of_severities_holds_every_method_and_joins_to_the_whole(tiny: None, run: Run) -> None:
-    table = {m.name: m.value or 0.0 for m in claim("gain-at-every-severity").test(run).measures}
-    assert len(table) == 6 + 3 * 6 * (len(study.METHODS) + 1)
-    whole = {m.name: m.value or 0.0 for m in claim("closest-to-naive").test(run).measures}
-    for method in ("single", "naive", "batch"):
-        for quantity in ("accuracy", "NLL"):
-            each = [table[f"{quantity}, {method}, severity {s}"] for s in range(1, 6)]
-            assert np.mean(each) == pytest.approx(whole[f"{quantity}, corrupted, {method}"], abs=1e-6)
-        assert table[f"ECE, {method}, clean"] == pytest.approx(whole[f"ECE, clean, {method}"], abs=1e-6)
-    gain = table["NLL, single, severity 3"] - table["NLL, naive, severity 3"]
-    assert table["NLL gain, naive, severity 3"] == pytest.approx(gain)
-    assert table["NLL, naive by logits, clean"] != table["NLL, naive, clean"]

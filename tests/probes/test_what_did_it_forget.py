@@ -47,7 +47,11 @@ def known() -> Subject:
     group = np.where(np.arange(N) < 40, "north", "south")
     group[-3:] = ""
     made = Subject.classifier(
-        Says(before), (x, label), name="big", classes=("a", "b", "c"), attributes={"region": {"test": group}}
+        Says(before),
+        (x, label),
+        name="big",
+        classes=("a", "b", "c"),
+        attributes={"region": {"test": group}, "half": {"test": np.arange(N) >= 100}},
     )
     return made.cured(Says(after, odds=3.0), "shrunk")
 
@@ -88,7 +92,8 @@ def test_the_class_and_the_group_that_pay_are_named_and_small_ones_are_not_told(
     assert any("under 30 inputs: c (20)" in alarm.says for alarm in told.alarms)
     bars = {view.name: view for view in told.views if isinstance(view, Bars)}
     assert bars["churn by class"].labels == ("a", "b")
-    assert bars["churn by group"].values == pytest.approx((12 / 40, 4 / 157))
+    assert bars["churn by group"].labels == ("region north", "region south", "half false", "half true")
+    assert bars["churn by group"].values == pytest.approx((12 / 40, 4 / 157, 13 / 100, 3 / 100))
 
 
 def test_where_every_class_is_small_the_worst_is_not_measured(known: Subject, whole: Run) -> None:
@@ -114,6 +119,22 @@ def test_the_forgotten_are_shown_with_both_answers(known: Subject, whole: Run) -
     (gallery,) = (view for view in found(known, whole).views if isinstance(view, Gallery))
     assert {e.index for e in gallery.exhibits} <= {*range(12), 100, 101, 102}
     assert gallery.exhibits[0].caption == "a: said a, 79 %; now says b, 91 %"
+
+
+def test_what_it_is_surest_of_is_shown_first(known: Subject, whole: Run) -> None:
+    class Growing(Says):
+        """The surer, the higher an input's number."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (1 + x[:, 0, 0, :1])
+
+    assert isinstance(known.model, Says)
+    (gallery,) = (
+        view
+        for view in found(replace(known, model=Growing(known.model.said.numpy())), whole).views
+        if isinstance(view, Gallery)
+    )
+    assert [e.index for e in gallery.exhibits] == [102, 101, 100]
 
 
 def test_the_same_model_forgot_nothing(known: Subject, whole: Run) -> None:

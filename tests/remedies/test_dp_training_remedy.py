@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from assay.remedies.dp_training import DpTraining
 from assay.run import Run
 from assay.subject import Subject
 
-pytest.importorskip("opacus")
+pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="opacus is not installed")
 
 
 def test_it_trains_privately_and_says_what_it_spent(digits: Subject, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +13,15 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from assay import shelf
 from assay.errors import AssayError
 from assay.jobs.cure import cure
 from assay.methods.compress.price import affordable, flops, parameters
 from assay.methods.compress.surgery import cut
+from assay.remedies import _retraining
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies._shrinking import Shrinking, example
+from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
 from assay.tasks import Regression
@@ -40,6 +44,9 @@ class AtRandom(Shrinking):
         kept = affordable(model, found, scores, self.priced, x, may_empty=self.may_empty)
         small = self.finetuned(cut(model, found, kept), subject, run, rng)
         return subject.cured(small, self.name())
+
+
+NAMES = [name for name in shelf.names("remedies") if issubclass(shelf.load("remedies", name), Shrinking)]
 
 
 class Residual(nn.Module):
@@ -77,6 +84,50 @@ def test_it_is_as_small_as_the_price_says_and_answers(few: Subject, run: Run) ->
     again = remedy.apply(few, run)
     for name, t in small.model.state_dict().items():
         assert_close(again.model.state_dict()[name], t)  # the same seed, the same small model
+
+
+def fits(remedy: Remedy, subject: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `fit` is asked for, and what of the network takes a gradient then, without the training."""
+    calls: list[dict[str, Any]] = []
+
+    def watched(model: nn.Module, data: Any, **settings: Any) -> None:
+        asked = {name: settings[name] for name in ("epochs", "lr", "batch", "weight_decay", "optimiser", "momentum")}
+        trained = {name.removeprefix("net.") for name, p in model.named_parameters() if p.requires_grad}  # wrapped
+        calls.append({**asked, "inputs": len(data), "trained": trained})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_retraining, "fit", watched)
+        remedy.apply(subject, run)
+    return calls
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "blended-pruning"])  # tries many a little first
+def test_the_control_of_each_trains_as_long_by_the_same_schedule(
+    name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"epochs": 20, "lr": 0.03, "optimiser": "adam", "momentum": 0.5, "batch": 16}
+    for settings in ({}, given):
+        remedy = shelf.load("remedies", name)(**settings).settled(few)
+        control = remedy.control()
+        assert isinstance(control, PlainRetraining)
+        ours, (plain,) = fits(remedy, few, run, monkeypatch), fits(control, few, run, monkeypatch)
+        assert sum(call.pop("epochs") for call in ours) == plain.pop("epochs")
+        for call in (*ours, plain):
+            call.pop("trained")
+        assert all(call == plain for call in ours)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_frozen_is_not_trained_unless_all_of_it_is(
+    name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remedy = shelf.load("remedies", name)(epochs=4)
+    half, stone = copy.deepcopy(few.model), copy.deepcopy(few.model).requires_grad_(False)
+    half.get_submodule("stem").requires_grad_(False)
+    for model, wanted in ((half, False), (stone, True)):
+        for call in fits(remedy, replace(few, model=model), run, monkeypatch):
+            assert ("stem.weight" in call["trained"]) is wanted
+            assert "head.weight" in call["trained"]
 
 
 def test_its_control_trains_on_as_long_and_cuts_nothing(few: Subject, run: Run) -> None:

@@ -26,7 +26,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_it_is_better_than_what_saw_no_input_and_goes_bad_every_day(name, monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", replace(BUDGETS["quick"], samples=200))
+    monkeypatch.setitem(BUDGETS, "quick", replace(BUDGETS["quick"], samples=120))
     subject = open_subject(Source(name))
     assert subject.task.name() == TASKS[name]
     probes = [p for p in ("accuracy", "everyday-change") if shelf.load("probes", p)().why_not(subject) is None]

@@ -76,6 +76,26 @@ FORMS: Mapping[str, Form] = {
             suffix=".pt2",
             settings={"weights": "4"},
         ),
+        Form(
+            name="float16",
+            says="a torch program in float16",
+            remedy="half-precision",
+            suffix=".pt2",
+            settings={"to": "float16"},
+        ),
+        Form(
+            name="bfloat16",
+            says="a torch program in bfloat16",
+            remedy="half-precision",
+            suffix=".pt2",
+            settings={"to": "bfloat16"},
+        ),
+        Form(
+            name="compiled",
+            says="a torch program, compiled where it is loaded",
+            remedy="compiled",
+            suffix=".pt2",
+        ),
     )
 }
 
@@ -93,12 +113,15 @@ def write(subject: Subject, path: Path) -> int:
     An .onnx file of a network that answers through one is that very file; any other network is exported.
     """
     from assay.methods.compress.export import to_onnx, to_program
+    from assay.nn.compiled import Compiled
     from assay.nn.onnx_net import OnnxNet
     from assay.remedies._shipping import example
 
-    model = subject.model
+    model = subject.model.model if isinstance(subject.model, Compiled) else subject.model  # its loader compiles it
     if path.suffix == ".onnx":
         content = model.file() if isinstance(model, OnnxNet) else to_onnx(model, example(subject))
+    elif path.suffix == ".pt2" and isinstance(model, OnnxNet):
+        raise AssayError(f"{subject.name!r} is an ONNX graph and no torch program; end {path.name!r} in .onnx.")
     elif path.suffix == ".pt2":
         content = to_program(model, example(subject))
     else:

@@ -178,7 +178,7 @@ def _judged(limit: Limit, probe: str, harm: Measure, alarms: Sequence[Alarm]) ->
         measure=harm.name,
         harm=harm,
         outcome=outcomes.get(said.verdict, "cannot tell"),
-        why=said.why,
+        why=said.why.replace(" %", " points") if harm.unit == "%" else said.why,
         more=said.more,
     )
 

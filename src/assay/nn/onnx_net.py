@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError, MissingExtra
+from assay.nn.on_demand import OnDemand
 
 
 def session(given: str | bytes, *, optimised: str | None = None) -> Any:
@@ -31,18 +32,6 @@ def session(given: str | bytes, *, optimised: str | None = None) -> Any:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = optimised
     return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-
-
-class _Running:
-    """The session of a network, made when it is first asked. A copy has none: it is made of the bytes again."""
-
-    __slots__ = ("session",)
-
-    def __init__(self) -> None:
-        self.session: Any = None
-
-    def __reduce__(self) -> tuple[type[_Running], tuple[()]]:
-        return _Running, ()
 
 
 class _SlopeOf(torch.autograd.Function):
@@ -76,7 +65,7 @@ class OnnxNet(nn.Module):
         super().__init__()
         self.model = model
         self.register_buffer("content", torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8))
-        self._running = _Running()
+        self._running = OnDemand()
         self.training = model.training
 
     def file(self) -> bytes:
@@ -86,7 +75,7 @@ class OnnxNet(nn.Module):
     def set(self, content: bytes) -> None:
         """Answer by this file from now on."""
         self.content = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(self.content.device)
-        self._running = _Running()
+        self._running = OnDemand()
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *k
         said = self._said(x)
@@ -96,9 +85,11 @@ class OnnxNet(nn.Module):
         return out
 
     def _said(self, x: Tensor) -> Tensor:  # n *d -> n *k
-        if self._running.session is None:
-            self._running.session = session(self.file())
-        running = self._running.session
+        if not isinstance(x, Tensor):  # onnxruntime ends the process where torch.fx hands it a stand-in
+            raise AssayError(f"An ONNX graph is given a {type(x).__name__}, and takes a tensor; it cannot be traced.")
+        if self._running.made is None:
+            self._running.made = session(self.file())
+        running = self._running.made
         takes = running.get_inputs()[0]
         given = x.detach().cpu().float().contiguous()
         batches = torch.split(given, 1) if takes.shape[0] == 1 else [given]
@@ -116,5 +107,5 @@ class OnnxNet(nn.Module):
         kept = state_dict.get(f"{prefix}content")
         if isinstance(kept, Tensor):
             self.content = torch.empty_like(kept, device=self.content.device)
-            self._running = _Running()
+            self._running = OnDemand()
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -12,7 +11,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from assay.methods.compress.weighed import stored, told
-from assay.probe import undisturbed
 from assay.remedy import Cost, Remedy
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ class Shipping(Remedy):
     needs: ClassVar[tuple[str, ...]] = ()
 
     def cost(self) -> Cost:
-        return Cost(training=0, inference=1)  # as many steps as before; what they take is measured in `remarks`
+        return Cost(training=0, inference=1)  # as many steps as before; what they take is measured in `beside`
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
@@ -41,19 +39,19 @@ class Shipping(Remedy):
             return f"it stores weights in another form, and {type(subject.model).__name__} has none in torch"
         return reason
 
-    @abstractmethod
-    def plain(self, cured: Subject) -> nn.Module:
-        """The network in floats, of a cured subject: what size and speed are compared with."""
+    def shipped(self, cured: Subject) -> int | None:
+        """Bytes that it stores; None: those of its weights."""
+        return None
 
-    def shipped(self, cured: Subject) -> int:
-        """Bytes that it stores."""
-        return stored(cured.model)
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
+        return (measured(subject, cured, run, self.shipped(cured)),)
 
-    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
-        x = first(cured.data["test"], TIMED).to(run.device)
-        before = self.plain(cured).to(run.device)
-        with undisturbed(cured.model, run), undisturbed(before, run):
-            return (told(before, cured.model, (stored(before), self.shipped(cured)), x),)
+
+def measured(subject: Subject, cured: Subject, run: Run, shipped: int | None = None) -> str:
+    """Size and speed, before and after, in a sentence."""
+    x = first(cured.data["test"], TIMED).to(run.device)
+    sizes = (stored(subject.model), stored(cured.model) if shipped is None else shipped)
+    return told(subject.model, cured.model, sizes, x)
 
 
 def first(data: Data, count: int) -> Tensor:  # -> n *d

@@ -107,9 +107,7 @@ def removed(subject: Subject, cured: Subject, price: Price, run: Run) -> tuple[s
         f"At the price {price} it has {_of(multiplied)} multiply-adds for one input and {_of(learnt)} parameters; a "
         f"batch of {len(x)} takes {times[1]:.3g} ms where it took {times[0]:.3g} ms (medians, measured on "
         f"{run.device}).",
-        f"Channels left in the {len(lost)} layers that lost some: {told}{rest}."
-        if lost
-        else "No layer lost a channel.",
+        f"Channels left in the {len(lost)} layers that lost some: {told}{rest}." if lost else "It lost no channel.",
     )
 
 

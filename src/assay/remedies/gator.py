@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -35,11 +36,11 @@ class Gator(Shrinking):
     """Trains it with gates on its channels that close for good where one costs more than it does for the task.
 
     `price` is what a channel costs: multiply-adds, weights (`memory`, `parameters`) or seconds measured on this device
-    (`latency`). `alpha` is what all of it weighs beside the loss. It doubles from round to round until the price is met,
-    in `gating` of the epochs at most; what they leave undecided goes by how likely it is to close, and the other epochs
-    train what is left. `rate` lets gates of cheap and dear channels learn alike; 0 is print's one rate for all, with
-    which hardly a gate moves. `multiple=8` keeps channels in multiples of 8, as hardware likes. `as_coded` counts as
-    the public code does.
+    (`latency`). `alpha` is what all of it weighs beside the loss. It doubles from round to round until the price is
+    met, in `gating` of the epochs at most; what they leave undecided goes by how likely it is to close, and the other
+    epochs train what is left. `rate` lets gates of cheap and dear channels learn alike; 0 is print's one rate for all,
+    with which hardly a gate moves. `multiple=8` keeps channels in multiples of 8, as hardware likes. `as_coded` counts
+    as the public code does.
     """
 
     alpha: float = field(default=1.0, kw_only=True)
@@ -81,11 +82,11 @@ class Gator(Shrinking):
             lr=self._gate_lr(steps),
             rate=self.rate or None,
             momentum=self.momentum,
-            target=wanted,
             multiple=self.multiple,
             may_vanish=may_vanish(model, found, few),
             as_coded=self.as_coded,
         )
+        bare = copy.deepcopy(model)  # what a cut costs, whatever the weights
         left = iter(each)
         done = 0
 
@@ -98,7 +99,7 @@ class Gator(Shrinking):
             part.train(model, subject, run, rng, about=about, loss=loss, after_step=gates.step)
 
         def price(keep: Mapping[str, Tensor]) -> float:
-            return cost(self.priced.kind, cut(model, found, keep), few, run.device)
+            return cost(self.priced.kind, cut(bare, found, keep), few, run.device)
 
         small = cut(model, found, thin(gates, model, train, price, wanted, rounds=rounds))
         remeasure(small, self._batches(subject, run, rng))
@@ -122,7 +123,7 @@ class Gator(Shrinking):
         """Some training inputs, on the device."""
         data = subject.data["train"]
         order = torch.randperm(len(data), generator=rng)[: MEASURED * self.batch]
-        for index in order.split(self.batch):
+        for index in torch.split(order, self.batch):
             yield torch.as_tensor(data.take(index.numpy())[0], device=run.device)
 
 

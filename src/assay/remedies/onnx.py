@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import nn
-
 from assay.methods.compress.export import to_onnx
 from assay.nn.onnx_net import OnnxNet
 from assay.remedies._shipping import Shipping, example, floats, of_one_answer
@@ -37,10 +35,6 @@ class Onnx(Shipping):
         assert isinstance(cured.model, OnnxNet)  # frame
         cured.model.set(to_onnx(cured.model.model, example(subject)))
         return cured
-
-    def plain(self, cured: Subject) -> nn.Module:
-        assert isinstance(cured.model, OnnxNet)  # frame
-        return cured.model.model
 
     def shipped(self, cured: Subject) -> int:
         assert isinstance(cured.model, OnnxNet)  # frame

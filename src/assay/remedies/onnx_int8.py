@@ -62,21 +62,17 @@ class OnnxInt8(Shipping):
     def _graph(self, model: nn.Module, subject: Subject) -> bytes:
         return to_onnx(model, example(subject), alone=self.activations == "dynamic")
 
-    def plain(self, cured: Subject) -> nn.Module:
-        assert isinstance(cured.model, OnnxNet)  # frame
-        return cured.model.model
-
     def shipped(self, cured: Subject) -> int:
         assert isinstance(cured.model, OnnxNet)  # frame
         return len(cured.model.file())
 
-    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
         assert isinstance(cured.model, OnnxNet)  # frame
-        whole, rest = onnx_integers.kinds(self._graph(self.plain(cured), cured), cured.model.file())
+        whole, rest = onnx_integers.kinds(self._graph(cured.model.model, cured), cured.model.file())
         named = [", ".join(f"{count} {name}" for name, count in sorted(each.items())) for each in (whole, rest)]
         said = f"Computed in 8 bits: {named[0]}."
         stays = f" In floats, for want of an integer form or of use: {named[1]}." if rest else ""
-        return (*super().remarks(cured, run), said + stays)
+        return (*super().beside(subject, cured, run), said + stays)
 
 
 SHELVED = OnnxInt8

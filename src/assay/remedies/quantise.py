@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import nn
-
 from assay.errors import AssayError
-from assay.methods.compress.quantise import Bits, layers, left_in_floats, quantise, restored, seen_ranges
+from assay.methods.compress.quantise import Bits, InIntegers, layers, left_in_floats, quantise, seen_ranges
 from assay.probe import undisturbed
 from assay.remedies._shipping import Shipping, calibration, no_calibration
 
@@ -67,18 +65,15 @@ class Quantise(Shipping):
             ranges = seen_ranges(subject.model, calibration(subject, self.calibrate_on, self.inputs, run.device))
         return subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
 
-    def plain(self, cured: Subject) -> nn.Module:
-        return restored(cured.model)
-
-    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
-        floats, every = sum(count for _, count in left_in_floats(cured.model)), 0
-        every = sum(p.numel() for p in self.plain(cured).parameters())
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
+        floats = sum(count for _, count in left_in_floats(cured.model))
+        every = floats + sum(layer.kept.size for layer in layers(cured.model).values() if isinstance(layer, InIntegers))
         said = (
             f"{every - floats:,} of its {every:,} parameters are integers of {self.bits} bits; the others (biases, "
             "normalisations, what is in no such layer) stay floats. torch multiplies them out at every pass: smaller, "
             "and no faster."
         )
-        return (*super().remarks(cured, run), said)
+        return (*super().beside(subject, cured, run), said)
 
 
 SHELVED = Quantise

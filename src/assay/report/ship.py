@@ -13,8 +13,6 @@ from assay.report.diff import render_diff
 if TYPE_CHECKING:
     from assay.methods.compress.parting import Layer
 
-BADGES = {"within": "pass", "exceeded": "fail", "cannot tell": "cannot tell"}
-"""How each outcome is drawn."""
 COLUMNS = ("limit", "measure", "worse by", "outcome", "why")
 
 
@@ -76,8 +74,8 @@ def render_ship(
         "form": form,
         "file": file,
         "verdict": verdict,
-        "badge": BADGES[outcome],
-        "limits": [(*row[:3], BADGES[row[3]], row[4]) for row in limits_text(held)],
+        "badge": outcome,
+        "limits": limits_text(held),
         "told": told,
         "forgot": forgot,
         "forgot_lines": [Line(m) for m in forgot.measures] if forgot else [],

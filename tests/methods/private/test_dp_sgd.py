@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from assay.methods.private.dp_sgd import (
 )
 from assay.methods.private.shadows import Pool
 
-pytest.importorskip("opacus")
+pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="opacus is not installed")
 
 
 def rows(n: int = 40) -> Pool:

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from assay.errors import AssayError, ShapeError
 
@@ -40,7 +39,8 @@ def by_ranks(x: NDArray[Any], y: NDArray[Any]) -> float:  # n, n
     x, y = _two(x, y)
     if len(np.unique(x)) < len(x) or len(np.unique(y)) < len(y):
         raise AssayError("The formula for Spearman's coefficient holds without ties; use spearman, which takes them.")
-    return _formula(rankdata(x), rankdata(y))
+    n, (a, b) = len(x), _ranked(np.stack([x, y]))
+    return float(1 - 6 * np.square(a - b).sum() / (n * (n**2 - 1)))
 
 
 def spearman(x: NDArray[Any], y: NDArray[Any], *, as_published: bool = False) -> float:  # n, n
@@ -58,7 +58,7 @@ def matrix(scores: NDArray[Any], *, as_published: bool = False) -> Array:  # i n
         apart = np.square(scores[:, None] - scores[None]).sum(-1)
         printed: Array = 1 - 6 * apart / (n * (n**2 - 1))
         return printed
-    ranks = rankdata(scores, axis=1)
+    ranks = _ranked(scores)
     ranks -= ranks.mean(1, keepdims=True)
     length = np.linalg.norm(ranks, axis=1)
     flat = length == 0
@@ -75,11 +75,12 @@ def clusters(rho: Array, count: int, *, seed: int = 0) -> Clusters:  # i i
     if not 1 <= count <= many:
         raise AssayError(f"{many} criteria cannot be put into {count} clusters; give a number from 1 to {many}.")
     which = np.zeros(many, dtype=np.int64)
-    distinct = len(np.unique(rho, axis=0))
+    rows = rho.round(9)  # rankings that are the same differ by rounding alone
+    distinct = len(np.unique(rows, axis=0))
     if count > 1 and distinct > 1:
         from sklearn.cluster import KMeans
 
-        which = KMeans(min(count, distinct), n_init=STARTS, random_state=seed).fit_predict(rho)
+        which = KMeans(min(count, distinct), n_init=STARTS, random_state=seed).fit_predict(rows)
     found = [np.flatnonzero(which == k).tolist() for k in np.unique(which)]
     while len(found) < count:  # rows that are equal: any way to part them is as good
         largest = max(found, key=len)
@@ -104,6 +105,9 @@ def _two(x: NDArray[Any], y: NDArray[Any]) -> tuple[Array, Array]:
     return x, y
 
 
-def _formula(x: Array, y: Array) -> float:
-    n = len(x)
-    return float(1 - 6 * np.square(x - y).sum() / (n * (n**2 - 1)))
+def _ranked(scores: Array) -> Array:  # i n -> i n
+    """From 1, equal ones at the mean of their ranks."""
+    from scipy.stats import rankdata  # takes a second to load
+
+    ranks: Array = rankdata(scores, axis=1)
+    return ranks

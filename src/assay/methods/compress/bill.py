@@ -16,22 +16,21 @@ Departs from print: places are those of the true shapes, where print has 4^-s af
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
 from assay.methods.compress.dependency import Edge, ends, follows, is_depthwise
-from assay.methods.compress.price import latency
+from assay.methods.compress.price import latency, uses
 from assay.methods.compress.surgery import cut
 
 Counted = Literal["flops", "memory", "parameters"]
 
-LEAST = 0.01  # of the mean per channel: what an edge costs at least that seemed to cost nothing when it was timed
+LEAST = 0.01
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,12 @@ def bill(model: nn.Module, edges: Sequence[Edge], example: Tensor, of: Counted) 
     """What the network costs as it stands, as price.py counts it."""
     sizes = torch.tensor([edge.size for edge in edges], dtype=torch.float64)
     lines, pairs, fixed = torch.zeros_like(sizes), torch.zeros(len(sizes), len(sizes), dtype=torch.float64), 0.0
-    uses = _uses(model, example) if of == "flops" else Counter[str]()
+    used = uses(model, example[:1]) if of == "flops" else {}
     for name, module in model.named_modules():
         layer = isinstance(module, _ConvNd | nn.Linear)
         own = {what: float(p.numel()) for what, p in module.named_parameters(recurse=False)}
         if of != "parameters":
-            own = {"weight": own["weight"] * (uses[name] if of == "flops" else 1)} if layer else {}
+            own = {"weight": own["weight"] * (used.get(name, 0.0) if of == "flops" else 1)} if layer else {}
         if not own:
             continue
         ins, outs = (_times([getattr(edge, side).get(name) for edge in edges]) for side in ("inputs", "outputs"))
@@ -94,44 +93,22 @@ def _times(places: Sequence[Tensor | None]) -> Tensor:  # -> e
     return torch.tensor(often, dtype=torch.float64)
 
 
-def _uses(model: nn.Module, example: Tensor) -> Counter[str]:
-    """How often each entry of a layer's weight is multiplied for one input: at every place of its output."""
-    uses: Counter[nn.Module] = Counter()
-
-    def note(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
-        map_ = args[0] if isinstance(module, _ConvTransposeNd) else out
-        uses[module] += map_[0].numel() // map_.shape[-1 if isinstance(module, nn.Linear) else 1]
-
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, _ConvNd | nn.Linear)}
-    hooks = [layer.register_forward_hook(note) for layer in layers.values()]
-    training = [(module, module.training) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            model.eval()(example[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, mode in training:
-            module.training = mode
-    return Counter({name: uses[layer] for name, layer in layers.items()})
-
-
 def timed(flops: Bill, whole: float, saved: Tensor, removed: Tensor, *, as_coded: bool = False) -> Bill:  # e, e
     r"""A bill in seconds: `whole` of all channels, `saved` where `removed` channels of one edge alone were gone.
 
         lambda_j = saved_j / removed_j
 
     The total takes the bill of FLOPs, each pair times the mean of what a FLOP of its two edges was worth: to add up
-    what was saved edge by edge would count each layer twice, and half of every edge would save all there is. An edge
-    that seemed to save nothing costs a hundredth of the mean: timing is noisy.
+    what was saved edge by edge would count each layer twice, and half of every edge would save all there is. Timing is
+    noisy: an edge that seemed to save nothing costs a hundredth of what it would by its FLOPs.
 
     Source: as above, sec. 3.3; print does not say by what the difference is divided, and the channels removed are what
         makes it a cost per channel. `as_coded`: lambda follows the counts as FLOPs do, times what was measured, as in
         the public code (EliPassov/gator).
     """
-    each = saved / removed
-    each = each.clamp(min=LEAST * float(each.clamp(min=0).mean()))
-    worth = each / flops.per_channel(flops.sizes)  # seconds a FLOP
+    counted = flops.per_channel(flops.sizes)
+    each = (saved / removed).maximum(LEAST * whole * counted / (flops.sizes @ counted))
+    worth = each / counted  # seconds a FLOP
     pairs = flops.pairs * (worth[:, None] + worth[None]) / 2
     scaled = replace(flops, lines=flops.lines * worth, pairs=pairs, fixed=0.0)
     rest = whole - float(scaled.total(flops.sizes))
@@ -147,11 +124,9 @@ def seconds(
     as_coded: bool = False,
 ) -> Bill:
     """`timed`, measured here: one answer to `example` by the whole network, and with half of each edge gone in turn."""
-    halves = torch.tensor([edge.size // 2 for edge in edges], dtype=torch.float64)
-    times = [
-        latency(cut(model, edges, {e.name: torch.arange(e.size) >= e.size // 2}) if e.size > 1 else model, example, device)
-        for e in edges
-    ]
+    halves = [edge.size // 2 for edge in edges]
+    smaller = [cut(model, edges, {e.name: torch.arange(e.size) >= half}) for e, half in zip(edges, halves, strict=True)]
     whole = latency(model, example, device)
-    saved = whole - torch.tensor(times, dtype=torch.float64)
-    return timed(bill(model, edges, example, "flops"), whole, saved, halves.clamp(min=1), as_coded=as_coded)
+    saved = whole - torch.tensor([latency(each, example, device) for each in smaller], dtype=torch.float64)
+    removed = torch.tensor(halves, dtype=torch.float64).clamp(min=1)
+    return timed(bill(model, edges, example, "flops"), whole, saved, removed, as_coded=as_coded)

@@ -149,7 +149,9 @@ class Reader:
             ) from e
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                _Shapes(traced).run(self.example)
+                shapes = _Shapes(traced)
+                shapes.extra_traceback = False  # what was raised is told in one line
+                shapes.run(self.example)
         except Exception as e:
             why = (str(e).strip().splitlines() or ["no message"])[0]
             raise SubjectError(
@@ -336,7 +338,7 @@ class Reader:
             if value is not None and len(reach) > 2 * (len(one.meta["shape"]) - 1 - value.dim):
                 self.refuse(node)
                 return None
-        spatial = name in ("interpolate", "boolean_dispatch") or name.endswith(("pool1d", "pool2d", "pool3d"))
+        spatial = name == "interpolate" or name.endswith(("pool1d", "pool2d", "pool3d"))
         return self.spatial(node, one) if spatial else self.value(one)
 
     def spatial(self, node: fx.Node, one: fx.Node) -> _Value | None:
@@ -595,7 +597,8 @@ PER_CHANNEL = frozenset(
      "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "square", "sin", "cos", "sign", "clamp", "clamp_min", "clamp_max",
      "clip", "contiguous", "clone", "detach", "float", "double", "half", "bfloat16", "to", "type_as", "interpolate",
      "pad", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-     "adaptive_avg_pool3d", "boolean_dispatch")  # the last: torch's name for its functional max pools
+     "adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+     "adaptive_max_pool3d")
 )  # fmt: skip
 RESHAPES = frozenset(("view", "reshape", "flatten", "squeeze", "unsqueeze", "unflatten"))
 KNOWN = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,

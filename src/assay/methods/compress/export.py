@@ -50,7 +50,7 @@ def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n 
         except AssayError:
             raise
         except Exception as e:  # exporters raise whatever they meet
-            reasons.append(_reason(e))
+            reasons.append(reason(e))
             continue
         gap = _gap(model, content, x[:1] if alone else x)
         if gap is None:
@@ -83,7 +83,7 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
             torch.export.save(program, file)
     except Exception as e:  # torch.export raises whatever it meets
         raise AssayError(
-            f"{type(model).__name__} does not export as a program ({_reason(e)}); write that step without Python that "
+            f"{type(model).__name__} does not export as a program ({reason(e)}); write that step without Python that "
             "depends on values, or ship it as onnx."
         ) from e
     return file.getvalue()
@@ -125,7 +125,7 @@ def _gap(model: nn.Module, content: bytes, x: Tensor) -> str | None:
         try:
             out = torch.from_numpy(running.run(None, {running.get_inputs()[0].name: batch.numpy()})[0])
         except Exception as e:  # onnxruntime's exceptions share no class but this one
-            return f"its graph fails on {len(batch)} inputs: {_reason(e)}"
+            return f"its graph fails on {len(batch)} inputs: {reason(e)}"
         if out.shape != said.shape:
             return f"its graph answers {len(batch)} inputs with shape {tuple(out.shape)}, not {tuple(said.shape)}"
         apart = float((out - said).abs().max())
@@ -134,7 +134,7 @@ def _gap(model: nn.Module, content: bytes, x: Tensor) -> str | None:
     return None
 
 
-def _reason(e: BaseException) -> str:
+def reason(e: BaseException) -> str:
     """One line, with the operator where one is named."""
     whole = " ".join(part for part in (str(e), str(e.__cause__ or "")) if part)
     found = OPERATOR.search(whole)

@@ -69,27 +69,26 @@ class Pace:
         return (-math.log(self.dead) + self.lambda_l * (layers - 1) / layers) / self.lambda_e
 
 
-def faded(l1: Tensor, share: float, by: Choice = "last", *, rng: torch.Generator | None = None) -> Tensor:  # c -> c
-    """Which channels fade, as booleans: `share` of them, rounded, but never all.
+def ranked(l1: Tensor, by: Choice = "last", *, rng: torch.Generator | None = None) -> Tensor:  # c -> c
+    """The rank of each channel, as a score: the lowest fade first.
 
     `l1` is the sum of |w| of each channel's filters, over all layers that write it. "last" is print's choice: the
     order of channels means nothing, so that it is any choice.
     """
-    if not 0 <= share < 1:
-        raise AssayError(f"A share of {share:g} of the channels cannot fade; give one from 0 to below 1, such as 0.5.")
     if by not in get_args(Choice):
         raise AssayError(f"There is no choice {by!r} of filters; choose one of {', '.join(get_args(Choice))}.")
-    size = len(l1)
-    count = min(size - 1, math.floor(share * size + 0.5))
     if by == "last":
-        order = torch.arange(size).flip(0)
-    elif by == "random":
-        order = torch.randperm(size, generator=rng)
-    else:
-        order = l1.cpu().argsort(descending=by == "highest-l1", stable=True)
-    gone = torch.zeros(size, dtype=torch.bool)
-    gone[order[:count]] = True
-    return gone
+        return torch.arange(len(l1)).flip(0).double()
+    if by == "random":
+        return torch.randperm(len(l1), generator=rng).double()
+    return l1.cpu().argsort(descending=by == "highest-l1", stable=True).argsort().double()
+
+
+def faded(l1: Tensor, share: float, by: Choice = "last", *, rng: torch.Generator | None = None) -> Tensor:  # c -> c
+    """Which channels fade, as booleans: `share` of them, rounded, but never all."""
+    if not 0 <= share < 1:
+        raise AssayError(f"A share of {share:g} of the channels cannot fade; give one from 0 to below 1, such as 0.5.")
+    return ranked(l1, by, rng=rng) < min(len(l1) - 1, math.floor(share * len(l1) + 0.5))
 
 
 class Place(NamedTuple):
@@ -330,10 +329,10 @@ class Fading(nn.Module):
         dead = d < self.pace.dead
         shape = [1] * x.ndim
         shape[axis] = -1
-        gain = torch.where(gone, torch.where(dead, 0.0, d), 1.0).to(x.dtype).view(shape)
+        gain = d.masked_fill(dead, 0.0).expand(len(gone)).masked_fill(~gone, 1.0).to(x.dtype).view(shape)
         if not (self.fires and self.training):
             return x * gain
-        noise = torch.where(gone & dead, self.pace.noise, 0.0).to(x.dtype).view(shape)
+        noise = self.pace.noise * (gone & dead).to(x.dtype).view(shape)
         return x * gain + noise * torch.randn_like(x)
 
     def _leaves(self, i: int, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:

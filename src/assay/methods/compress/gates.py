@@ -96,11 +96,12 @@ class Gates:
         ends = sizes.cumsum(0).tolist()
         self.places = {e.name: slice(end - e.size, end) for e, end in zip(edges, ends, strict=True)}
         self.edge = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)  # c: of each channel
-        self.theta = torch.full((len(self.edge),), START, device=device, requires_grad=True)
+        self.theta = torch.full((len(self.edge),), START, device=device)
+        self.nudge = nn.Parameter(torch.zeros_like(self.theta))  # is 0, and has the gradient of theta
         self.open = torch.ones(len(self.edge), dtype=torch.bool, device=device)
         self.settled = torch.zeros((), dtype=torch.bool, device=device)
         self.lasting = torch.ones_like(sizes, dtype=torch.bool) if may_vanish is None else ~may_vanish.to(device)
-        self._velocity = torch.zeros_like(self.theta.detach())
+        self._velocity = torch.zeros_like(self.theta)
         priced = bill.per_channel(bill.sizes)
         self.whole = bill.total(bill.sizes) if as_coded else bill.sizes @ priced
         share = (priced / self.whole).float()
@@ -112,7 +113,7 @@ class Gates:
 
     def draw(self, n: int, which: slice = slice(None)) -> Tensor:  # -> n k
         """The values of these gates for n inputs; of settled ones only whether they are open."""
-        theta, free = self.theta[which], self.open[which] & ~self.settled
+        theta, free = (self.theta + self.nudge)[which], self.open[which] & ~self.settled
         drawn = gate(theta, logistic((n, len(theta)), theta.device), self.tau)
         return torch.where(free, drawn, self.open[which].to(drawn))
 
@@ -127,13 +128,21 @@ class Gates:
     @torch.no_grad()
     def step(self) -> None:
         """One step of the gates down the gradient that is there, which is then gone; whoever reaches 0 is closed."""
-        slope = self.theta.grad
+        slope = self.nudge.grad
         if slope is None:
             return
         self._velocity.mul_(self.momentum).add_(slope)
-        self.theta.sub_(torch.where(self.open & ~self.settled, self.rates * self._velocity, 0.0))
+        self._move(-self.rates * self._velocity)
         slope.zero_()
-        self._close(self.open & (self.theta <= 0))
+
+    @torch.no_grad()
+    def nudged(self, lr: float) -> None:
+        """The same where the optimiser of the weights, whose rate is `lr`, has moved `nudge` as it moves them.
+
+        On a GPU it asks the host for nothing, so that it can stand in a step that is recorded.
+        """
+        self._move(self.rates / lr * self.nudge)
+        self.nudge.zero_()
 
     def aim(self, target: float, alpha: float) -> None:
         """Go on to a smaller bill, from the gates as they are; what is closed stays closed."""
@@ -141,50 +150,61 @@ class Gates:
         self.settled.fill_(False)
         self._velocity.zero_()
 
+    @torch.no_grad()
     def force(self) -> None:
         """Close those that are likeliest to close, one after the other, until the bill is met."""
         self._close(self.open.clone())
 
-    def _close(self, wants: Tensor) -> None:  # c
-        if self.settled or not wants.any():
-            return
-        wants[self._last_ones()] = False
-        # one after the other, the furthest first, until the price is met: useless channels arrive together
-        going = wants.nonzero()[:, 0]
-        if not len(going):
-            return
-        going = going[self.theta[going].argsort(stable=True)]
-        gone = torch.nn.functional.one_hot(self.edge[going], len(self.bill.sizes)).cumsum(0)  # k e
-        met = self.bill.total(self._rounded(self.counts() - gone)) <= self.target
-        needed = int(met.int().argmax()) + 1 if bool(met.any()) else len(going)
-        self.open[going[:needed]] = False
-        if met.any():
-            self._round_off()
-            self.settled.fill_(True)
+    def _move(self, by: Tensor) -> None:  # c
+        self.theta.add_(torch.where(self.open & ~self.settled, by, 0.0))
+        self._close(self.open & (self.theta <= 0))
 
-    def _last_ones(self) -> Tensor:  # -> at most e
+    def _close(self, wants: Tensor) -> None:  # c
+        """One after the other, the furthest first, until the price is met: useless channels arrive together."""
+        if not wants.is_cuda and not wants.any():
+            return
+        wants = wants & ~self.settled & ~self._last_ones()
+        order = torch.where(wants, self.theta, math.inf).argsort(stable=True)
+        goes, edges = wants[order], torch.arange(len(self.lasting), device=order.device)
+        gone = ((self.edge[order][:, None] == edges) & goes[:, None]).to(self.bill.sizes).cumsum(0)  # c e
+        counts = self.counts()
+        cheap = self.bill.total(self._rounded(counts)) <= self.target
+        met = self.bill.total(self._rounded(counts - gone)) <= self.target
+        goes = goes & (met.cumsum(0) - met.long() == 0) & ~cheap
+        self.open[order] = self.open[order] & ~goes
+        self.settled |= met.any() | cheap
+
+    def _last_ones(self) -> Tensor:  # -> c
         """The likeliest to stay of each edge that must last, one each."""
         order = self.theta.masked_fill(~self.open, -math.inf).argsort(descending=True, stable=True)
-        place = torch.arange(len(order), device=order.device)
-        first = torch.zeros_like(self.lasting, dtype=torch.long)
-        first.scatter_reduce_(0, self.edge[order], place, "amin", include_self=False)
-        return order[first[self.lasting]]
+        place, edges = (torch.arange(len(of), device=order.device) for of in (order, self.lasting))
+        first = torch.where(self.edge[order][:, None] == edges, place[:, None], len(order)).amin(0)  # e
+        last = torch.zeros_like(self.open)
+        last[order[first]] = self.lasting
+        return last
 
     def _rounded(self, counts: Tensor) -> Tensor:  # *b e -> *b e
         return torch.where(counts >= self.multiple, counts - counts % self.multiple, counts)
 
-    def _round_off(self) -> None:
-        """Close the likeliest to close of each edge, down to a multiple."""
+    def round_off(self) -> None:
+        """Close what the bill of settled gates did not count: the likeliest to close of each edge, down to a multiple,
+        and edges that nothing feeds, or nobody reads, any more."""
         counts = self.counts()
         for j, excess in enumerate((counts - self._rounded(counts)).long().tolist()):
             mine = (self.open & (self.edge == j)).nonzero()[:, 0]
             self.open[mine[self.theta[mine].argsort(stable=True)[:excess]]] = False
-        for name, kept in closed(self.edges, self.keep()).items():  # who is fed by nothing, or read by nobody, goes too
+        for name, kept in closed(self.edges, self.keep()).items():
             self.open[self.places[name]] = kept.to(self.open.device)
 
     def keep(self) -> dict[str, Tensor]:
         """Which channels of each edge are not closed, as `surgery.cut` takes it."""
         return {name: self.open[which].cpu() for name, which in self.places.items()}
+
+    def fewest(self) -> dict[str, Tensor]:
+        """One channel of each edge that must last, and of others none."""
+        first = torch.zeros_like(self.open)
+        first[[which.start for which in self.places.values()]] = self.lasting
+        return {name: first[which].cpu() for name, which in self.places.items()}
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
@@ -227,22 +247,31 @@ def thin(
     """Train with gates until what they leave open costs what is `wanted`; which channels that are.
 
     Each round is one `train`, from the weights and gates of the last, with an alpha that grew. What the rounds leave
-    undecided goes by theta, the lowest first. `price` is what is believed in the end: where the bill said less, as one
-    of seconds may, its target is lowered by as much.
+    undecided goes by theta, the lowest first. `price` is what is believed, of the network that is cut, without gates.
+    A bill may be off, as one of seconds is: its target is set by what the price is of all channels and of as few as can
+    be, and again by what it is of those that a settled round left.
     """
-    least = float(gates.bill.total(gates.lasting.to(gates.bill.sizes)))
-    if least > gates.target:
-        share = least / float(gates.bill.total(gates.bill.sizes))
+    bill, few = gates.bill, gates.lasting.to(gates.bill.sizes)
+    bottom, least = float(bill.total(few)), price(gates.fewest())
+    most = price(gates.keep())
+    if least > wanted:
         raise AssayError(
             "The price cannot be met: with one channel of each edge that must last the network still costs "
-            f"{share:.3g} of what it did; ask for more than that."
+            f"{least / most:.3g} of what it did; ask for more than that."
         )
 
+    def nearer(target: float, reached: float) -> float:
+        return bottom + (target - bottom) * (wanted - least) / max(reached - least, 1e-12)
+
+    gates.target = nearer(float(bill.total(bill.sizes)), most)
+
     def met() -> bool:
+        if gates.settled:
+            gates.round_off()
         reached = price(gates.keep())
         if reached > wanted:
-            lower = gates.target * (wanted / reached if gates.settled else 1.0)
-            gates.aim(lower, gates.alpha * (1.0 if gates.settled else growth))
+            lower, alpha = nearer(gates.target, reached), gates.alpha
+            gates.aim(*((lower, alpha) if gates.settled else (gates.target, growth * alpha)))
         return reached <= wanted
 
     with gates.on(model):

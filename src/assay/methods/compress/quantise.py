@@ -98,6 +98,10 @@ class Kept(NamedTuple):
     bits: Bits
     group: int | None
 
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
     def stored(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Integers, packed where two go to a byte, and scales."""
         made = whole(weight.detach().movedim(self.axis, 0).flatten(1), self.bits, self.group)
@@ -146,7 +150,7 @@ class Rounded(nn.Module):
         self.register_buffer("zero", zero)
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *d
-        return _rounded(x, self.scale, self.zero)
+        return _rounded(x, self.scale, self.zero, clips=True)
 
 
 class RoundedByItself(nn.Module):
@@ -155,14 +159,15 @@ class RoundedByItself(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *d
         seen = x.detach().flatten(1)
         scale, zero = (v.view(-1, *(1,) * (x.ndim - 1)) for v in _steps(seen.amin(1), seen.amax(1)))
-        return _rounded(x, scale, zero)
+        return _rounded(x, scale, zero, clips=False)
 
 
-def _rounded(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:  # n *d -> n *d
+def _rounded(x: Tensor, scale: Tensor, zero: Tensor, *, clips: bool) -> Tensor:  # n *d -> n *d
     """In plain operators, so that the slope outlives an export; torch's fake_quantize has no form for that."""
-    within = torch.minimum(torch.maximum(x, -zero * scale), (STEPS - zero) * scale)
     step = (x / scale).round() + zero
-    return within + (scale * (step.clamp(0, STEPS) - zero) - within).detach()
+    held = step.clamp(0, STEPS)
+    inner = torch.where(held == step, x, x.detach()) if clips else x
+    return inner + (scale * (held - zero) - inner).detach()
 
 
 def _steps(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # n, n -> n, n

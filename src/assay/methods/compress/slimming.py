@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from assay.errors import AssayError
 from assay.methods.compress.fading import by_output, order
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 Score = Literal["sum", "mean", "gamma"]
 SoftMask = Literal["paper", "code", "off"]
+NORMS: dict[int, type[_BatchNorm]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 LOW, SMALLER = 1 / 5, 1 / 10  # of the mean |gamma|, below which a channel is masked; what is left of it
 
 
@@ -274,3 +276,66 @@ def _move(module: nn.Module, places: Tensor, to: Tensor, axis: int) -> None:
         along = (1 - axis if swapped else axis) if name == "weight" and tensor.ndim > 1 else 0
         if (axis == 0 or name == "weight") and tensor.ndim > along and tensor.shape[along] == len(places):
             tensor.copy_(tensor.index_select(along, index.to(tensor.device)))
+
+
+@torch.no_grad()
+def with_norms(net: nn.Module, x: Tensor) -> nn.Module:
+    """A copy with a batch normalisation right behind each convolution that has a bias and none there yet.
+
+    It begins with the moments of that convolution's answers to `x` and undoes itself, gamma = std and beta = mean, so
+    that in eval mode the copy answers as `net` does.
+    """
+    runs = order(net, x)
+    bare = [name for name in runs.layers if name not in runs.feeds.values() and _foldable(net.get_submodule(name))]
+    net = copy.deepcopy(net).eval()
+    heard: dict[str, Tensor] = {}
+    hooks = [
+        net.get_submodule(name).register_forward_hook(
+            lambda module, given, out, name=name: heard.update({name: out.detach()})
+        )
+        for name in bare
+    ]
+    net(x)
+    for hook in hooks:
+        hook.remove()
+    for name in bare:
+        layer, out = net.get_submodule(name), heard[name]
+        assert isinstance(layer, _ConvNd)
+        norm = NORMS[len(layer.kernel_size)](layer.out_channels).to(out).eval()
+        var, mean = torch.var_mean(out.transpose(0, 1).flatten(1), dim=1, correction=0)
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(var)
+        norm.bias.copy_(mean)
+        norm.weight.copy_((var + norm.eps).sqrt())
+        parent, _, last = name.rpartition(".")
+        setattr(net.get_submodule(parent), last, Normed(layer, norm))
+    return net
+
+
+class Normed(nn.Sequential):
+    """A convolution with the batch normalisation that `with_norms` put behind it."""
+
+    def __init__(self, layer: _ConvNd, norm: _BatchNorm) -> None:
+        super().__init__(layer, norm)
+
+
+def folded(net: nn.Module) -> nn.Module:
+    """A copy in which each `Normed` is one convolution again, that answers as both did in eval mode."""
+    net = copy.deepcopy(net).eval()
+    for name, module in list(net.named_modules()):
+        if isinstance(module, Normed):
+            layer, norm = module
+            assert isinstance(layer, _ConvNd)
+            assert isinstance(norm, _BatchNorm)
+            trained = layer.weight.requires_grad
+            one = fuse_conv_bn_eval(layer, norm, transpose=isinstance(layer, _ConvTransposeNd))
+            parent, _, last = name.rpartition(".")
+            setattr(net.get_submodule(parent), last, one.requires_grad_(trained))
+    return net
+
+
+def _foldable(layer: nn.Module) -> bool:
+    transposed = isinstance(layer, _ConvTransposeNd)
+    return isinstance(layer, _ConvNd) and layer.bias is not None and not (transposed and layer.groups > 1)

@@ -55,10 +55,10 @@ def read(model: nn.Module, example: Tensor) -> Reading:
     reader = Reader(model, example)
     found, fixed = reader.edges()
     trial = {edge.name: torch.arange(edge.size) > 0 for edge in found if edge.size > 1}
-    if trial and _gap(model, found, trial, reader.example) is not None:
+    if trial and _gap(model, found, trial, reader.example[:1]) is not None:
         good = []
         for edge in found:
-            why = _gap(model, (edge,), {edge.name: torch.arange(edge.size) > 0}, reader.example)
+            why = _gap(model, (edge,), {edge.name: torch.arange(edge.size) > 0}, reader.example[:1])
             if edge.size > 1 and why is not None:
                 fixed[edge.name] = why
             else:
@@ -94,20 +94,22 @@ def through_readers(
 
     def hooked(name: str, its: list[Edge]) -> RemovableHandle:
         linear = isinstance(modules[name], nn.Linear)
+        straight = {edge.name for edge in its if torch.equal(edge.inputs[name], torch.arange(edge.size))}
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             x = args[0]
             for edge in its:
-                at = edge.inputs[name].to(x.device)
-                open_ = gate(edge, x).to(x.device)
-                each = open_[..., at.clamp(min=0)]  # places, or n places
+                each = gate(edge, x).to(x.device)
+                if edge.name not in straight:  # else it stands there as it is: to pick has a slow gradient
+                    at = edge.inputs[name].to(x.device)
+                    each = torch.where(at < 0, torch.ones_like(each[..., :1]), each[..., at.clamp(min=0)])
                 shape = [1] * x.dim()
                 shape[0] = each.shape[0] if each.dim() == 2 else 1
-                shape[-1 if linear else 1] = len(at)
+                shape[-1 if linear else 1] = each.shape[-1]
                 if each.dtype is torch.bool:
-                    x = x.masked_fill(~(each | (at < 0)).reshape(shape), 0.0)
+                    x = x.masked_fill(~each.reshape(shape), 0.0)
                 else:
-                    x = x * torch.where(at < 0, 1.0, each).to(x.dtype).reshape(shape)
+                    x = x * each.to(x.dtype).reshape(shape)
             return (x, *args[1:])
 
         handle: RemovableHandle = modules[name].register_forward_pre_hook(hook)
@@ -120,19 +122,20 @@ def cut(model: nn.Module, edges: Sequence[Edge], keep: Keep) -> nn.Module:
     """A copy without the dropped channels, smaller for good: same class, same forward code, same mode.
 
     A layer that has nothing left to read, or whose output nobody reads, becomes `Emptied`: it costs nothing and gives
-    its bias, or 0, in the shape that the code around it wants (of an edge that is gone, one channel stays for that).
+    its bias, or 0, in the shape that the code around it wants. For that shape one channel stays where all are dropped;
+    nobody reads it.
     """
     kept = closed(edges, keep)
-    gone = {name for name, of in kept.items() if not of.any()}
     model = copy.deepcopy(model)
     modules = dict(model.named_modules())
-    dead_in, dead_out = _dead(edges, gone)
-    held = {e.name: torch.arange(e.size) == 0 if e.name in gone else kept[e.name] for e in edges}
+    dead_in, dead_out = _dead(edges, kept)
+    held = _held(edges, kept)
     with torch.no_grad():
         for edge in edges:
-            if edge.name in gone:
-                for name in set(edge.readers) - dead_in:
-                    _forget(cast(Layer, modules[name]), edge.inputs[name] >= 0)
+            unread = held[edge.name] & ~kept[edge.name]
+            for name in set(edge.readers) - dead_in if unread.any() else ():
+                at = edge.inputs[name]
+                _forget(cast(Layer, modules[name]), (at >= 0) & unread[at.clamp(min=0)])
         for name, module in modules.items():
             places_in, places_out = _places(edges, held, name, "inputs"), _places(edges, held, name, "outputs")
             if places_in is None and places_out is None:
@@ -148,7 +151,7 @@ def cut(model: nn.Module, edges: Sequence[Edge], keep: Keep) -> nn.Module:
 
 
 def closed(edges: Sequence[Edge], keep: Keep) -> dict[str, Tensor]:
-    """What is kept of every edge, checked; edges that lost all their readers or all their writers are emptied too."""
+    """What is kept of every edge, checked; channels that lost all their readers or all their writers go too."""
     sizes = {edge.name: edge.size for edge in edges}
     for name, of in keep.items():
         if name not in sizes:
@@ -160,24 +163,22 @@ def closed(edges: Sequence[Edge], keep: Keep) -> dict[str, Tensor]:
                 "True for a channel that stays."
             )
     kept = {e.name: keep[e.name].cpu() if e.name in keep else torch.ones(e.size, dtype=torch.bool) for e in edges}
-    gone = {name for name, of in kept.items() if not of.any()}
-    while gone:
-        dead_in, dead_out = _dead(edges, gone)
-        more = {
-            e.name
-            for e in edges
-            if (e.readers and set(e.readers) <= dead_out) or (e.writers and set(e.writers) <= dead_in)
-        } - gone
-        if not more:
-            break
-        gone |= more
-    return {name: torch.zeros_like(of) if name in gone else of for name, of in kept.items()}
+    while True:
+        dead_in, dead_out = _dead(edges, kept)
+        left = {}
+        for edge in edges:
+            fed = _met(edge.outputs, set(edge.writers) - dead_in, edge.size)
+            read = _met(edge.inputs, set(edge.readers) - dead_out, edge.size)
+            left[edge.name] = kept[edge.name] & fed & (read | ~_met(edge.inputs, set(edge.readers), edge.size))
+        if all(torch.equal(left[name], kept[name]) for name in kept):
+            return kept
+        kept = left
 
 
 def lifeless(edges: Sequence[Edge], keep: Keep) -> bool:
     """Whether a layer that gives the answer, or part of it, would have nothing left to read."""
     kept = closed(edges, keep)
-    dead_in, _ = _dead(edges, {name for name, of in kept.items() if not of.any()})
+    dead_in, _ = _dead(edges, kept)
     return bool(dead_in - {name for edge in edges for name in edge.writers})
 
 
@@ -301,21 +302,33 @@ def _places(edges: Sequence[Edge], held: Mapping[str, Tensor], name: str, side: 
     return kept
 
 
-def _dead(edges: Sequence[Edge], gone: set[str]) -> tuple[set[str], set[str]]:
+def _dead(edges: Sequence[Edge], kept: Mapping[str, Tensor]) -> tuple[set[str], set[str]]:
     """The layers that have nothing left to read, and those that have nothing left to write."""
-    covered: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-    for edge in edges:
-        if edge.name in gone:
-            for names, places, so_far in (
-                (edge.readers, edge.inputs, covered[0]),
-                (edge.writers, edge.outputs, covered[1]),
-            ):
-                for name in names:
-                    so_far[name] = so_far.get(name, torch.zeros(len(places[name]), dtype=torch.bool)) | (
-                        places[name] >= 0
-                    )
-    dead_in, dead_out = ({name for name, of in each.items() if of.all()} for each in covered)
-    return dead_in, dead_out
+    dead = []
+    for names, side in (([e.readers for e in edges], "inputs"), ([e.writers for e in edges], "outputs")):
+        left = {name: _places(edges, kept, name, side) for each in names for name in each}
+        dead.append({name for name, of in left.items() if of is not None and not of.any()})
+    return dead[0], dead[1]
+
+
+def _met(places: Mapping[str, Tensor], names: set[str], size: int) -> Tensor:
+    """The channels of an edge that stand at a place of one of these modules."""
+    met = torch.zeros(size, dtype=torch.bool)
+    for name in names:
+        met[places[name][places[name] >= 0]] = True
+    return met
+
+
+def _held(edges: Sequence[Edge], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is kept, and one channel more wherever a module would have none."""
+    held = {name: of.clone() for name, of in kept.items()}
+    for side in ("outputs", "inputs"):
+        for edge in edges:
+            for name, at in getattr(edge, side).items():
+                left = _places(edges, held, name, side)
+                if left is not None and not left.any():
+                    held[edge.name][at[at >= 0][0]] = True
+    return held
 
 
 def _gap(model: nn.Module, edges: Sequence[Edge], keep: Keep, example: Tensor) -> str | None:

@@ -1,14 +1,13 @@
-"""What a network weighs and how long it takes: bytes of what it stores, seconds of one pass on this machine."""
+"""What a network weighs and how long it takes, before and after, in a sentence."""
 
 from __future__ import annotations
-
-import statistics
-import time
 
 import torch
 from torch import Tensor, nn
 
-PASSES = 7
+from assay.methods.compress.price import latency
+
+AT_MOST, REPEATS = 0.2, 7  # seconds of a pass that is measured: of a slow one with fewer inputs; and how often
 
 
 def stored(model: nn.Module) -> int:
@@ -17,24 +16,13 @@ def stored(model: nn.Module) -> int:
     return sum(seen.values())
 
 
-def seconds(model: nn.Module, x: Tensor) -> float:  # n *d
-    """Seconds of one pass in eval mode, the median of seven after two that do not count."""
-    taken = []
-    with torch.inference_mode():
-        for _ in range(PASSES + 2):
-            start = time.perf_counter()
-            model(x)
-            if x.device.type == "cuda":
-                torch.cuda.synchronize(x.device)
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken[2:])
-
-
-def told(plain: nn.Module, shipped: nn.Module, sizes: tuple[int, int], x: Tensor) -> str:
-    """Size and time of the network as it was and as it ships, in a sentence; `sizes` are the bytes that they store."""
-    took = [1000 * seconds(each, x) for each in (plain, shipped)]
+def told(plain: nn.Module, shipped: nn.Module, sizes: tuple[int, int], x: Tensor) -> str:  # n *d
+    """The network as it was and as it ships: the bytes that they store, and a pass as measured where `x` is."""
+    slow = latency(shipped, x[:1], x.device, warm=1, repeats=1)
+    x = x[: max(1, min(len(x), int(AT_MOST / slow)))]
+    took = [1e3 * latency(each, x, x.device, warm=1, repeats=REPEATS) for each in (plain, shipped)]
     return (
-        f"It stores {sizes[1]:,} bytes, where the network in floats stores {sizes[0]:,} "
+        f"It stores {sizes[1]:,} bytes, where the network as it was stores {sizes[0]:,} "
         f"({sizes[1] / max(1, sizes[0]):.2f} times as many). On this machine, with {torch.get_num_threads()} threads, "
         f"{len(x)} inputs take {took[1]:.3g} ms, and took {took[0]:.3g} ms ({took[1] / took[0]:.2f} times as long)."
     )

@@ -1,15 +1,16 @@
 r"""Many networks with one hidden layer, trained together as one.
 
-Of r runs with p networks each, all networks of a run see the same batches, so that their first layers are one matrix
-product and the rest is element by element:
+Of r runs with p networks each, all networks of a run see the same batches, so that a layer of all of them is one
+product of a batch of matrices and the rest is element by element:
 
-    a = relu( [x 1] W ),    z = <a, v> + c,    score = 1 / (1 + exp(-z))        x: n d,  W: d+1 (p h),  v: p h,  c: p
+    a = relu( [x 1] W ),    z = a v + c,    score = 1 / (1 + exp(-z))        x: n d,  W: p d+1 h,  v: p h,  c: p
 
 The gradient of the mean cross-entropy is written out, because it is five lines and spares autograd's graph:
 
-    dz = (score - y) / n,    dv = sum_n dz a,    dc = sum_n dz,    dW = [x 1]^T ( dz v [a > 0] )
+    dz = (score - y) / n,    G = [x 1]^T ( dz [a > 0] ),    dW = G v,    dv = sum_d W G,    dc = sum_n dz
 
-and Adam (Kingma and Ba, ICLR 2015) moves every weight of every network. No network feels another: training them
+where dv = sum_n dz a needs no second look at the hidden units, which are what is large: a is [x 1] W where it is not 0.
+Adam (Kingma and Ba, ICLR 2015) moves every weight of every network. No network feels another: training them
 together or one after the other is the same but for rounding.
 
 Source: Zhang et al., "Fairer Machine Learning Through Multi-objective Evolutionary Learning", ICANN 2021, sec. 3.2 and
@@ -47,7 +48,8 @@ class Population(NamedTuple):
         """Of each network for each input: the chance that it gives to class 1."""
         rows, hidden = _with_ones(x), self.inner[0, 0].numel() * len(x)
         parts = torch.split(rows, max(1, AT_ONCE // hidden), 1)
-        return torch.cat([self._hidden(part)[1].sigmoid() for part in parts], 1).transpose(1, 2)
+        weights = self.inner.transpose(1, 2), self.outer, self.shift
+        return torch.cat([_hidden(part, *weights)[1].sigmoid() for part in parts], 2)
 
     def take(self, which: Tensor) -> Population:  # r q -> with q networks
         """These networks of each run, any of them more than once."""
@@ -72,33 +74,21 @@ class Population(NamedTuple):
         if epochs < 0 or batch < 1:
             raise AssayError(f"A training got {epochs} epochs in batches of {batch}; give at least 0 and 1.")
         rows, truth = _with_ones(x), y.to(x.dtype)
-        weights = [w.clone() for w in self]
+        inner = self.inner.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # network by network
+        weights = [inner, self.outer.clone(), self.shift.clone()]
         means, squares = ([torch.zeros_like(w) for w in weights] for _ in range(2))
         run, step = torch.arange(len(x), device=x.device)[:, None], 0
         for _ in range(epochs):
             order = torch.rand(y.shape, generator=rng, device=x.device).argsort(1)
             for seen in torch.split(order, batch, 1):
                 step += 1
-                slopes = Population(*weights).slopes(rows[run, seen], truth[run, seen])
+                slopes = _slopes(rows[run, seen], truth[run, seen], *weights)
                 for w, slope, mean, square in zip(weights, slopes, means, squares, strict=True):
                     mean.lerp_(slope, 1 - BETA_1)
                     square.mul_(BETA_2).addcmul_(slope, slope, value=1 - BETA_2)
                     down = (square / (1 - BETA_2**step)).sqrt_().add_(TINY)
                     w.addcdiv_(mean, down, value=-lr / (1 - BETA_1**step))
-        return Population(*weights)
-
-    def slopes(self, rows: Tensor, y: Tensor) -> Population:  # r b d+1, r b
-        """The gradient of each network's mean cross-entropy; a row's last entry is 1."""
-        active, z = self._hidden(rows)
-        dz = (z.sigmoid() - y[..., None]) / y.shape[1]  # r b p
-        outer = torch.einsum("rbp,rbph->rph", dz, active)
-        back = torch.where(active > 0, dz[..., None] * self.outer[:, None], 0.0)
-        inner = (rows.transpose(1, 2) @ back.flatten(2)).view_as(self.inner)
-        return Population(inner, outer, dz.sum(1))
-
-    def _hidden(self, rows: Tensor) -> tuple[Tensor, Tensor]:  # r b d+1 -> r b p h, r b p
-        active = (rows @ self.inner.flatten(2)).relu_().view(*rows.shape[:2], *self.inner.shape[2:])
-        return active, torch.einsum("rbph,rph->rbp", active, self.outer) + self.shift[:, None]
+        return Population(inner.transpose(1, 2).contiguous(), *weights[1:])
 
 
 def drawn(runs: int, size: int, features: int, hidden: int, rng: Generator) -> Population:
@@ -113,6 +103,23 @@ def drawn(runs: int, size: int, features: int, hidden: int, rng: Generator) -> P
     inner[:, -1] = 0
     outer = even(runs, size, hidden, edge=(6 / (hidden + 1)) ** 0.5)
     return Population(inner, outer, torch.zeros(runs, size, device=rng.device))
+
+
+def _slopes(
+    rows: Tensor, y: Tensor, inner: Tensor, outer: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:  # r b d+1, r b, r p d+1 h, r p h, r p
+    """The gradient of each network's mean cross-entropy; a row's last entry is 1."""
+    active, z = _hidden(rows, inner, outer, shift)
+    dz = (z.sigmoid_() - y[:, None]) / y.shape[1]  # r p b
+    # what autograd calls for relu, in place: where() would hold three more tensors of this size
+    torch.ops.aten.threshold_backward.grad_input(dz[..., None].expand_as(active), active, 0, grad_input=active)
+    pulled = rows.mT[:, None] @ active  # G: r p d+1 h
+    return pulled * outer[:, :, None], (pulled * inner).sum(2), dz.sum(2)
+
+
+def _hidden(rows: Tensor, inner: Tensor, outer: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:  # -> r p b h, r p b
+    active = (rows[:, None] @ inner).relu_()
+    return active, (active @ outer[..., None])[..., 0] + shift[..., None]
 
 
 def _with_ones(x: Tensor) -> Tensor:  # r n d -> r n d+1
