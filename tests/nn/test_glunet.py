@@ -34,10 +34,16 @@ def test_a_residual_block_without_its_second_convolution_is_the_identity_and_gam
     assert (out.abs() <= 2 * f.abs()).all()
 
 
-def test_attention_is_a_number_a_channel_and_a_number_a_place():
+def test_attention_is_a_number_a_channel_and_then_a_number_a_place():
     torch.manual_seed(0)
+    attention, f = Attention(3), 5 * torch.randn(2, 3, 4, 7)
     with torch.no_grad():
-        by_channel, by_place = Attention(3)(5 * torch.randn(2, 3, 4, 7))
+        by_channel, by_place = attention(f)
+        pooled = [attention.shared(p[:, :, None, None])[..., 0, 0] for p in (f.mean((2, 3)), f.amax((2, 3)))]
+        weighed = f * by_channel
+        maps = torch.stack([weighed.mean(1), weighed.amax(1)], 1)
+        assert_close(by_channel[..., 0, 0], sum(pooled).sigmoid())
+        assert_close(by_place, attention.place(maps).sigmoid())
     assert (by_channel.shape, by_place.shape) == ((2, 3, 1, 1), (2, 1, 4, 7))
     for m in (by_channel, by_place):
         assert float(m.min()) > 0
