@@ -398,6 +398,28 @@ def test_a_claim_that_cannot_be_told_ends_with_3_and_an_unknown_one_with_2(assay
     assert not Path("claims/ledger/someone2021--second.json").exists()
 
 
+@pytest.mark.usefixtures("claims")
+def test_all_claims_are_tested_as_far_as_the_time_goes(assay: Command) -> None:
+    """Each says that it takes a minute, and takes none: so it is known to fit only once it was tested."""
+    short = assay("claims", "test", "--all", "--budget", "30s")
+    assert short.status == 3
+    assert "2 of 2 did not fit into 30s; the shortest takes 60 s." in short.out
+    assert not Path("claims/ledger").exists()
+    assert assay("claims", "test", "--all", "--budget", "62s").status == 0
+    assert len(list(Path("claims/ledger").glob("*.json"))) == 2
+    assert assay("claims", "test", "--all", "--budget", "30s").status == 0
+    for words, why in (
+        (["someone2021/first", "--all"], "or give --all, not both"),
+        ([], "Name the claims to test"),
+        (["someone2021/first", "--budget", "5m"], "is a time, which only --all has"),
+        (["--all", "--budget", "0s"], "is no time"),
+        (["--all", "--budget", "5"], "5"),
+    ):
+        ended = assay("claims", "test", *words)
+        assert (ended.status, ended.err.count("\n")) == (2, 1)
+        assert why in ended.err
+
+
 def raising(e: BaseException) -> Callable[..., NoReturn]:
     def raises(*anything: object) -> NoReturn:
         raise e

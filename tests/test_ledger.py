@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from assay import shelf
-from assay.claim import Claim, Evidence, Held, Published
+from assay import code, shelf
+from assay.claim import Claim, Evidence, Gate, Held, Published, judged
+from assay.data import beyond
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
@@ -40,7 +43,10 @@ def study(verdict: Held) -> Claim:
         name=f"it-{verdict.replace(' ', '-')}",
         source="Someone, 2021, table <3>",
         says="Centring | helps.",
-        published=(Published("gain in accuracy", 0.0155, "table 3, row 2", "%"),),
+        published=(
+            Published("gain in accuracy", 0.0155, "table 3, row 2", "%", measured="gain"),
+            Published("gain in hours", 7.25, "table 3, row 3", "h"),
+        ),
         here="two seeds",
         minutes=0.5,
         test=test,
@@ -112,7 +118,8 @@ def test_both_pages_show_published_beside_measured_and_say_what_was_not_run(rend
     assert callable(render)
     ledger.record("someone2021/it-holds", run(), tmp_path)
     text = " ".join(render(tmp_path).replace("\\", "").replace("\u00a0", " ").split())
-    tested, untested = text.split("it-cannot-tell")[0], text.split("it-cannot-tell", 1)[1]
+    mark = "## " if render is ledger.page_markdown else "<strong>"  # its fold, not its row of the table
+    tested, untested = text.split(f"{mark}someone2021/it-cannot-tell")
     for shown in (
         "gain in accuracy",
         "table 3, row 2",
@@ -126,7 +133,8 @@ def test_both_pages_show_published_beside_measured_and_say_what_was_not_run(rend
         assert shown in tested, shown
     assert untested.count("not run") >= 2  # as its verdict, and where the measured number would stand
     assert "1.55 %" in untested
-    assert "1.2 %" not in untested
+    assert "nothing of the kind was measured here" in text
+    assert "without a number of the kind in print" in text
 
 
 def test_text_from_elsewhere_stays_text(tmp_path: Path) -> None:
@@ -140,8 +148,7 @@ def test_text_from_elsewhere_stays_text(tmp_path: Path) -> None:
 
 def test_a_claim_that_was_reworded_says_what_was_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.record("someone2021/it-holds", run(), tmp_path)
-    path = tmp_path / "someone2021--it-holds.json"
-    path.write_text(path.read_text().replace("Centring | helps.", "Centring always helps."))
+    changed(tmp_path, says="Centring always helps.")
     assert "tested as it was worded then: Centring always helps." in ledger.page_markdown(tmp_path)
 
 
@@ -149,13 +156,174 @@ def test_a_claim_that_was_reworded_says_what_was_tested(tmp_path: Path, monkeypa
 def test_a_record_tells_what_it_was_tested_on_whatever_a_later_test_would_be(render: object, tmp_path: Path) -> None:
     assert callable(render)
     ledger.record("someone2021/it-holds", run(), tmp_path)
-    path = tmp_path / "someone2021--it-holds.json"
-    assert json.loads(path.read_text())["here"] == "two seeds"
-    path.write_text(path.read_text().replace("two seeds", "five seeds"))
-    tested = render(tmp_path).split("it-cannot-tell")[0]
+    assert json.loads((tmp_path / "someone2021--it-holds.json").read_text())["here"] == "two seeds"
+    changed(tmp_path, here="five seeds")
+    tested = told(render, tmp_path)
     assert "five seeds" in tested
     assert "two seeds" not in tested
-    stored = json.loads(path.read_text())
-    del stored["here"]  # from before it was kept
-    path.write_text(json.dumps(stored))
-    assert "two seeds" in render(tmp_path).split("it-cannot-tell")[0]
+    changed(tmp_path, here=None)  # from before it was kept
+    assert "two seeds" in told(render, tmp_path)
+
+
+def told(render: object, root: Path) -> str:
+    """What a page tells of the first claim, below its tables."""
+    assert callable(render)
+    return str(render(root).split("Tested here on" if render is ledger.page_markdown else "Tested on")[1])
+
+
+def changed(root: Path, **to: object) -> None:
+    """Write the record anew with other content and a seal that fits: what an older Assay might have written."""
+    path = root / "someone2021--it-holds.json"
+    stored = {**json.loads(path.read_text()), **to}
+    path.write_text(json.dumps(ledger._sealed({k: v for k, v in stored.items() if v is not None})))
+
+
+# Gates before verdicts.
+
+
+def trained(verdict: Held = "holds", reached: float = 0.93, seeds: int | None = 5) -> Claim:
+    """A claim about training: five trainings are asked for, and a baseline between 92 and 100 %."""
+
+    def test(run: Run) -> Evidence:
+        gate = Gate(what="The accuracy of the plain net", values=(0.935, reached), printed=0.94, low=0.92)
+        return Evidence(verdict=verdict, says="It gained.", measures=(), gates=(gate,), seeds=seeds)
+
+    return Claim(name="it", source="s", says="s", published=(), here="h", minutes=1, test=test, seeds=5)
+
+
+@pytest.mark.parametrize("verdict", ["holds", "fails"])
+def test_each_gate_that_breaks_changes_the_verdict(
+    verdict: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recorded(claim: Claim) -> Evidence:
+        monkeypatch.setattr(shelf, "load", lambda which, name: (claim,))
+        return ledger.record("someone2021/it", run(), tmp_path).evidence
+
+    assert recorded(trained(verdict)).verdict == verdict
+    off = recorded(trained(verdict, reached=0.919))
+    assert off.verdict == "cannot tell"
+    assert "plain net is 93.5, 91.9 % in the seeds, not between 92 and 100 % (printed: 94 %)" in off.says
+    one = recorded(trained(verdict, seeds=1))
+    assert (one.verdict, one.says) == ("cannot tell", "It gained. It rests on 1 training, and 5 are asked for.")
+    untold = recorded(trained(verdict, seeds=None))  # it does not say how many
+    assert untold.verdict == "cannot tell"
+    assert ledger.read(tmp_path)["someone2021/it"].evidence == untold
+
+
+def test_what_cannot_be_told_needs_no_gate() -> None:
+    claim = trained("cannot tell", reached=0.1)
+    assert judged(claim, claim.test(run())).says == "It gained."
+
+
+def test_a_gate_that_nothing_was_measured_for_is_missed() -> None:
+    assert "was not measured" in Gate(what="Its accuracy", values=(), printed=None, low=0.9).missed()
+
+
+# Where a record comes from.
+
+
+def test_a_record_is_stale_once_its_code_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdicts() -> list[str]:
+        return [f"{t.verdict}: {t.stale}" for t in ledger.told(tmp_path)]
+
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    assert verdicts() == ["holds: ", "not run: "]
+    stored = json.loads((tmp_path / "someone2021--it-holds.json").read_text())
+    assert set(stored["code"]) == {"claim", "methods"}
+    changed(tmp_path, code={**stored["code"], "methods": "0" * 64})
+    assert verdicts()[0].startswith("holds: since then a method")
+    assert "stale" in ledger.page(tmp_path)
+    changed(tmp_path, code={**stored["code"], "claim": "0" * 64})
+    assert verdicts()[0] == "holds: since then the study changed"
+    changed(tmp_path, code=None)
+    assert verdicts()[0] == "holds: it does not say which code made it"
+
+
+def test_code_behind_a_claim_is_its_own_files_and_what_they_compute_with() -> None:
+    found = code.in_rooms("assay.claims.liu2021_poison", ("claims", *ledger.COMPUTES))
+    assert {"assay.claims.liu2021_poison", "assay.claims._elsewhere", "assay.methods.poison.propagation"} <= set(found)
+    assert not {"assay.run", "assay.finding", "assay.methods.attack.pgd"} & set(found)
+
+
+def test_a_record_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    path = tmp_path / "someone2021--it-holds.json"
+    path.write_text(path.read_text().replace('"holds"', '"fails"'))
+    with pytest.raises(AssayError, match=r"it-holds\.json' was edited after .*test that claim again") as e:
+        ledger.read(tmp_path)
+    assert "\n" not in str(e.value)
+
+
+def test_a_record_knows_the_data_that_its_study_read_also_where_they_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "rows.csv").write_bytes(b"1,2")
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    monkeypatch.setattr(ledger, "_READ", {})
+    kept: list[Path] = []
+
+    def test(run: Run) -> Evidence:
+        if not kept:
+            kept.append(beyond.entry("set", "rows.csv"))
+        return Evidence(verdict="holds", says="", measures=())
+
+    read = [Claim(name=n, source="s", says="s", published=(), here="h", minutes=1, test=test) for n in "ab"]
+    monkeypatch.setattr(shelf, "load", lambda which, name: read)
+    for name in ("someone2021/a", "someone2021/b"):
+        found = ledger.record(name, run(), tmp_path / "ledger")
+        assert found.data == {"set/rows.csv": hashlib.sha256(b"1,2").hexdigest()}
+    assert not beyond.WATCHED
+
+
+def test_every_record_of_the_ledger_is_as_the_schema_says() -> None:
+    schema = json.loads(ledger.SHIPPED.with_name("ledger.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    valid = jsonschema.Draft202012Validator(schema)
+    paths = sorted(ledger.SHIPPED.glob("*.json"))
+    assert len(paths) > 100
+    for path in paths:
+        stored = json.loads(path.read_text())
+        valid.validate(stored)
+        assert path.name == stored["id"].replace("/", "--") + ".json"
+    with pytest.raises(jsonschema.ValidationError):
+        valid.validate({**stored, "evidence": {**stored["evidence"], "verdict": "probably"}})
+    assert len(ledger.read(ledger.SHIPPED)) == len(paths)  # every seal fits
+
+
+# All of them, in a time.
+
+
+def test_what_was_never_run_comes_first_then_what_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(name: str, minutes: float) -> Claim:
+        found = Evidence(verdict="holds", says="", measures=())
+        return Claim(name=name, source="s", says="s", published=(), here="h", minutes=minutes, test=lambda run: found)
+
+    many = [made("fresh", 1), made("it-holds", 9), made("long", 60), made("short", 2)]
+    monkeypatch.setattr(shelf, "load", lambda which, name: many)
+    for name in ("fresh", "it-holds"):
+        ledger.record(f"someone2021/{name}", run(), tmp_path)
+    changed(tmp_path, code=None)
+    known = ledger.claims()
+    order = ledger.waiting(tmp_path, known)
+    assert [name.split("/")[1] for name in order] == ["short", "long", "it-holds", "fresh"]
+    takes = {name: ledger.takes(name, known, ledger.read(tmp_path), "cpu") for name in order}
+    assert takes["someone2021/long"] == 3600
+    assert takes["someone2021/fresh"] < 1  # as it took here
+    assert ledger.takes("someone2021/fresh", known, ledger.read(tmp_path), "cuda") == 60
+    assert ledger.fitting(order, 100, takes) == "someone2021/it-holds"
+    assert ledger.fitting(order[:2], 100, takes) is None
+
+
+def test_records_of_a_folder_here_stand_over_those_that_are_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "SHIPPED", tmp_path / "site" / "assay" / "claims" / "ledger")
+    monkeypatch.chdir(tmp_path)
+    assert ledger.home() == Path("claims/ledger")  # nobody writes into what is installed
+    for seed, name in ((1, "it-holds"), (1, "it-cannot-tell")):
+        ledger.record(f"someone2021/{name}", run(seed), ledger.SHIPPED)
+    ledger.record("someone2021/it-holds", run(2))
+    assert Path("claims/ledger/someone2021--it-holds.json").is_file()
+    assert {n: e.seed for n, e in ledger.read().items()} == {"someone2021/it-holds": 2, "someone2021/it-cannot-tell": 1}
+    assert [e.seed for e in ledger.read(ledger.SHIPPED).values()] == [1, 1]

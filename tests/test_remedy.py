@@ -13,12 +13,17 @@ from assay import shelf
 from assay.audit import Offer
 from assay.errors import AssayError
 from assay.jobs.audit import Begun, Record, offers
+from assay.remedies._shipping import Shipping
+from assay.remedies._shrinking import Shrinking
+from assay.remedies.distillation import Student
 from assay.remedy import Cost, Remedy
 from assay.run import BUDGETS
 from assay.standard import Standards
 
-LEDGER = Path(__file__).parents[1] / "claims" / "ledger"
+LEDGER = Path(__file__).parents[1] / "src" / "assay" / "claims" / "ledger"
 FROM_TO = re.compile(r"from (\d+(?:\.\d+)?) to (\d+(?:\.\d+)?)( %)?")
+SMALLER = (Shipping, Shrinking, Student)
+"""They make a network smaller and mend nothing, so that they are offered nowhere."""
 TRIED = [(name, tried) for name in shelf.ours("remedies") for tried in shelf.load("remedies", name).tried]
 
 
@@ -31,7 +36,7 @@ def recorded(claim):
 @pytest.mark.parametrize("name", shelf.ours("remedies"))
 def test_a_remedy_names_questions_that_there_are(name):
     remedy = shelf.load("remedies", name)
-    assert remedy.mends
+    assert remedy.mends or issubclass(remedy, SMALLER)
     assert set(remedy.mends) <= set(shelf.ours("probes"))
     assert {tried.probe for tried in remedy.tried} <= set(remedy.mends)
 

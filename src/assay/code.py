@@ -115,6 +115,22 @@ def of_modules(roots: Iterable[str], opened: Collection[str] = ()) -> Code:
     return found
 
 
+def in_rooms(root: str, rooms: Collection[str]) -> dict[str, str]:
+    """A module of Assay's and those that it imports, one through the other, within these rooms: names and hashes.
+
+    What lies in between in another room is not followed: the vocabulary imports much that computes nothing of theirs.
+    """
+    found: dict[str, str] = {}
+    waiting = [root]
+    while waiting:
+        name = waiting.pop()
+        module = None if name in found else _own(name)
+        if module is not None:
+            found[name] = module.digest
+            waiting += [m for m in module.imports if m.startswith(tuple(f"{OWN}.{room}." for room in rooms))]
+    return found
+
+
 def is_installed(module: str) -> bool:
     """Whether a module is the standard library's or an installed one, known by its version; Assay's own are not."""
     top = module.partition(".")[0]

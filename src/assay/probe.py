@@ -43,6 +43,7 @@ Need = Literal[
     "train",
     "domains",
     "attributes",
+    "original",
 ]
 OTHER = "other"
 THEMES: tuple[tuple[str, str], ...] = (
@@ -125,6 +126,11 @@ class Probe(ABC):
             return (
                 "it needs to know something about the people behind the test inputs: --sensitive COLUMN of a table, "
                 "or --groups NAME=PATH with one value for each row"
+            )
+        if "original" in self.needs and subject.original is None:
+            return (
+                "it needs the model that this one was made from: name it with --original MODEL, or make the smaller "
+                "one with `assay ship`"
             )
         return None
 

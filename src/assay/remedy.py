@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
     from assay.finding import View
     from assay.run import Run
     from assay.subject import Subject
@@ -72,6 +76,14 @@ class Remedy(ABC):
         Kept weights are loaded into it instead of training again.
         """
         return subject.cured(copy.deepcopy(subject.model), self.name())
+
+    def framed(self, subject: Subject, tensors: Mapping[str, Tensor]) -> Subject:
+        """The frame for these kept weights, where what was learnt decides how large the cured model is."""
+        return self.frame(subject)
+
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
+        """Remarks that need the subject it was made of, a sentence each."""
+        return ()
 
     @classmethod
     def name(cls) -> str:

@@ -124,6 +124,8 @@ class Subject:
     """Where domains lie along what changes between them, an angle, a year; else the one number in a name tells."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     """What is known of the people behind the inputs, by name. Codes follow the rows where data are cut."""
+    original: Subject | None = field(default=None, repr=False)
+    """What it was made from, or another model for the same that it is held against; its data are not looked at."""
     coded: tuple[Mapping[str, Attribute], Mapping[str, Data]] | None = field(default=None, repr=False, compare=False)
     """The attributes as they were last laid beside the rows, and those rows; nobody else sets it."""
 
@@ -456,7 +458,20 @@ class Subject:
     def in_classes(self) -> Subject:
         """A model whose task calls its answers a choice, as the classifier that it is then; any other as it is."""
         read = self.task.choice(self.model, self.data)
-        return self if read is None else replace(self, model=read.model, task=read.task, data=read.data, layers={})
+        if read is None:
+            return self
+        original = None if self.original is None else self.original.in_classes()
+        return replace(self, model=read.model, task=read.task, data=read.data, layers={}, original=original)
+
+    def unlike(self, other: Subject) -> str | None:
+        """Why this model's answers cannot be laid beside those of another, after "it", or None."""
+        if self.inputs.shape != other.inputs.shape:
+            return f"takes inputs of shape {self.inputs.shape}, and {other.name!r} of {other.inputs.shape}"
+        if type(self.task) is not type(other.task):
+            return f"is for {self.task.name()}, and {other.name!r} for {other.task.name()}"
+        if len(self.task.classes) != len(other.task.classes):
+            return f"has {len(self.task.classes)} classes, and {other.name!r} {len(other.task.classes)}"
+        return None
 
     def in_shares(self) -> Subject:
         """The same subject with each value as its share of its range, so that a radius of 0.03 is 3 % of it."""
@@ -548,12 +563,9 @@ class Subject:
 
         Where the model holds something that cannot be hashed, each call gives another one: nothing is known of it.
         """
-        strangers: list[Any] = [
-            *{type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")},
-            *([] if self.environment is None else [self.environment]),
-        ]
-        digest = hashlib.sha256(fingerprint.of_model(self.model, strangers).lasting.encode())
-        digest.update(repr((self.task, self.inputs, self.draws, self.differentiable)).encode())
+        digest = self._answering()
+        if self.original is not None:
+            digest.update(self.original._answering().digest())
         if self.kind is not None:
             digest.update(repr(self.kind).encode())
         for split, data in sorted(self.data.items()):
@@ -565,6 +577,16 @@ class Subject:
             for split, codes in sorted(attribute.codes.items()):
                 digest.update(split.encode() + codes.astype(np.int64).tobytes())
         return digest.hexdigest()
+
+    def _answering(self) -> Any:
+        """A hash, to go on with, of what gives its answers: weights, state, code and task."""
+        strangers: list[Any] = [
+            *{type(d) for d in self.data.values() if not type(d).__module__.startswith("assay.")},
+            *([] if self.environment is None else [self.environment]),
+        ]
+        digest = hashlib.sha256(fingerprint.of_model(self.model, strangers).lasting.encode())
+        digest.update(repr((self.task, self.inputs, self.draws, self.differentiable)).encode())
+        return digest
 
     def behaviour(self) -> str:
         """A hash of its answers to a few hundred test inputs, and of the code and the packages that gave them.
@@ -591,6 +613,7 @@ class Subject:
             origin=(*self.origin, remedy),
             layers={},
             draws=self.draws if draws is None else draws,
+            original=self,
         )
         return _described_anew(cured) if isinstance(self.task, Search) else cured
 

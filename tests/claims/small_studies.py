@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from assay.claims import (
+    he2021_pruning,
     li2021_mmf,
     liu2021_baselines,
     liu2021_random,
     liu2021_sde,
     meng2021_parts,
+    passov2021_gator,
+    qiu2021_fading,
     ye2021_capacity,
     yin2021_localnorm,
+    zhang2021_slimming,
 )
 from assay.data import beyond, fashion
-from assay.nn import vgg
+from assay.nn import resnet, vgg
 
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -31,11 +37,17 @@ class Small:
     settings: Mapping[str, Any]
     every: int = 4  # pixel of an image is kept
     stages: tuple[int, ...] = (1, 1, 1)  # of VGG16
+    blocks: int | None = None  # of ResNet-18, in place of its eight
     ungated: tuple[str, ...] = ()  # claims that may be judged on such networks too
 
 
 RANDOM_ARMS = tuple(liu2021_random.EPOCHS)
 STUDIES: dict[ModuleType, Small] = {
+    he2021_pruning: Small({
+        "SEEDS": 1, "WIDTH": 2, "EPOCHS": 1, "BATCH": 40, "TUNED": 2, "EARLY": 1, "HALVED": (0,), "HELD_OUT": 20,
+        "SAMPLE": 20, "SHORT": 20, "GENES": 2, "ITERATIONS": 1, "STEPS": 2, "ATTACKED": 10, "FILTERS": (16, 32),
+        "ENTRIES": 18, "TIMES": 3,
+    }, every=3, stages=(1, 1), ungated=("four-agree-on-random-filters", "beyond-accuracy")),
     li2021_mmf: Small({
         "SEEDS": 2, "EPOCHS": 1, "BATCH": 30, "WIDTH": 2, "LOOKED_AT": 60, "EARLY": "body.2", "LATE": "body.4",
     }),
@@ -55,6 +67,12 @@ STUDIES: dict[ModuleType, Small] = {
     meng2021_parts: Small({
         "SEEDS": 2, "IMAGES": 4, "ITEMS": 2, "QUERIES": 3, "WIDTHS": (2, 3), "GATHERS": (1, 1), "STEPS": 2, "EACH": 2,
     }, every=2),
+    passov2021_gator: Small({
+        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "GATING": 1, "AGAIN": 1, "TIMED": 4, "TRUSTED": 2,
+    }, every=3, blocks=1),
+    qiu2021_fading: Small({
+        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
+    }, every=3, blocks=1),
     ye2021_capacity: Small({
         "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
         "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in ye2021_capacity.PRICES.items()},
@@ -63,7 +81,21 @@ STUDIES: dict[ModuleType, Small] = {
         "SEEDS": 1, "EPOCHS": 1, "BATCH": 16, "WIDTH": 2, "GROUPS": 4, "IMAGES": 40,
         "LEVELS": {"AGN": (1.0,), "APN": (0.5,), "MBN": (0.5,)},
     }, stages=(1, 1)),
+    zhang2021_slimming: Small({
+        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "AGAIN": 1, "ROUNDS": 2, "TRUSTED": 2,
+    }, every=3, blocks=1),
 }  # fmt: skip
+
+
+class FewBlocks(nn.Sequential):
+    """A residual network in place of ResNet-18."""
+
+    def __init__(self, classes: int = 10, *, width: int, blocks: int) -> None:
+        super().__init__(
+            *(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(resnet.Block(width, width, 1) for _ in range(blocks)),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)),
+        )
 
 
 def forget() -> None:
@@ -82,6 +114,8 @@ def made_small(study: ModuleType) -> Iterator[None]:
         patch.setattr(study, name, value)
     patch.setattr(vgg, "STAGES", small.stages)
     patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
+    if small.blocks is not None:
+        patch.setattr(resnet, "ResNet18", partial(FewBlocks, blocks=small.blocks))
     grey = {part: data.x[:60, :, :: small.every, :: small.every] for part, data in bundled.items()}
     labels = np.arange(60) % 10
     arrays = type(bundled["test"])

@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from assay.data import credit, diabetes, digits, scenes, seasons, sentences
+from assay.data import credit, diabetes, digits, fields, scenes, seasons, sentences, vessels
 from assay.errors import AssayError
 from assay.tasks import Detection, Segmentation
 
-MAKERS = (scenes.make_scenes, credit.make_loans, seasons.make_series, sentences.make_sentences)
-LOADERS = (scenes.load_scenes, credit.load_loans, seasons.load_series, sentences.load_sentences)
+MADE = (
+    (scenes.make_scenes, scenes.load_scenes),
+    (credit.make_loans, credit.load_loans),
+    (seasons.make_series, seasons.load_series),
+    (sentences.make_sentences, sentences.load_sentences),
+    (fields.make_fields, fields.load_fields),
+    (vessels.make_vessels, vessels.load_vessels),
+)
+MAKERS, LOADERS = zip(*MADE, strict=True)
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -114,6 +121,59 @@ class TestLoans:
         short, later = credit.risk(business), business.copy()
         later[:, 2], later[:, 1] = 7, business[:, 1] * 7 / 6  # the same burden
         np.testing.assert_allclose(credit.risk(later) - short, 1.5, atol=1e-3)
+
+
+class TestVessels:
+    made = vessels.make_vessels(100, np.random.default_rng(0))
+
+    def test_each_image_has_a_vessel_from_side_to_side_and_most_a_blob(self):
+        kind = self.made.kind
+        thin = kind == 2
+        across, down = thin.any(1).all(1), thin.any(2).all(1)  # in every column, or every row
+        assert (across | down).all()
+        assert (kind == 1).any((1, 2)).mean() > 0.95
+        assert 0.08 < (kind == 1).mean() < 0.3
+        assert 0.05 < thin.mean() < 0.2
+
+    def test_vessels_are_thin_and_blobs_are_not(self):
+        def inner(mask):  # pixels whose eight neighbours are of the same kind
+            core = mask[:, 1:-1, 1:-1].copy()
+            for i in range(3):
+                for j in range(3):
+                    core &= mask[:, i : mask.shape[1] - 2 + i, j : mask.shape[2] - 2 + j]
+            return core.sum() / mask.sum()
+
+        assert inner(self.made.kind == 1) > 0.4
+        assert inner(self.made.kind == 2) < 0.2
+
+    def test_things_are_brighter_than_the_ground_and_suit_the_task(self):
+        x, kind = self.made
+        light = [x[:, 0][kind == c].mean() for c in range(3)]
+        assert light[0] + 20 < light[1] < light[2]
+        assert x.dtype == np.uint8
+        assert Segmentation(vessels.CLASSES).wrong_targets(kind) is None
+
+
+class TestFields:
+    def test_the_sheet_sinks_most_under_the_stamp_and_is_drawn_towards_it(self):
+        x = np.array([[0.5, 0.5, 1.0, 0.5, 1.0, 0.0]], dtype=np.float32)
+        along, across, down = fields.fields_of(x, side=9).reshape(3, 9, 9)
+        assert np.unravel_index(down.argmin(), down.shape) == (4, 4)
+        assert down.min() == pytest.approx(-fields.DEPTH, abs=1e-3)
+        assert (along[:4] > 0).all() and (along[5:] < 0).all()  # noqa: PT018
+        np.testing.assert_allclose(along, across.T, atol=1e-3)
+        np.testing.assert_allclose(down, down[::-1], atol=1e-3)
+
+    def test_each_parameter_does_something_and_no_force_and_no_hold_does_nothing(self):
+        x = np.full((1, len(fields.PARAMETERS)), 0.5, dtype=np.float32)
+        for place in range(x.shape[1]):
+            other = x.copy()
+            other[:, place] = 0.9
+            assert np.abs(fields.fields_of(other) - fields.fields_of(x)).max() > 0.1
+        x[:, [2, 5]] = 0
+        assert not fields.fields_of(x).any()
+        with pytest.raises(AssayError, match="got 1"):
+            fields.sheet(1)
 
 
 def test_patients_lie_in_their_columns():

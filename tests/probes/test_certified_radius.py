@@ -242,6 +242,15 @@ def test_smoothing_stays_below_the_distance_and_below_what_its_draws_allow(halfs
     assert "0.2 is beyond that: raise sigma" in beyond.alarms[1].says
 
 
+def test_two_models_that_admit_different_proofs_are_asked_the_same_by_smoothing(digits: Subject, run: Run) -> None:
+    readable, unreadable = digits, replace(digits, model=Unreadable(digits.model))
+    found = [ask(each, run, by="smoothing") for each in (readable, unreadable)]
+    assert [m.name for m in found[0].measures] == [m.name for m in found[1].measures]
+    assert found[0].measures[0].name == "certified accuracy of the smoothed model, l2"
+    assert found[0].measures[0].value == pytest.approx(found[1].measures[0].value)
+    assert ask(readable, run).measures[0].name != found[0].measures[0].name
+
+
 def test_a_random_model_is_smoothed(digits: Subject, run: Run) -> None:
     finding = ask(replace(digits, draws=2), run, inputs=3)
     assert "answers are random" in finding.alarms[0].says

@@ -23,12 +23,14 @@ NAMES = (
     "diabetes-mlp",
     "digits-denoiser",
     "digits-retrieval",
+    "fields-cupnet",
     "hiring-mlp",
     "scenes-detector",
     "scenes-labels",
     "scenes-segmenter",
     "seasons-forecaster",
     "sentences-tagger",
+    "vessels-glunet",
 )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, verify
+from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, ship, verify
 from assay.cli.guard import InChild, app, child, main
 
 __all__ = ["app", "child", "main"]
@@ -40,10 +40,11 @@ app.command()(shelves.probes)
 app.command()(shelves.remedies)
 app.command()(shelves.subjects)
 app.command()(report.report)
-app.command()(diff.diff)
+app.command(cls=diff.Models)(diff.diff)
 app.command(cls=InChild)(verify.verify)
 app.command()(seal.seal)
 app.command(cls=InChild)(cure.cure)
+app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
 app.add_typer(claims.claims_app, name="claims")

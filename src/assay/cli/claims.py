@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,28 +15,36 @@ from assay.cli.options import Debug, Work
 from assay.cli.printing import console, say
 
 if TYPE_CHECKING:
-    from assay.jobs.claims import Entry
+    from assay.claim import Entry
 
 claims_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
     help="Published statements, and whether they hold here.\n\nExample: assay claims",
 )
-Ledger = Annotated[Path, typer.Option("--ledger", metavar="FOLDER", help="Where the records are kept.")]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        metavar="FOLDER",
+        help="Where the records are kept. [default: those that Assay ships, and claims/ledger over them]",
+    ),
+]
 
 
 @claims_app.callback()
-def list_claims(ctx: typer.Context, ledger: Ledger = Path("claims/ledger")) -> None:
+def list_claims(ctx: typer.Context, ledger: Ledger = None) -> None:
     ctx.obj = ledger
     if ctx.invoked_subcommand is not None:
         return
-    from assay.jobs.claims import claims, read
+    from assay.jobs.claims import told
     from assay.report.terminal import table
 
-    known, told = read(ledger), table("claim", "verdict", "statement", "source")
-    for name, claim in claims().items():
-        told.add_row(name, known[name].evidence.verdict if name in known else "not run", claim.says, claim.source)
-    console().print(told)
+    rows = table("claim", "verdict", "statement", "source")
+    for each in told(ledger):
+        verdict = f"{each.verdict}{', stale' if each.stale else ''}"
+        rows.add_row(each.id, verdict, each.claim.says, each.claim.source)
+    console().print(rows)
 
 
 @claims_app.command("test")
@@ -42,33 +52,71 @@ def list_claims(ctx: typer.Context, ledger: Ledger = Path("claims/ledger")) -> N
 def try_claims(
     *,
     ctx: typer.Context,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As `assay claims` lists them.")],
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="As `assay claims` lists them.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All claims: those never run first, then stale ones, the shortest first.")
+    ] = False,
     work: Work,
     debug: Debug = False,
 ) -> None:
     """Run the studies behind claims and record what came out.
 
-    Example: assay claims test weight-gradient-centralization/same-weights
+    With --all, --budget may be a time: studies that fit into it are run, and what did not fit is told. It can be
+    stopped at any moment; what was recorded stays.
+
+    Example: assay claims test --all --budget 25m --device cuda
     """
-    from assay.jobs.claims import claim, record
+    from assay.errors import AssayError
+    from assay.jobs import claims as job
+    from assay.jobs.audit.rounds import seconds_named
     from assay.report.words import in_full
 
+    ids = ids or []
+    if bool(ids) == everything:
+        raise AssayError("Name the claims to test, as `assay claims` lists them, or give --all, not both.")
+    ledger, seconds = ctx.obj, seconds_named(work.budget)
+    if seconds is not None and not everything:
+        raise AssayError(f"--budget {work.budget} is a time, which only --all has; give quick, standard or full.")
+    known = job.claims()
     for name in ids:
-        claim(name)  # an unknown one is told before an hour of work on the others
+        job.claim(name)  # an unknown one is told before an hour of work on the others
+    left = list(ids) or job.waiting(ledger, known)
     entries: list[Entry] = []
+    broken: dict[str, str] = {}
     with metered() as meter:
-        ready = work.run(meter, debug)
-        for name in ids:
+        ready = (work if seconds is None else replace(work, budget="quick")).run(meter, debug)
+        records = job.read(ledger)
+        takes = {name: job.takes(name, known, records, ready.device) for name in left}
+        end = None if seconds is None else time.monotonic() + seconds
+        while left:
+            fits = left[0] if end is None else job.fitting(left, end - time.monotonic(), takes)
+            if fits is None:
+                break
+            name = fits
+            left.remove(name)
             meter.doing(name)
-            entries.append(record(name, ready, ctx.obj))
+            try:
+                entries.append(job.record(name, ready, ledger))
+            except AssayError as e:  # data that are not at hand, of one of many
+                if not everything:
+                    raise
+                broken[name] = str(e)
+                meter.line(f"{name}: not run: {e}")
+                continue
             meter.line(f"{name}: {entries[-1].evidence.verdict}")
     to = console()
     for entry in entries:
         say(to, f"{entry.evidence.verdict}: {entry.id}. {entry.evidence.says}")
         for m in entry.evidence.measures:
             say(to, f"  {m.name}: {in_full(m)}")
+    if left:
+        shortest = min(takes[name] for name in left)
+        say(
+            to,
+            f"{len(left)} of {len(known)} did not fit into {work.budget}; the shortest takes {shortest:.0f} s.",
+        )
     verdicts = {entry.evidence.verdict for entry in entries}
-    raise typer.Exit(1 if "fails" in verdicts else 3 if verdicts - {"holds"} else 0)
+    raise typer.Exit(2 if broken else 1 if "fails" in verdicts else 3 if left or verdicts - {"holds"} else 0)
 
 
 @claims_app.command("page")
@@ -85,5 +133,6 @@ def page_of_claims(
     from assay.jobs.claims import page, page_markdown
     from assay.store import write_atomically
 
-    write_atomically(out, page_markdown(ctx.obj) if out.suffix == ".md" else page(ctx.obj))
+    ledger = ctx.obj
+    write_atomically(out, page_markdown(ledger) if out.suffix == ".md" else page(ledger))
     typer.echo(out)

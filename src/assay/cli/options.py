@@ -215,6 +215,15 @@ class Opening:
         list[str] | None,
         typer.Option("--trust", metavar="TYPE", help="A type that a .skops file may be made of, beside those known."),
     ] = None
+    original: Annotated[
+        str | None,
+        typer.Option(
+            "--original",
+            metavar="MODEL",
+            help="What the model was made from, pruned, quantised, exported: named as a subject is. what-did-it-forget "
+            "then asks what that changed.",
+        ),
+    ] = None
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a pickled checkpoint, which can run any code.")
     ] = False
@@ -249,6 +258,7 @@ class Opening:
             domain_column=self.domain_column,
             sensitive=tuple(word for each in self.sensitive or () for word in each.split(",") if word.strip()),
             groups=tuple(self.groups or ()),
+            original=self.original,
         )
 
 

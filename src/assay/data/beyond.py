@@ -148,6 +148,10 @@ def class_names(path: Path) -> tuple[str, ...]:
     return tuple(named[label] for label in sorted(named))
 
 
+WATCHED: list[Callable[[Path], None]] = []
+"""Told of every file of ASSAY_DATA that is looked for and there: how a record comes to know its data."""
+
+
 def entry(folder: str, file: str) -> Path:
     """A file in ASSAY_DATA, or a line that says how to have it."""
     root = assay_data()
@@ -156,4 +160,6 @@ def entry(folder: str, file: str) -> Path:
     path = root / folder / file
     if not path.is_file():
         raise AssayError(f"There is no {folder}/{file} in ASSAY_DATA={root}; put it there or set ASSAY_DATA anew.")
+    for told in WATCHED:
+        told(path)
     return path

@@ -1,7 +1,11 @@
 """The ledger of claims: what was published, what was measured here, and under which conditions.
 
-One JSON file per claim, `<file>--<name>.json`, with the evidence, the seed, the versions and the machine behind it and
-the command that repeats it. A claim without a record was not run, and says so.
+One JSON file per claim, `<file>--<name>.json`, with the evidence, the seed, the versions and the machine behind it, the
+commit, hashes of the code and of the data, and the command that repeats it. A claim without a record was not run, and
+says so. A record is stale where the code that made it has changed since, or where it does not say which code that was:
+what it found was found, and may be another thing today.
+
+A record vouches for itself (`seal`, SHA-256 over all the rest): one that was edited by hand is refused.
 """
 
 from __future__ import annotations
@@ -10,42 +14,35 @@ import dataclasses
 import difflib
 import json
 import shlex
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import zip_longest
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from assay import shelf
-from assay.claim import Claim, Evidence, Published
+from assay import code, shelf
+from assay.claim import Claim, Entry, Evidence, Gate, judged
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
-from assay.report.words import in_full, moment
+from assay.report import ledger as drawn
 from assay.run import Run, environment
 from assay.store import strict_json, write_atomically
 
-LEDGER = Path("claims/ledger")
-FORMAT = 1
+SHIPPED = Path(__file__).parents[1] / "claims" / "ledger"
+FORMAT = 2
+COMPUTES = ("methods", "nn", "data", "remedies", "probes")
+"""The rooms whose code a study's numbers hang on; the vocabulary only hands them on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One record: a claim as it was worded when it was tested, and what came of it."""
-
-    id: str
-    says: str
-    evidence: Evidence
-    seed: int
-    budget: str
-    machine: str
-    versions: Mapping[str, str]
-    command: str
-    seconds: float
-    when: str
-    here: str = ""
-    """On what it was tested; empty in a record from before this was kept."""
+def home() -> Path:
+    """Where records are written if nobody says: Assay's own ledger in the root of a checkout, else claims/ledger."""
+    root = SHIPPED.parents[3]
+    return SHIPPED if Path.cwd() == root and (root / "pyproject.toml").is_file() else Path("claims/ledger")
 
 
 def claims() -> dict[str, Claim]:
@@ -69,11 +66,12 @@ def claim(name: str) -> Claim:
     return known[name]
 
 
-def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
-    """Run the study behind a claim and record it."""
+def record(name: str, run: Run, root: Path | None = None) -> Entry:
+    """Run the study behind a claim, judge what it found, and record it."""
     tested = claim(name)
     start = time.perf_counter()
-    evidence = tested.test(run)
+    with _files_read(_module(tested)) as read_now:
+        evidence = judged(tested, tested.test(run))
     versions = environment(run.device)
     place, device = f"{versions.pop('system')}, {versions.pop('cores')} cores", versions.pop("device")
     options = [] if run.budget.name == "quick" else ["--budget", run.budget.name]
@@ -90,160 +88,177 @@ def record(name: str, run: Run, root: Path = LEDGER) -> Entry:
         seconds=time.perf_counter() - start,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         here=tested.here,
+        commit=commit(),
+        code=behind(tested),
+        data={f"{path.parent.name}/{path.name}": _digest(path) for path in sorted(read_now)},
     )
-    write_atomically(_file(root, name), strict_json({"format": FORMAT, **dataclasses.asdict(entry)}))
+    write_atomically(_file(root or home(), name), strict_json(_sealed({"format": FORMAT, **dataclasses.asdict(entry)})))
     return entry
+
+
+def _sealed(told: dict[str, Any]) -> dict[str, Any]:
+    told.pop("seal", None)
+    return {**told, "seal": sha256(json.dumps(told, sort_keys=True, allow_nan=False).encode()).hexdigest()}
 
 
 def _file(root: Path, name: str) -> Path:
     return root / f"{name.replace('/', '--')}.json"
 
 
-def read(root: Path = LEDGER) -> dict[str, Entry]:
-    """Every record of the ledger by its claim's id."""
-    return {entry.id: entry for entry in map(_entry, sorted(root.glob("*.json")))}
+# Where a record comes from.
+
+
+def _module(tested: Claim) -> str:
+    test: Any = tested.test
+    return str(getattr(test, "__module__", None) or getattr(test, "func", test).__module__)
+
+
+def behind(tested: Claim) -> dict[str, str]:
+    """The hashes of the code that a claim's numbers hang on, as it is now."""
+    return dict(_behind(_module(tested)))
+
+
+@cache  # what is loaded does not follow its file
+def _behind(module: str) -> tuple[tuple[str, str], ...]:
+    found = code.in_rooms(module, ("claims", *COMPUTES))
+    parts = {"claim": {n: h for n, h in found.items() if n.startswith("assay.claims.") or n == module}}
+    parts["methods"] = {n: h for n, h in found.items() if n not in parts["claim"]}
+    return tuple((part, sha256(repr(sorted(files.items())).encode()).hexdigest()) for part, files in parts.items())
+
+
+@cache
+def commit() -> str:
+    """The commit that Assay's own files are of, with a + where they differ from it; empty outside a checkout."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return ""
+
+    def git(*words: str) -> str:
+        asked = ["git", "-C", str(root), *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+_READ: dict[str, set[Path]] = {}
+"""The files of ASSAY_DATA that each module of claims has read in this process: studies keep what they loaded."""
+
+
+@contextmanager
+def _files_read(module: str) -> Iterator[set[Path]]:
+    """Filled, at the end, with the files that the study has read, now or when an earlier one asked for its networks."""
+    from assay.data import beyond
+
+    def note(path: Path) -> None:
+        frame = sys._getframe()
+        while frame is not None:  # whoever is on the way to the file, hangs on it
+            where = frame.f_globals.get("__name__", "")
+            if where.startswith("assay.claims.") or where == module:
+                _READ.setdefault(where, set()).add(path)
+            frame = frame.f_back  # type: ignore[assignment]
+
+    found: set[Path] = set()
+    beyond.WATCHED.append(note)
+    try:
+        yield found
+    finally:
+        beyond.WATCHED.remove(note)
+        for name in (module, *code.in_rooms(module, ("claims",))):
+            found |= _READ.get(name, set())
+
+
+@cache
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        import hashlib
+
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stale(tested: Claim, entry: Entry) -> str:
+    """Why a record is not what the code of today would make of it; empty where nothing says so."""
+    if not entry.code:
+        return "it does not say which code made it"
+    now = behind(tested)
+    changed = [words for part, words in (("claim", "the study"), ("methods", "a method, a layer or the data's reading"))
+               if entry.code.get(part) != now[part]]  # fmt: skip
+    return f"since then {' and '.join(changed)} changed" if changed else ""
+
+
+# Reading.
+
+
+def read(root: Path | None = None) -> dict[str, Entry]:
+    """Every record by its claim's id: of this folder, or of the ledger that comes with Assay and, over it, of home."""
+    roots = (SHIPPED, home()) if root is None else (root,)
+    return {entry.id: entry for each in roots for entry in map(_entry, sorted(each.glob("*.json")))}
 
 
 def _entry(path: Path) -> Entry:
+    again = "; test that claim again."
     try:
-        stored = {"here": "", **json.loads(path.read_text(encoding="utf-8"))}
-        told: dict[str, Any] = {f.name: stored[f.name] for f in dataclasses.fields(Entry)}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        known = [f.name for f in dataclasses.fields(Entry)]
+        told: dict[str, Any] = {name: stored[name] for name in known if name in stored}
         evidence = told["evidence"]
         measures = tuple(
             Measure(**{**m, "beside": tuple(Beside(**b) for b in m["beside"])}) for m in evidence["measures"]
         )
-        return Entry(
-            **{**told, "evidence": Evidence(verdict=evidence["verdict"], says=evidence["says"], measures=measures)}
-        )
-    except (OSError, KeyError, TypeError, ValueError) as e:
-        raise AssayError(f"Cannot read the record {str(path)!r}: {type(e).__name__} {e}; test that claim again.") from e
+        gates = tuple(Gate(**{**g, "values": tuple(g["values"])}) for g in evidence.get("gates", ()))
+        entry = Entry(**{**told, "evidence": Evidence(**{**evidence, "measures": measures, "gates": gates})})
+        sealed = stored["format"] < FORMAT or _sealed(dict(stored))["seal"] == stored["seal"]
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as e:
+        raise AssayError(f"Cannot read the record {str(path)!r}: {type(e).__name__} {e}{again}") from e
+    if not sealed:
+        raise AssayError(f"The record {str(path)!r} was edited after it was written: its seal does not fit{again}")
+    return entry
 
 
-@dataclass(frozen=True)
-class _Told:
-    """A claim as both pages show it: each cell is plain text."""
-
-    id: str
-    claim: Claim
-    verdict: str
-    says: str
-    numbers: tuple[tuple[str, str, str, str], ...]
-    """Published what, published value, measured what, measured value."""
-    here: str
-    """On what it was tested, or would be."""
-    how: str
+# All of them, in a time.
 
 
-def _told(root: Path) -> list[_Told]:
-    known = read(root)
-    return [_tell(name, each, known.get(name)) for name, each in claims().items()]
+def waiting(root: Path | None, known: Mapping[str, Claim]) -> list[str]:
+    """In which order to test them: what was never run, what is stale, what holds from before; the shortest first."""
+    entries = read(root)
+
+    def turn(name: str) -> tuple[int, float]:
+        entry = entries.get(name)
+        return (0 if entry is None else 1 if stale(known[name], entry) else 2), known[name].minutes
+
+    return sorted(known, key=turn)
 
 
-def _printed(number: Published) -> str:
-    """With all the digits of print; a share whose unit is % as the percentage that it was."""
-    return f"{number.value * (100 if number.unit == '%' else 1):.10g} {number.unit}".strip()
+def takes(name: str, known: Mapping[str, Claim], entries: Mapping[str, Entry], device: str) -> float:
+    """About how many seconds: as long as it took last on such a device, or what the claim says of two cores."""
+    entry = entries.get(name)
+    on_gpu = entry is not None and "--device" in entry.command
+    return entry.seconds if entry is not None and on_gpu == (device != "cpu") else 60 * known[name].minutes
 
 
-def _tell(name: str, each: Claim, entry: Entry | None) -> _Told:
-    measures = entry.evidence.measures if entry else ()
-    numbers = tuple(
-        (
-            f"{p.what} ({p.where})" if p else "",
-            _printed(p) if p else "",
-            m.name if m else "",
-            in_full(m) if m else "not run" if entry is None else "",
-        )
-        for p, m in zip_longest(each.published, measures)
-    )
-    if entry is None:
-        how = f"Never run here; it takes about {each.minutes:g} min: assay claims test {name}"
-        return _Told(name, each, "not run", "", numbers, each.here, how)
-    versions = ", ".join(f"{package} {version}" for package, version in entry.versions.items())
-    reworded = "" if entry.says == each.says else f" It was tested as it was worded then: {entry.says}"
-    how = f"{moment(entry.when)}, {entry.machine}, {versions}: {entry.command}{reworded}"
-    return _Told(name, each, entry.evidence.verdict, entry.evidence.says, numbers, entry.here or each.here, how)
+def fitting(names: Sequence[str], left: float, seconds: Mapping[str, float]) -> str | None:
+    """The first of these that fits into the time that is left."""
+    return next((name for name in names if seconds[name] <= left), None)
 
 
-def page_markdown(root: Path = LEDGER) -> str:
+# Pages.
+
+
+def told(root: Path | None = None) -> list[drawn.Told]:
+    entries = read(root)
+    return [
+        drawn.tell(name, each, entries.get(name), stale(each, entries[name]) if name in entries else "")
+        for name, each in claims().items()
+    ]
+
+
+def page_markdown(root: Path | None = None) -> str:
     """The ledger as Markdown."""
-    lines = ["# Claims", "", INTRODUCTION, ""]
-    for t in _told(root):
-        lines += [
-            f"## {_md(t.id)}: {t.verdict}",
-            "",
-            _md(t.claim.says),
-            "",
-            f"Source: {_md(t.claim.source)}. Tested here on: {_md(t.here)}.",
-            "",
-        ]
-        lines += [_md(t.says), ""] if t.says else []
-        if t.numbers:
-            lines += ["| published | | measured here | |", "|---|---|---|---|"]
-            lines += ["| " + " | ".join(_md(cell) for cell in row) + " |" for row in t.numbers] + [""]
-        lines += [_md(t.how), ""]
-    return "\n".join(lines)
+    return drawn.markdown(told(root))
 
 
-def _md(text: str) -> str:
-    """Plain text that Markdown leaves alone."""
-    escaped = "".join(f"\\{c}" if c in r"\`*_[]<>|#" else c for c in " ".join(text.split(" ")))
-    return " ".join(escaped.split("\n"))
-
-
-def page(root: Path = LEDGER) -> str:
+def page(root: Path | None = None) -> str:
     """The ledger as one HTML page that stands alone, dressed like the report."""
-    from assay.report.page import environment as templates
-
-    return (
-        templates()
-        .from_string(_PAGE)
-        .render(
-            claims=_told(root),
-            introduction=INTRODUCTION,
-            looks={"holds": "pass", "fails": "fail", "cannot tell": "cannot tell", "not run": "not asked"},
-        )
-    )
-
-
-INTRODUCTION = (
-    "Each claim is a published statement with the numbers as printed, beside what the study in Assay "
-    "measured. A claim that was never run says so."
-)
-
-_PAGE = """{% extends "base.html" %}
-{% import "parts.html" as parts %}
-{% macro number(what, value) %}
-{% if value %}<div><span class="value">{{ value }}</span><br><span class="about">{{ what }}</span></div>{% endif %}
-{% endmacro %}
-{% block title %}Claims: Assay{% endblock %}
-{% block body %}
-<header class="top"><div class="wide"><h1>Claims</h1><p>{{ introduction }}</p></div></header>
-<main id="main" class="wide">
-{% for told in claims %}{% set look = looks[told.verdict] %}
-<section class="probe" aria-labelledby="claim-{{ loop.index }}">
-<div class="heading"><h2 id="claim-{{ loop.index }}">{{ told.id }}</h2>
-<span class="badge {{ look | replace(' ', '-') }}">{{ parts.icon(parts.icons[look]) }}{{ told.verdict }}</span></div>
-<p class="lead">{{ told.claim.says }}</p>
-<p class="small muted">{{ told.claim.source }}</p>
-{% if told.says %}<p>{{ told.says }}</p>{% endif %}
-{% if told.numbers %}
-<table class="rows" role="table">
-<caption class="hidden">Published and measured numbers of {{ told.id }}</caption>
-<thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Published</th>
-<th role="columnheader" scope="col">Measured here</th></tr></thead>
-<tbody role="rowgroup">
-{% for printed, value, measure, measured in told.numbers %}
-<tr role="row">
-<td role="cell" class="number" data-label="Published">{{ number(printed, value) }}</td>
-<td role="cell" class="number" data-label="Measured">{{ number(measure, measured) }}</td>
-</tr>
-{% endfor %}
-</tbody>
-</table>
-{% endif %}
-<dl class="method"><dt>Tested on</dt><dd>{{ told.here }}</dd><dt>Record</dt><dd>{{ told.how }}</dd></dl>
-</section>
-{% endfor %}
-</main>
-{% endblock %}
-"""
+    return drawn.html(told(root))

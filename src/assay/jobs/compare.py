@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from assay.audit import Audit, Change, Direction, Judged
-from assay.finding import CONFIDENCE, Better, Measure, Table, bootstrap
+from assay.finding import Better, Measure, Table, paired_difference
 from assay.report import words
 from assay.report.diff import render_diff
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 FEWEST_PAIRS = 10
 """With fewer inputs in common no interval of a paired difference means anything."""
-_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-_SEED = 0
 
 
 def page(before: Audit, after: Audit) -> str:
@@ -144,20 +141,6 @@ def _column(table: Table, name: str) -> tuple[NDArray[Any], NDArray[np.float64]]
         return None
     known = np.isfinite(values)
     return np.asarray(table.columns["index"])[known], values[known]
-
-
-def paired_difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float, float]:  # n, n
-    """Mean of b - a with its interval."""
-    import numpy as np
-
-    gain, n = b - a, len(a)
-    if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        up, down = (float((gain == side).sum() + 1) / (n + 2) for side in (1, -1))
-        half = _Z * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
-        low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
-    else:
-        low, high = bootstrap(lambda counts: counts @ gain / n, n, seed=_SEED)
-    return float(gain.mean()), low, high
 
 
 def _verdict(better: Better, low: float | None, high: float | None) -> Direction:

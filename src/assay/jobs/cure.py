@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from assay import code, shelf, store
 from assay.audit import Audit, Change, Judged, open_audit
 from assay.errors import AssayError
+from assay.finding import paired_difference
 from assay.jobs.audit import audit
-from assay.jobs.compare import compare, paired_difference
+from assay.jobs.compare import compare
 from assay.methods.train.checkpoint import PREFIX
 from assay.methods.train.fit import Diverged
 from assay.probe import Probe, configure, spelled, undisturbed
@@ -64,6 +65,7 @@ class Cure:
     notes: tuple[str, ...]
     price: str
     folder: Path
+    cured: Subject
 
     @property
     def page(self) -> Path:
@@ -206,9 +208,13 @@ def cure(
         after=after,
         changes=changes,
         since_before=compare(before, after),
-        notes=(outcome(chosen.name(), changes), *notes, *chosen.remarks(cured, run)),
+        notes=(
+            *(outcome(chosen.name(), changes), *notes),
+            *(*chosen.remarks(cured, run), *chosen.beside(subject, cured, run)),
+        ),
         price=price,
         folder=folder,
+        cured=cured,
     )
     page = render_diff(
         before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
@@ -257,9 +263,11 @@ def _schedule(plain: Remedy, chosen: Remedy) -> str:
 
 def _right(each: Subject, run: Run) -> NDArray[np.float64]:  # -> n
     """Whether it is right, for each input that it is asked about."""
+    import torch
+
     with undisturbed(each.model, run):
         said, y = run.predict(each, "test", run.pick(each.data["test"]), "answers of the control")
-    right: NDArray[np.float64] = (said.argmax(1) == y).astype(float)
+    right: NDArray[np.float64] = each.task.right(torch.from_numpy(said), torch.from_numpy(y)).numpy().astype(float)
     return right
 
 
@@ -354,8 +362,8 @@ def _keep(path: Path, key: str, cured: Subject, seconds: float) -> None:
 def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> tuple[Subject, float] | None:
     """The cured subject of an earlier run and how long it took, or None where it must be made anew.
 
-    The weights go into the remedy's `frame`; the fingerprint, which covers code and layers too, says whether it is the
-    subject that was stored.
+    The weights go into what the remedy has `framed` for them; the fingerprint, which covers code and layers too, says
+    whether it is the subject that was stored.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -369,7 +377,7 @@ def _stored(path: Path, key: str, subject: Subject, remedy: Remedy) -> tuple[Sub
         raise AssayError(f"Cannot read the cured weights {str(path)!r}: {e}; delete that file and cure again.") from e
     if about.get("key") != key:
         return None
-    cured = remedy.frame(subject)
+    cured = remedy.framed(subject, state)
     try:
         cured.model.load_state_dict(state)
     except RuntimeError:

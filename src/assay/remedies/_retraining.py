@@ -87,7 +87,7 @@ class Retraining(Remedy):
         rng: Generator,
         *,
         about: str = "training",
-        loss: Loss = F.cross_entropy,
+        loss: Loss | None = None,
         augment: Augment | None = None,
         order: Order | None = None,
         after_backward: Callable[[], None] | None = None,
@@ -100,13 +100,14 @@ class Retraining(Remedy):
 
         `resumes`: after a kill it goes on at its last epoch, where the run has a place to keep it; only for a training
         whose `augment`, `order` and hooks hold nothing from step to step. `rows` are the same inputs with more in their
-        targets than a label, for a loss that reads more.
+        targets than a label, for a loss that reads more. `loss` left out is the task's own.
         """
         epochs, data = self.epochs_on(subject), subject.data["train"]
         keep = run.keep if resumes else None
         begun_as = f"{self.name()} {self!r} {about} {subject.inputs!r} {data.fingerprint()}" if keep is not None else ""
         batches = math.ceil(len(data) / self.batch) if order is None else len(order(torch.Generator()))
         few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
+        of_classes = subject.task.lacks(("classes",)) is None
         with ExitStack() as bars:
             tick = bars.enter_context(run.progress(f"{about} for {epochs} epochs", batches))
 
@@ -118,9 +119,9 @@ class Retraining(Remedy):
             def told(epoch: int, mean: float) -> None:
                 nonlocal tick
                 if epoch < epochs:
-                    right = 100 * _right(model, data, few, run.device)
+                    right = f", clean accuracy {100 * _right(model, data, few, run.device):.0f} %" if of_classes else ""
                     bars.close()
-                    words = f"{about}: epoch {epoch} of {epochs}, loss {mean:.3g}, clean accuracy {right:.0f} %"
+                    words = f"{about}: epoch {epoch} of {epochs}, loss {mean:.3g}{right}"
                     tick = bars.enter_context(run.progress(words, batches))
 
             fit(
@@ -133,7 +134,7 @@ class Retraining(Remedy):
                 weight_decay=self.weight_decay,
                 optimiser=self.optimiser,
                 rng=rng,
-                loss=loss,
+                loss=loss or loss_of(subject),
                 augment=augment,
                 order=order,
                 after_backward=after_backward,
@@ -145,6 +146,13 @@ class Retraining(Remedy):
                 keep_key=begun_as,
             )
         return model.eval()
+
+
+def loss_of(subject: Subject) -> Loss:
+    """What a plain training lowers: the cross-entropy of classes, the mean of the task's own loss else."""
+    if subject.task.lacks(("classes",)) is None:
+        return F.cross_entropy
+    return lambda out, y: subject.task.loss(out, y).mean()
 
 
 def _right(model: nn.Module, data: Data, few: NDArray[np.int64], device: str) -> float:
@@ -195,7 +203,7 @@ class Hardening(Retraining):
         rng: Generator,
         *,
         about: str,
-        loss: Loss = F.cross_entropy,
+        loss: Loss | None = None,
         augment: Augment | None = None,
         order: Order | None = None,
         rows: Rows | None = None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from assay.audit import Audit, Change
 from assay.finding import View
@@ -105,10 +106,13 @@ def render_diff(
     price: str = "",
     notes: Sequence[str] = (),
     views: Sequence[View] = (),
+    template: str = "diff.html",
+    first: Mapping[str, Any] | None = None,
 ) -> str:
     """A page like the report, with both audits side by side; of a cure, with `control`, `price`, `notes` and `views`.
 
-    With a control the changes are those from it to the audit after, and those since before stand under them.
+    With a control the changes are those from it to the audit after, and those since before stand under them. Another
+    `template` may put more before it, with what is in `first`.
     """
     from assay.report.page import colophon, drawings, drawn_of, environment, pictured, says
 
@@ -137,7 +141,7 @@ def render_diff(
         )
     return (
         environment()
-        .get_template("diff.html")
+        .get_template(template)
         .render(
             audits=audits,
             labels=labels,
@@ -153,5 +157,6 @@ def render_diff(
             notes=notes,
             drawings=drawn_of(views, "cure"),
             galleries=pictured(views),
+            **(first or {}),
         )
     )

@@ -22,6 +22,8 @@ ATTACKED = (
 HELD_OUT = "Take its confidence for an order and not for a chance, and set thresholds by what held-out inputs show."
 MAPS = "Rest no decision on a map that fails here."
 INSTEAD: dict[str, str] = {
+    "what-did-it-forget": "Make it less small, or train the small one on for a few epochs, with more of the classes "
+    "that its section shows to pay; until then keep the original for them.",
     "what-do-its-features-tell": "Keep features where they are made and give out answers alone; leave out inputs that "
     "tell of the attribute where the task does not need them. What is hidden from an attacker of before alone is not.",
     "who-was-in-the-training": "Fewer epochs, more data and more weight decay leave less to tell; only noise in the "

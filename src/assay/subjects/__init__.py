@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
     from assay.tasks import Task
 
-__all__ = ["Source", "brought", "located", "open_subject"]
+__all__ = ["Source", "beside", "brought", "located", "open_subject"]
 
 FORMS = (
     "a name that `assay subjects` lists, subject.py:build, model.pt2, .onnx, .skops or .keras, a TorchScript .pt, "
@@ -79,6 +79,8 @@ class Source:
     """Of a table, columns about the people behind the rows, such as sex; a cut makes two groups of numbers: age<25."""
     groups: tuple[str, ...] = ()
     """NAME=PATH of a file with one such value for each row of the test data; NAME@SPLIT=PATH for another split."""
+    original: str | None = None
+    """The model that this one was made from, or another for the same: as a subject is named, opened like it."""
 
     def words(self) -> tuple[str, ...]:
         """The words that name this source on the command line."""
@@ -105,6 +107,7 @@ class Source:
             "layout",
             "builder",
             "environment",
+            "original",
         ):
             text = getattr(self, name)
             if text is not None:
@@ -206,6 +209,8 @@ def located(source: Source) -> Path | None:
             "another column."
         )
     source.places()
+    if source.original is not None:
+        located(beside(source, source.original))
     if text in shelf.names("subjects"):
         return None
     path = Path(text.rpartition(":")[0]) if ".py:" in text else Path(text)
@@ -239,11 +244,47 @@ def check_gallery(source: Source) -> None:
 
 def open_subject(source: Source) -> Subject:
     """The subject that the source names, checked, or an error that says in one line what is in the way."""
+    if source.original is None:
+        return _whole(source)
+    from assay.door import admit
+
+    original = admit(_opened(beside(source, source.original))).subject
+    bundled = source.original in shelf.names("subjects")
+    subject = with_data_of(original, source) if bundled and source.data is None else _whole(source)
+    unlike = original.unlike(subject)
+    if unlike is not None:
+        raise AssayError(f"--original {source.original} {unlike}; name the model that {subject.name!r} was made from.")
+    return replace(subject, original=original)
+
+
+def _whole(source: Source) -> Subject:
     from assay.domain import positions
     from assay.subjects._attributes import with_attributes
 
     subject, told = with_attributes(_opened(source), source), source.positions()
     return replace(subject, at={**subject.at, **positions(told, subject.domains())}) if told else subject
+
+
+def with_data_of(other: Subject, source: Source) -> Subject:
+    """The model of a source that names no data, with those of another subject for the same; one that has its own
+    keeps them."""
+    from assay.subject import Subject
+    from assay.subjects._assembly import joined
+
+    path = located(source)
+    made = None if path is None else doors.open_file(path, source)
+    if made is None or isinstance(made, Subject):
+        return _whole(source)
+    subject = joined(made, dict(other.data), source, other.task)
+    return replace(subject, inputs=other.inputs, kind=other.kind, attributes=other.attributes)
+
+
+def beside(source: Source, name: str) -> Source:
+    """Where another model of that name comes from, which is shown the same data; one that comes with Assay has its
+    own."""
+    if name in shelf.names("subjects"):
+        return Source(name)
+    return replace(source, subject=name, draws=None, original=None)
 
 
 def _opened(source: Source) -> Subject:

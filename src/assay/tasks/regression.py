@@ -31,6 +31,7 @@ from assay.errors import AssayError
 from assay.tasks.task import Focus, Task, Trivial, apart, not_finite, slope_of
 
 TOLERATED = 0.5  # of the targets' standard deviation, where nobody says what error is small enough
+TOLD = 6  # numbers in the words of an answer that has more
 NO_SPREAD = (
     "its numbers come without a standard deviation, so that no probability of being near enough is said; quantiles are "
     "held to what they say by does-it-know-how-far-off"
@@ -220,7 +221,7 @@ class Regression(Task):
             if between is not None:
                 text += f", {float(between[0][0, i]):.4g} to {float(between[1][0, i]):.4g}"
             told.append(text if len(values) == 1 else f"{name} {text}")
-        return "; ".join(told)
+        return _joined(told)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -235,12 +236,19 @@ class Regression(Task):
 
     def told(self, target: Tensor) -> str:
         units = self.units or ("",) * len(self.names)
-        return "; ".join(
-            f"{value:.4g}{' ' if unit else ''}{unit}"
-            if len(self.names) == 1
-            else f"{name} {value:.4g}{' ' if unit else ''}{unit}"
-            for name, value, unit in zip(self.names, target.reshape(-1).tolist(), units, strict=True)
+        return _joined(
+            [
+                f"{value:.4g}{' ' if unit else ''}{unit}"
+                if len(self.names) == 1
+                else f"{name} {value:.4g}{' ' if unit else ''}{unit}"
+                for name, value, unit in zip(self.names, target.reshape(-1).tolist(), units, strict=True)
+            ]
         )
+
+
+def _joined(told: list[str]) -> str:
+    """Some hundred numbers are no words: the first few, and how many there are besides."""
+    return "; ".join(told if len(told) <= TOLD else [*told[:TOLD], f"and {len(told) - TOLD} more"])
 
 
 def check_levels(quantiles: tuple[float, ...]) -> None:

@@ -81,6 +81,7 @@ EFFORTS: Mapping[str, Effort] = {
     "was-it-tampered-with": Effort("steps", 1.5, 6, once=1400, own=0.2),
     "what-do-its-features-tell": Effort("samples", 4, 1, own=6.0, own_each=0.003),
     "what-will-it-score-there": Effort("samples", 1, 50, own=2.0, own_each=0.01),
+    "what-did-it-forget": Effort("samples", 5, 2, own=0.5),
     "what-do-its-defaults-cost": Effort("dear", 5, 65, once=8000, longer=1, own=2.0),
     "what-would-change-its-mind": Effort("steps", 5, 100, longer=1, own_each=0.1),
     "where-does-it-look": Effort("steps", 0.5, 1200, longer=0.5, own=0.5),

@@ -19,7 +19,7 @@ from assay.jobs.audit.rounds import seconds_named
 from assay.probe import Probe, configure
 from assay.standard import Standard, Standards
 from assay.store.files import JSON_BYTES, read, read_json
-from assay.subjects import Source
+from assay.subjects import Source, beside
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -73,14 +73,12 @@ class Job:
 
         @cache
         def opened(name: str) -> Subject:
-            if name in shelf.names("subjects"):
-                return open(Source(name))
-            if name not in typed:
+            if name not in shelf.names("subjects") and name not in typed:
                 raise AssayError(
                     f"The model {name!r} is named in a file; its code runs only if you type it: assay ask PROBE --set "
                     f"others={name}."
                 )
-            return open(dataclasses.replace(self.source, subject=name, draws=None))
+            return open(beside(self.source, name))
 
         return opened
 
@@ -88,7 +86,7 @@ class Job:
         """What of the user's files the asking has to read: the subject's folder, the data, further typed subjects."""
         told = (self.source.data, self.source.builder, self.source.environment, self.source.train, self.source.gallery)
         words = [self.source.subject, *(word or "" for word in told)]
-        words += [*self.source.domain, self.source.domains or "", *self.source.groups]
+        words += [*self.source.domain, self.source.domains or "", *self.source.groups, self.source.original or ""]
         words += [part for value in (self.settings or {}).values() for part in value.split(",")]
         return named_paths(words)
 

@@ -94,14 +94,16 @@ class CertifiedRadius(Probe):
     `radius` is the l2 size of the headline: 0.25, a quarter of the range of one pixel, is the first size at which
     certified accuracies are usually tabled. `linf_radius` of 2/255 is the smallest that is usual there. `sigma` 0.25
     lets a certificate reach twice the radius within the draws of the quick budget. `inputs` overrides how many inputs
-    the budget has, and with it whether linear bounds can be paid for. What is neither proved nor broken widens the
-    interval, so that loose bounds end in "cannot tell" and not in a fail.
+    the budget has, and with it whether linear bounds can be paid for. `by` "smoothing" certifies the smoothed version
+    of any classifier, so that two which admit different proofs are asked the same. What is neither proved nor broken
+    widens the interval, so that loose bounds end in "cannot tell" and not in a fail.
     """
 
     radius: float = 0.25
     linf_radius: float = 2 / 255
     sigma: float = 0.25
     inputs: int | None = None
+    by: Literal["best", "smoothing"] = "best"
 
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
@@ -164,7 +166,10 @@ class CertifiedRadius(Probe):
     def _way(self, subject: Subject, steps: int) -> Way:
         most = len(subject.data["test"])
         many, few = (min(self.inputs or each * steps, most) for each in (EACH, 1))
-        stored = points(subject.model) if "classes" in subject.task.gives else None
+        classes = "classes" in subject.task.gives
+        if classes and self.by == "smoothing":
+            return Way("smoothing", few, 0, steps, "Its smoothed version was asked about, whatever else can be proved.")
+        stored = points(subject.model) if classes else None
         if stored is not None:
             payable = {norm: cells * steps // stored.x.size for norm, cells in CELLS.items()}
             inputs = max(few, min(many, payable["l2"]))

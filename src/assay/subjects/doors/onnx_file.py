@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.plain_file import check_plain, open_plain, read_plain
-from assay.errors import AssayError, MissingExtra, SubjectError
+from assay.errors import AssayError, SubjectError
+from assay.nn.onnx_net import session
 from assay.subjects.doors.intake import Intake
 from assay.subjects.doors.onnx_weights import Damaged, locations
 from assay.subjects.doors.opened import Opened
@@ -117,8 +118,8 @@ class Rebuilt(nn.Module):
 
 def open(path: Path, source: Source) -> Opened:
     """The model as onnxruntime runs it; once it has seen inputs, as torch does where that agrees."""
-    session, digest = _session(path)
-    inputs, outputs = session.get_inputs(), session.get_outputs()
+    running, digest = _session(path)
+    inputs, outputs = running.get_inputs(), running.get_outputs()
     feed = _feed(path, inputs, source.feed)
     taken = _batch(path, [i for i in inputs if i.name not in feed])
     read, note = _output(path, outputs, source.output)
@@ -131,7 +132,7 @@ def open(path: Path, source: Source) -> Opened:
     if any(chosen.values()):
         digest = hashlib.blake2b(f"{digest} {chosen}".encode(), digest_size=16).hexdigest()
     intake = Intake(path.name, shape, first or 1, first, nhwc=nhwc)
-    model = OnnxModel(session, intake, digest, input=taken.name, output=read.name, feed=feed, nhwc=nhwc)
+    model = OnnxModel(running, intake, digest, input=taken.name, output=read.name, feed=feed, nhwc=nhwc)
     notes = [note] if note else []
     if taken.type in WHOLE:
         notes.append(f"{path.name} takes whole numbers ({taken.type[7:-1]}): values are rounded to them.")
@@ -235,12 +236,6 @@ def _forms(some: Sequence[Any]) -> str:
 
 def _session(path: Path) -> tuple[Any, str]:
     """An onnxruntime session on the CPU, and a hash of the file and of the weights beside it."""
-    # Builds for some systems send events to their maker from the moment of the import; no request is ever made here.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise MissingExtra.of("Reading .onnx", "onnxruntime", "onnx") from e
     content = read_plain(path, MOST_BYTES)
     weights = _weights(path, content)
     digest = hashlib.blake2b(content, digest_size=16)
@@ -248,16 +243,15 @@ def _session(path: Path) -> tuple[Any, str]:
         with open_plain(file) as kept:
             while part := kept.read(2**20):
                 digest.update(part)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors come as exceptions; they need not be printed as well
-    options.add_session_config_entry("session.load_model_format", "ONNX")  # what was looked at, and no other reading
     try:
         # Where no other file belongs to it, the bytes that were looked at are the ones that are run.
         given = str(path) if weights else content
-        session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        running = session(given)
+    except AssayError:
+        raise
     except Exception as e:  # its exceptions share no class but this one
         raise AssayError(f"{str(path)!r} cannot be read as ONNX ({_told(e)}); export the model again.") from e
-    return session, digest.hexdigest()
+    return running, digest.hexdigest()
 
 
 def with_gradients(onnx: OnnxModel, path: Path, x: Tensor) -> tuple[nn.Module, str]:

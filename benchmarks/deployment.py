@@ -1,0 +1,290 @@
+"""What do smaller networks cost to make, and what do they gain?
+
+    python benchmarks/deployment.py surgery     edges and cut of a ResNet-50 at full width, half of its channels dropped
+    python benchmarks/deployment.py half        a CIFAR-10 network of 90 % or more at half its FLOPs: points lost, and
+                                                how much faster on the GPU and on two threads of the CPU
+    python benchmarks/deployment.py latency     gates that price measured seconds beside gates that price FLOPs
+
+`half` and `latency` train on a GPU where there is one, in a minute or two; they read CIFAR-10 from ASSAY_DATA. Times
+are wall clock, medians where several are taken; those of networks that are compared are taken in turns. Where an aim is
+missed it ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from assay.methods.compress.bill import Bill, bill, seconds
+from assay.methods.compress.gates import Gates, gate_lr, may_vanish, thin
+from assay.methods.compress.price import cost, flops
+from assay.methods.compress.price import latency as measured
+from assay.methods.compress.surgery import cut, edges, masked
+from assay.nn.resnet import Bottleneck, ResNet, ResNet18
+
+ROUNDS = 3
+AIM = 5.0  # seconds
+
+
+def surgery(given: argparse.Namespace) -> None:
+    """The hypergraph and a random half of all channels gone, under 5 s on two cores; equal to the masked network."""
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    model, x = ResNet(1000, blocks=(3, 4, 6, 3), kind=Bottleneck).eval(), torch.rand(2, 3, 32, 32)
+    taken: dict[str, list[float]] = {"edges": [], "cut": []}
+    found, keep = edges(model, x), {}  # torch loads what it needs with the first
+    small: nn.Module = model
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        found = edges(model, x)
+        between = time.perf_counter()
+        keep = {edge.name: torch.rand(edge.size).argsort() < edge.size // 2 for edge in found}
+        small = cut(model, found, keep)
+        taken["edges"].append(between - start)
+        taken["cut"].append(time.perf_counter() - between)
+    with torch.no_grad():
+        said, wanted = small(x), masked(model, found, keep)(x)
+    gap = float((said - wanted).abs().max() / wanted.abs().max())
+    total = sum(map(statistics.median, taken.values()))
+    print(
+        f"ResNet-50, {cost('parameters', model, x):,} parameters, {len(found)} edges: read and proved in "
+        f"{statistics.median(taken['edges']):.2f} s, cut in {statistics.median(taken['cut']):.2f} s; together "
+        f"{total:.2f} s, the aim is {AIM:g} s: {'met' if total <= AIM else 'missed'}"
+    )
+    for kind in ("flops", "parameters"):
+        print(f"{kind} left: {cost(kind, small, x) / cost(kind, model, x):.3f}")
+    print(f"largest gap to the masked network, relative: {gap:.1e}")
+    if gap > 1e-4 or total > AIM:
+        sys.exit(1)
+
+
+LEAST, LOST, FASTER = 0.90, 0.01, 1.5  # accuracy of the whole network, what may be lost of it, times as fast
+SURELY = 1.05 * FASTER  # what gates are asked for, as the same network is not as fast twice
+THREADS, CPU_BATCH, GPU_BATCH = 2, 32, 256
+WARM, TURNS = 3, 15
+EQUAL, SOONER = 0.003, 0.9  # points of accuracy that are none, and the time that priced seconds may take
+
+
+def aimed(what: str, found: float, aim: float, *, least: bool) -> bool:
+    met = found >= aim if least else found <= aim
+    print(
+        f"{what:72s} {found:8.3f}, {'at least' if least else 'at most'} {aim:g}: {'met' if met else 'MISSED'}",
+        flush=True,
+    )
+    return met
+
+
+def trained(given: argparse.Namespace, device: str) -> nn.Module:
+    """The network that is made smaller: from its weights, or by the recorded training of the studies."""
+    from assay.claims import _smaller as study
+
+    if given.weights is None:
+        return study.base(given.width, given.epochs, given.seed, device)
+    from safetensors.torch import load_file
+
+    net = ResNet18(width=given.width)
+    net.load_state_dict(load_file(given.weights))
+    return net.to(device).eval()
+
+
+def gated(
+    whole: nn.Module,
+    counted: Bill,
+    price: Callable[[nn.Module], float],
+    wanted: float,
+    given: argparse.Namespace,
+    device: str,
+) -> nn.Module:
+    """What gates leave of it at that price, trained on."""
+    from assay.claims import _smaller as study
+    from assay.claims import passov2021_gator as gator
+
+    net, x = copy.deepcopy(whole).requires_grad_(True), study.images(device)["test"].x[:2]
+    found = edges(net, x)
+    steps = max(1, given.gating * study.per_epoch(device) // 4)  # half of a round, at half of the rate on average
+    gates = Gates(
+        found, counted.to(device), alpha=given.alpha, lr=gate_lr(steps, given.alpha),
+        multiple=given.multiple, may_vanish=may_vanish(net, found, x),
+    )  # fmt: skip
+
+    def train(gates: Gates) -> None:
+        gator.gate(net, gates, device, epochs=given.gating, lr=given.lr, seed=given.seed)
+        left = int(gates.counts().sum())
+        settled = ", settled" if gates.settled else ""
+        print(f"  alpha {gates.alpha:g}: {left:,} of {len(gates.open):,} channels are open{settled}", flush=True)
+
+    def paid(keep: Mapping[str, Tensor]) -> float:
+        return price(cut(whole, found, keep))
+
+    keep = thin(gates, net, train, paid, wanted)
+    print("  channels:", ", ".join(f"{name} {int(each.sum())}/{len(each)}" for name, each in keep.items()), flush=True)
+    return gator.tuned(cut(net, found, keep), device, epochs=given.again, lr=given.lr, seed=given.seed)
+
+
+def in_turns(
+    nets: Mapping[str, nn.Module], x: Tensor, device: str, *, recorded: bool = False, turns: int = TURNS
+) -> dict[str, float]:
+    """Seconds of one answer each. `recorded`: in bf16, channels-last, played from a CUDA graph, as one would deploy."""
+    asks: dict[str, Callable[[], object]] = {}
+    for name, net in nets.items():
+        there, seen = copy.deepcopy(net).eval().requires_grad_(False).to(device), x.to(device)
+        if recorded:
+            there, seen = there.to(torch.bfloat16).to(memory_format=torch.channels_last), seen.to(torch.bfloat16)  # type: ignore[call-overload]
+            asks[name] = played(there, seen.contiguous(memory_format=torch.channels_last))
+        else:
+            asks[name] = partial(there, seen)
+    taken: dict[str, list[float]] = {name: [] for name in nets}
+    with torch.no_grad():
+        for turn in range(WARM + turns):
+            for name, ask in asks.items():
+                start = time.perf_counter()
+                ask()
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                if turn >= WARM:
+                    taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+@torch.no_grad()
+def played(net: nn.Module, x: Tensor) -> Callable[[], object]:
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM):
+            net(x)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        net(x)
+    return graph.replay
+
+
+def half(given: argparse.Namespace) -> None:
+    """At most half of the FLOPs and a point of accuracy less, 1.5 times as fast on the GPU and on two threads."""
+    from assay.claims import _smaller as study
+
+    torch.set_num_threads(THREADS)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    start = time.perf_counter()
+    whole = trained(given, device)
+    before = float(study.right(whole, device).mean())
+    print(
+        f"ResNet-18 of width {given.width}: {100 * before:.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
+    )
+    test = study.images(device)["test"].x
+    x, found = test[:1], edges(whole, test[:2])
+    places = {"cpu": test[:CPU_BATCH].cpu()} | ({"cuda": test[:GPU_BATCH]} if device == "cuda" else {})
+
+    def price(small: nn.Module) -> float:
+        """What is furthest from its aim, of FLOPs and of the seconds of each place."""
+        times = {}
+        for place, batch in places.items():
+            taken = in_turns({"whole": whole, "small": small}, batch, place, turns=5)
+            times[place] = taken["small"] / taken["whole"]
+        share = flops(small, x) / flops(whole, x)
+        print(f"  FLOPs {share:.3f}", *(f"{place} {each:.3f}" for place, each in times.items()), flush=True)
+        return max([share / float(given.share), *(SURELY * each for each in times.values())])
+
+    counted = bill(whole, found, x, "flops")
+    small = gated(whole, counted, price, 1.0, given, device)
+    after = float(study.right(small, device).mean())
+    print(f"{100 * after:.2f} % right after, {time.perf_counter() - start:.0f} s", flush=True)
+    if given.save is not None:
+        from safetensors.torch import save_file
+
+        save_file({name: part.cpu().contiguous() for name, part in small.state_dict().items()}, given.save)
+    held = [
+        aimed("accuracy before", before, LEAST, least=True),
+        aimed("points of accuracy lost, as a share", before - after, LOST, least=False),
+        aimed("FLOPs left", flops(small, x) / flops(whole, x), 0.5, least=False),
+    ]
+    nets = {"whole": whole, "small": small}
+    for place in places:
+        for size in (GPU_BATCH, CPU_BATCH) if place == "cuda" else (CPU_BATCH,):
+            for recorded in (False, True) if place == "cuda" else (False,):
+                times = in_turns(nets, test[:size], place, recorded=recorded)
+                how = "bf16, channels-last, recorded" if recorded else "float32 as it is"
+                faster = times["whole"] / times["small"]
+                line = f"{place}, batch of {size}, {how}: {1e3 * times['whole']:.3g} to {1e3 * times['small']:.3g} ms"
+                if recorded or (place, size) == ("cuda", CPU_BATCH):
+                    print(f"{line:72s} {faster:8.3f} times as fast", flush=True)
+                else:
+                    held.append(aimed(line, faster, FASTER, least=True))
+    print(f"{time.perf_counter() - start:.0f} s in all")
+    if not all(held):
+        sys.exit(1)
+
+
+def latency(given: argparse.Namespace) -> None:
+    """Gates that price seconds make a faster network than gates that price FLOPs, and one that is as accurate."""
+    from assay.claims import _smaller as study
+
+    torch.set_num_threads(THREADS)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = given.on or device
+    start = time.perf_counter()
+    whole = trained(given, device)
+    test = study.images(device)["test"].x
+    x, found, batch = test[:1], edges(whole, test[:2]), test[: CPU_BATCH if place == "cpu" else 8 * GPU_BATCH]
+    print(
+        f"whole: {100 * study.right(whole, device).mean():.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
+    )
+    wanted = given.share * flops(whole, x)
+    by_flops = gated(
+        whole, bill(whole, found, x, "flops"), lambda net: flops(net, x), wanted, given, device
+    )  # fmt: skip
+    aim = SOONER * measured(by_flops, batch, place)
+    by_seconds = gated(
+        whole, seconds(whole, found, batch, place), lambda net: measured(net, batch, place), aim, given, device
+    )  # fmt: skip
+    nets = {"whole": whole, "FLOPs priced": by_flops, "seconds priced": by_seconds}
+    times = in_turns(nets, batch, place)
+    right = {name: study.right(net, device) for name, net in nets.items()}
+    for name, net in nets.items():
+        print(
+            f"{name:16s} {100 * right[name].mean():.2f} % right, {flops(net, x) / flops(whole, x):.3f} of FLOPs, "
+            f"{1e3 * times[name]:.3g} ms for {len(batch)} on {place}, {times['whole'] / times[name]:.2f} times as fast"
+        )
+    lost = float((right["FLOPs priced"] - right["seconds priced"]).mean())
+    faster = times["FLOPs priced"] / times["seconds priced"]
+    held = [
+        aimed("seconds priced, times as fast as FLOPs priced", faster, 1.0, least=True),
+        aimed("points of accuracy behind FLOPs priced, as a share", lost, EQUAL, least=False),
+    ]
+    print(f"{time.perf_counter() - start:.0f} s in all")
+    if not all(held):
+        sys.exit(1)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parts = {"surgery": surgery, "half": half, "latency": latency}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", choices=tuple(parts))
+    parser.add_argument("--weights", type=Path, help="of a ResNet-18, .safetensors; else it is trained")
+    parser.add_argument("--save", type=Path, help="of half: where the smaller network's weights go")
+    parser.add_argument("--width", type=int, default=64, help="of the ResNet-18: 64")
+    parser.add_argument("--epochs", type=int, default=24, help="of its training: 24")
+    parser.add_argument("--share", type=float, default=0.5, help="of the FLOPs that may be left: 0.5")
+    parser.add_argument("--multiple", type=int, default=8, help="channels are kept in multiples of so many: 8")
+    parser.add_argument("--alpha", type=float, default=1.0, help="what FLOPs weigh in the first round: 1")
+    parser.add_argument("--gating", type=int, default=3, help="epochs of each round with gates: 3")
+    parser.add_argument("--again", type=int, default=12, help="epochs of what is left: 12")
+    parser.add_argument("--lr", type=float, default=0.05, help="of both: 0.05")
+    parser.add_argument("--on", choices=("cpu", "cuda"), help="of latency: where seconds are measured; the GPU, if any")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(argv)
+    parts[given.which](given)
+
+
+if __name__ == "__main__":
+    main()

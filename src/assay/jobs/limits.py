@@ -1,0 +1,190 @@
+"""Limits of `assay ship`: how much worse the smaller model may be, and whether it is, by intervals of differences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from assay import shelf
+from assay.audit import Audit, Change
+from assay.errors import AssayError
+from assay.finding import Alarm, Finding, Measure
+from assay.standard import Standard, judge
+
+Outcome = Literal["within", "exceeded", "cannot tell"]
+FORGET = "what-did-it-forget"
+FINER: Mapping[str, str] = {"accuracy": "accuracy gained"}
+"""Of a question, what FORGET measures of the same, paired on more inputs."""
+WRITTEN = "write for example accuracy=0.5pt (points of a share), or the number alone in the measure's own unit"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most harm that is borne: of a question by its name (or how that begins), or of one of its measures."""
+
+    of: str
+    most: float
+    points: bool
+
+    def __str__(self) -> str:
+        return f"{self.of}={100 * self.most:g}pt" if self.points else f"{self.of}={self.most:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A limit against what was found: `harm` is how much worse it became, with its interval."""
+
+    limit: Limit
+    probe: str
+    measure: str
+    harm: Measure | None
+    outcome: Outcome
+    why: str
+    more: int | None = None
+
+
+def parsed(words: Sequence[str]) -> tuple[Limit, ...]:
+    """Limits as they are typed, with commas between."""
+    found: dict[str, Limit] = {}
+    for word in (part.strip() for each in words for part in each.split(",")):
+        of, equals, amount = (part.strip() for part in word.partition("="))
+        if not equals or not of or not amount:
+            raise AssayError(f"--limit {word!r} is not NAME=AMOUNT; {WRITTEN}.")
+        read = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(\S*)", amount)
+        if read is None:
+            raise AssayError(f"--limit {word!r} has no amount of 0 or more; {WRITTEN}.")
+        number, unit = float(read[1]), read[2]
+        if unit not in ("", "pt"):
+            raise AssayError(f"--limit {word!r} has the unit {unit!r}, which is none; {WRITTEN}.")
+        if of in found:
+            raise AssayError(f"--limit gives {of!r} twice; give it once.")
+        found[of] = Limit(of, number / 100 if unit else number, bool(unit))
+    if not found:
+        raise AssayError(f"--limit says nothing; {WRITTEN}.")
+    return tuple(found.values())
+
+
+def probe_of(limit: Limit, asked: Sequence[str]) -> str | None:
+    """The question that a limit names, None where it can only be one of its measures; one that is not asked is an
+    error."""
+    for names, there in ((asked, True), (shelf.names("probes"), False)):
+        fits = [limit.of] if limit.of in names else [name for name in names if name.startswith(limit.of)]
+        if len(fits) > 1:
+            raise AssayError(f"--limit {limit} could be of {' or '.join(fits)}; write which.")
+        if fits and not there:
+            raise AssayError(
+                f"--limit {limit} is on {fits[0]}, which is not asked; add --probe {fits[0]}, or leave the limit out."
+            )
+        if fits:
+            return fits[0]
+    return None
+
+
+PAIRED = (
+    "churn", "forgotten", "learnt", "accuracy gained", "worst class churn", "worst class loss", "worst group churn",
+    "worst group loss", "confidence gained", "calibration error gained",
+)  # fmt: skip
+"""What FORGET measures, which only the audit after has."""
+
+
+def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[str] = PAIRED) -> None:
+    """Refuse a limit on what nobody asks; `measures` are those that only the audit after has."""
+    asked = [row.answer.probe for row in before.rows]
+    known = [m.name for row in before.rows if row.answer.finding for m in row.answer.finding.measures]
+    for limit in limits:
+        if probe_of(limit, asked) is None and not _fits(limit.of, [*known, *measures]):
+            some = ", ".join([*asked, *measures][:8])
+            raise AssayError(f"--limit {limit} is on a question that is not asked; name one that is, such as {some}.")
+
+
+def held(limit: Limit, changes: Sequence[Change], before: Audit, after: Audit) -> Held:
+    """The limit against the paired difference; of what only pairs can tell, against the measure itself."""
+    rows = {row.answer.probe: row.answer for row in after.rows}
+    probe = probe_of(limit, tuple(rows))
+    forgot = rows[FORGET].finding if FORGET in rows else None
+    name = FINER.get(probe or "")
+    if name is not None and forgot is not None:
+        return _judged(limit, FORGET, _of_itself(forgot.measure(name)), forgot.alarms)
+    if forgot is not None and (
+        probe == FORGET or (probe is None and _fits(limit.of, [m.name for m in forgot.measures]))
+    ):
+        wanted = forgot.measures[0].name if probe == FORGET else _fits(limit.of, [m.name for m in forgot.measures])[0]
+        return _judged(limit, FORGET, _of_itself(forgot.measure(wanted)), forgot.alarms)
+    mine = [c for c in changes if (c.probe == probe if probe is not None else True)]
+    if probe is None:
+        names = _fits(limit.of, [c.measure for c in mine])
+        mine = [c for c in mine if c.measure in names]
+        if len({(c.probe, c.measure) for c in mine}) > 1:
+            told = " or ".join(f"{c.measure} ({c.probe})" for c in mine[:4])
+            raise AssayError(f"--limit {limit} could be on {told}; write which.")
+    if not mine:
+        where = probe or limit.of
+        why = rows[probe].why if probe is not None and rows[probe].finding is None else "no measure of it is in both"
+        return Held(limit=limit, probe=where, measure="", harm=None, outcome="cannot tell", why=f"not compared: {why}")
+    change = mine[0]
+    alarms = tuple(
+        alarm
+        for audit in (before, after)
+        for row in audit.rows
+        if row.answer.probe == change.probe and row.answer.finding
+        for alarm in row.answer.finding.alarms
+    )
+    if "not the same question" in change.why or change.difference is None or change.low is None or change.high is None:
+        return Held(
+            limit=limit, probe=change.probe, measure=change.measure, harm=None, outcome="cannot tell", why=change.why
+        )
+    value, low, high = _harm(change.better, change.difference, change.low, change.high)
+    harm = Measure(
+        name=change.measure, value=value, low=low, high=high, n=change.n, unit=change.unit, better="lower",
+        about=change.why,
+    )  # fmt: skip
+    return _judged(limit, change.probe, harm, alarms)
+
+
+def _harm(better: str, value: float, low: float, high: float) -> tuple[float, float, float]:
+    """How much worse, of a difference; where no way is better, how far either way."""
+    if better == "higher":
+        return -value, -high, -low
+    if better == "lower":
+        return value, low, high
+    return abs(value), max(0.0, low, -high), max(abs(low), abs(high))
+
+
+def _of_itself(measure: Measure) -> Measure:
+    """The harm of a measure that is a difference already, or counts what changed."""
+    if measure.value is None:
+        return measure
+    low, high = (measure.value if end is None else end for end in (measure.low, measure.high))
+    value, low, high = _harm(measure.better, measure.value, low, high)
+    return Measure(
+        name=measure.name, value=value, low=low, high=high, n=measure.n, unit=measure.unit, better="lower",
+        about=measure.about,
+    )  # fmt: skip
+
+
+def _judged(limit: Limit, probe: str, harm: Measure, alarms: Sequence[Alarm]) -> Held:
+    if limit.points and harm.unit != "%":
+        own = f"in {harm.unit}" if harm.unit else "a plain number"
+        raise AssayError(f"--limit {limit} is in points of a share, and {harm.name} is {own}; write the number alone.")
+    doubts = tuple(Alarm(a.says, (harm.name,)) for a in alarms if a.about(harm.name))
+    blank = () if harm.value is not None else (Alarm("It was not measured.", (harm.name,)),)
+    said = judge(Standard(at_most=limit.most), Finding(says="", measures=(harm,), alarms=(*doubts, *blank)))
+    outcomes: dict[str, Outcome] = {"pass": "within", "fail": "exceeded"}
+    return Held(
+        limit=limit,
+        probe=probe,
+        measure=harm.name,
+        harm=harm,
+        outcome=outcomes.get(said.verdict, "cannot tell"),
+        why=said.why.replace(" %", " points") if harm.unit == "%" else said.why,
+        more=said.more,
+    )
+
+
+def _fits(word: str, names: Sequence[str]) -> list[str]:
+    """Names of measures that a word stands for: the same, or how one begins; hyphens are spaces."""
+    wanted = word.replace("-", " ").lower()
+    exact = [name for name in dict.fromkeys(names) if name.lower() in (wanted, word.lower())]
+    return exact or [name for name in dict.fromkeys(names) if name.lower().startswith(wanted)]

@@ -1,0 +1,155 @@
+"""A network as a file that runs without its code: an ONNX graph, or a program of torch.export.
+
+Each is asked again before it is believed: the graph must answer as the network does, for a batch of another length
+than it was exported with too. A model whose Python decides by what is in the batch is not caught by tracing, and is
+caught here.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from assay.errors import AssayError, MissingExtra
+from assay.nn.onnx_net import session
+
+AGREEMENT = 1e-3
+"""How far, relative to the largest answer, a graph may be from its network: float32 rounds 1e-7 a step, and sums are
+taken in another order."""
+MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
+OPERATOR = re.compile(r"\b(?:aten|prims|torch|quantized|torchvision)(?:::|\.)[a-z_0-9]+")
+
+
+def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n *d, n >= 2
+    """The network in eval mode as the bytes of an .onnx file, as onnxruntime's graph optimiser leaves it.
+
+    Batches may have any length, or one input where it is `alone`; the other sides are those of `x`. The network is
+    traced, which takes a tenth of a second; where that fails or answers otherwise, it goes through torch.export, which
+    takes seconds and onnxscript.
+    """
+    try:
+        import onnx as onnx  # the exporters of torch need it, and say so in another way each
+    except ImportError as e:
+        raise MissingExtra.of("Writing .onnx", "onnx", "onnx") from e
+    model, x, reasons = copy.deepcopy(model).cpu().eval(), x.cpu(), []
+    for export in (_traced, _through_export):
+        try:
+            with quiet(), torch.no_grad():
+                content = optimised(export(model, x[:1] if alone else x, alone))
+        except AssayError:
+            raise
+        except Exception as e:  # exporters raise whatever they meet
+            reasons.append(reason(e))
+            continue
+        gap = _gap(model, content, x[:1] if alone else x)
+        if gap is None:
+            return content
+        reasons.append(gap)
+    raise AssayError(
+        f"{type(model).__name__} does not export to ONNX ({'; '.join(dict.fromkeys(reasons))}); write that step with "
+        "operators that ONNX has, or ship it in another form, such as int8."
+    )
+
+
+def optimised(content: bytes) -> bytes:
+    """The graph as onnxruntime's optimiser leaves it: constants folded, batch normalisations merged."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        session(content, optimised=str(path))
+        return path.read_bytes()
+
+
+def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
+    """The network in eval mode as the bytes of a .pt2 file: its graph and weights, with gradients."""
+    try:
+        with quiet(), torch.no_grad():
+            program = exported(copy.deepcopy(model).cpu().eval(), x.cpu())
+            program.example_inputs = None  # somebody's data, which a file that ships need not hold
+            for node in program.graph.nodes:
+                for told in ("stack_trace", "torch_fn", "from_node"):
+                    node.meta.pop(told, None)  # nor where its code lay
+            file = io.BytesIO()
+            torch.export.save(program, file)
+    except Exception as e:  # torch.export raises whatever it meets
+        raise AssayError(
+            f"{type(model).__name__} does not export as a program ({reason(e)}); write that step without Python that "
+            "depends on values, or ship it as onnx."
+        ) from e
+    return file.getvalue()
+
+
+def exported(model: nn.Module, x: Tensor) -> ExportedProgram:  # n *d, n >= 2
+    """By torch.export, for batches of any length."""
+    return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.AUTO},), strict=False)
+
+
+def _traced(model: nn.Module, x: Tensor, alone: bool) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "traced.onnx"
+        torch.onnx.export(
+            model, (x,), path, dynamo=False, input_names=["input"], output_names=["output"],
+            dynamic_axes=None if alone else {"input": {0: "n"}, "output": {0: "n"}},
+        )  # fmt: skip
+        return path.read_bytes()
+
+
+def _through_export(model: nn.Module, x: Tensor, alone: bool) -> bytes:
+    program = torch.onnx.export(
+        model, (x,), dynamo=True, verbose=False, input_names=["input"], output_names=["output"],
+        dynamic_shapes=None if alone else ({0: Dim("n")},),
+    )  # fmt: skip
+    assert program is not None  # where no file is given
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+def _gap(model: nn.Module, content: bytes, x: Tensor) -> str | None:
+    """How the graph answers otherwise than the network, in words; None where it does not."""
+    if len(content) > MOST_BYTES:
+        return f"its {len(content):,} bytes are more than an .onnx file holds"
+    running = session(content)
+    for batch in (x, x[:1]):
+        with torch.no_grad():
+            said = model(batch)
+        try:
+            out = torch.from_numpy(running.run(None, {running.get_inputs()[0].name: batch.numpy()})[0])
+        except Exception as e:  # onnxruntime's exceptions share no class but this one
+            return f"its graph fails on {len(batch)} inputs: {reason(e)}"
+        if out.shape != said.shape:
+            return f"its graph answers {len(batch)} inputs with shape {tuple(out.shape)}, not {tuple(said.shape)}"
+        apart = float((out - said).abs().max())
+        if not apart <= AGREEMENT * max(float(said.abs().max()), 1e-6):  # a NaN compares false, and is refused too
+            return f"its graph answers {len(batch)} inputs otherwise, by {apart:.2g}"
+    return None
+
+
+def reason(e: BaseException) -> str:
+    """One line, with the operator where one is named."""
+    whole = " ".join(part for part in (str(e), str(e.__cause__ or "")) if part)
+    found = OPERATOR.search(whole)
+    line = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
+    return f"the operator {found[0]}: {line:.160}" if found and found[0] not in line else f"{line:.160}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters warn of their own affairs, in words for their makers."""
+    was = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(was)

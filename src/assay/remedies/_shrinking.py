@@ -1,0 +1,120 @@
+"""What the remedies that shrink a network share: the price, the training after, the kept weights, what was removed.
+
+A network that was cut has other shapes than its subject, and which ones is what was learnt; its kept weights say so
+(`framed`). The control trains on from the same weights for as long and cuts nothing, so that a training which would
+have done the whole network good, or harm, is not taken for the work of the cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from assay.methods.compress.price import Price, flops, latency, parameters, within
+from assay.methods.compress.surgery import Edge, edges, shaped_like
+from assay.remedies._retraining import Hardening, Start
+from assay.remedy import Cost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Generator, Tensor
+
+    from assay.run import Run
+    from assay.subject import Subject
+
+EXAMPLES = 32  # inputs of a batch whose answer is timed
+NAMED = 8  # layers whose channels a remark tells, those that lost most first
+
+
+@dataclass(frozen=True)
+class Shrinking(Hardening):
+    """A remedy that takes channels out of the network for good and trains what is left.
+
+    `price` says how small: `flops=0.5` is at most half of the multiply-adds, and `parameters`, `memory` (weights of
+    layers) and `latency` (measured here) are said alike. `epochs` is all of the training, whatever its parts; it goes
+    on from the subject's weights at a tenth of the usual rate, or `start="scratch"` anew.
+    """
+
+    start: Start = "weights"
+    price: str = field(default="flops=0.5", kw_only=True)
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        within(self.price)
+
+    @property
+    def priced(self) -> Price:
+        return within(self.price)
+
+    def cost(self) -> Cost | None:
+        return Cost(1, self.priced.share if self.priced.kind in ("flops", "latency") else 1)
+
+    def framed(self, subject: Subject, tensors: Mapping[str, Tensor]) -> Subject:
+        return subject.cured(shaped_like(subject.model, tensors), self.name())
+
+    def prunable(self, subject: Subject, model: nn.Module | None = None) -> tuple[Edge, ...]:
+        """The edges of the subject's network, or of the one that is made of it."""
+        return edges(subject.model if model is None else model, example(subject))
+
+    def finetuned(
+        self,
+        model: nn.Module,
+        subject: Subject,
+        run: Run,
+        rng: Generator,
+        *,
+        epochs: int | None = None,
+        about: str = "training what is left",
+    ) -> nn.Module:
+        """Train the smaller network in place, for all of the epochs or so many of them; in eval mode."""
+        part = self if epochs is None else replace(self, epochs=epochs)
+        return part.hardened(model, subject, run, rng, about=about)
+
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
+        return removed(subject, cured, self.priced, run)
+
+
+def example(subject: Subject, most: int = 2) -> Tensor:  # -> n *d
+    """A few inputs that the network is read, counted and timed by."""
+    data = subject.data["test"]
+    x, _ = data.take(np.arange(min(most, len(data))))
+    return torch.as_tensor(x)
+
+
+def removed(subject: Subject, cured: Subject, price: Price, run: Run) -> tuple[str, ...]:
+    """What a smaller network has lost against the one it was made of, layer by layer and as a whole."""
+    widths = [
+        {name: m.out_channels if isinstance(m, _ConvNd) else m.out_features for name, m in layers(each.model)}
+        for each in (subject, cured)
+    ]
+    lost = {name: (wide, widths[1].get(name, 0)) for name, wide in widths[0].items() if widths[1].get(name, 0) < wide}
+    most = sorted(lost, key=lambda name: lost[name][1] / lost[name][0])[:NAMED]
+    told = ", ".join(f"{name} {lost[name][0]:,} to {lost[name][1]:,}" for name in most)
+    rest = f", and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+    x = example(cured, EXAMPLES)
+    models = [each.model.to(run.device) for each in (subject, cured)]
+    multiplied = [flops(model, x[:1].to(run.device)) for model in models]
+    learnt = [parameters(model) for model in models]
+    times = [1e3 * latency(model, x, run.device) for model in models]
+    return (
+        f"At the price {price} it has {_of(multiplied)} multiply-adds for one input and {_of(learnt)} parameters; a "
+        f"batch of {len(x)} takes {times[1]:.3g} ms where it took {times[0]:.3g} ms (medians, measured on "
+        f"{run.device}).",
+        f"Channels left in the {len(lost)} layers that lost some: {told}{rest}." if lost else "It lost no channel.",
+    )
+
+
+def _of(counts: list[int]) -> str:
+    before, after = counts
+    return f"{after:,} of {before:,} ({100 * after / max(1, before):.1f} %)"
+
+
+def layers(model: nn.Module) -> list[tuple[str, _ConvNd | nn.Linear]]:
+    return [(name, m) for name, m in model.named_modules() if isinstance(m, _ConvNd | nn.Linear)]

@@ -1,0 +1,182 @@
+"""Train with a price on the scales of batch normalisation, and cut the channels that it made small, in rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from assay.errors import AssayError
+from assay.methods.compress import slimming as method
+from assay.methods.compress.price import cost
+from assay.methods.compress.slimming import Score, SoftMask
+from assay.methods.compress.surgery import cut
+from assay.remedies._retraining import _is_swift, loss_of
+from assay.remedies._shrinking import Shrinking, example
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor, nn
+
+    from assay.methods.compress.surgery import Edge
+    from assay.run import Run
+    from assay.subject import Subject
+
+LOOKED_AT = 256  # training inputs by which a batch normalisation that is put in begins
+
+
+@dataclass(frozen=True)
+class Slimming(Shrinking):
+    """Trains it with a price on the scales of batch normalisation, and cuts channels of small scale, in rounds.
+
+    Channels of the whole network are ranked by |gamma| times the `score` of their kernel: its `sum`, its `mean` (as the
+    public code has it), or `gamma` alone. `sparsity` is the price on |gamma|; it rises over the share `warm_up` of a
+    training and then falls as a cosine to `end` of itself (the public code: 0.2; 1 stays). `soft_mask` makes a tenth of
+    scales below a fifth of their mean before each epoch (`paper`), takes shifts and moments along every second one
+    (`code`), or is `off`. After each of the `rounds` as many channels go as the price asks, equal shares at a time, or
+    `rate` of them all; `at_least` is the share of a layer, and two channels, that stays. The epochs are divided among
+    the rounds and a training after the last. Layers that a sum joins lose the same channels; with `as_published` each
+    its own lowest, as in the public code, so that channels are added that never were. `with_norms` puts batch
+    normalisation behind convolutions that have none, for the training alone: it is folded into them afterwards.
+    """
+
+    score: Score = field(default="sum", kw_only=True)
+    sparsity: float = field(default=0.01, kw_only=True)
+    warm_up: float = field(default=0.05, kw_only=True)
+    end: float = field(default=0.0, kw_only=True)
+    soft_mask: SoftMask = field(default="paper", kw_only=True)
+    rounds: int = field(default=2, kw_only=True)
+    rate: float | None = field(default=None, kw_only=True)
+    at_least: float = field(default=0.1, kw_only=True)
+    as_published: bool = field(default=False, kw_only=True)
+    with_norms: bool = field(default=False, kw_only=True)
+
+    source: ClassVar[str] = "Zhang, Wang, Zhao & Su, ICANN 2021 (Pruned-YOLO), after Liu et al., ICCV 2017"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds < 1:
+            raise AssayError(f"rounds={self.rounds} cut nothing; give at least 1.")
+        if not 0 <= self.at_least <= 1 or (self.rate is not None and not 0 < self.rate < 1):
+            rate = "" if self.rate is None else f", rate={self.rate:g}"
+            raise AssayError(f"slimming got at_least={self.at_least:g}{rate}; give shares between 0 and 1.")
+        method.price(torch.zeros(()), most=self.sparsity, warm_up=self.warm_up, end=self.end)
+        method.theta(torch.ones(1), torch.ones(1, 1), self.score)
+
+    def why_not(self, subject: Subject) -> str | None:
+        if (lacks := super().why_not(subject)) is not None:
+            return lacks
+        if not self.with_norms and not method.batch_norms(subject.model):
+            return (
+                f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} has none; "
+                "--set with_norms=true puts some in while it trains"
+            )
+        return None
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        rng = run.rng()
+        model = self.begun(subject.model, rng).cpu()
+        if self.with_norms:
+            data = subject.data["train"]
+            few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
+            model = method.with_norms(model, torch.as_tensor(data.take(few)[0]))
+        whole = self._cost(model, subject, run)
+        parts = self._parts(subject)
+        for number, epochs in enumerate(parts, 1):
+            model = self._priced(model, subject, run, rng, epochs, number)
+            if number <= self.rounds:
+                model = self._cut(model, subject, run, whole * self.priced.share ** (number / self.rounds))
+        return subject.cured(method.folded(model).eval(), self.name())
+
+    def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
+        if self.score == "gamma":
+            return ()
+        tied = f"a weight decay of {self.weight_decay:g} is all that ties its size to its use"
+        untied = "and without weight decay nothing ties its size to its use: set weight_decay or score=gamma"
+        return (
+            "The score counts the size of a kernel, which batch normalisation takes out again: a filter times s says "
+            f"the same and scores s times as much; {tied if self.weight_decay else untied}.",
+        )
+
+    def _parts(self, subject: Subject) -> list[int]:
+        """Epochs of each training: one before each cut, and one after the last."""
+        epochs, parts = self.epochs_on(subject), self.rounds + 1
+        if epochs < parts:
+            raise AssayError(
+                f"epochs={epochs} cannot be divided among {self.rounds} rounds and a training after them; use --set "
+                f"epochs={parts} or more, or fewer rounds."
+            )
+        return [epochs // parts + (i < epochs % parts) for i in range(parts)]
+
+    def _priced(
+        self, model: nn.Module, subject: Subject, run: Run, rng: Generator, epochs: int, number: int
+    ) -> nn.Module:  # fmt: skip
+        """Train it in place with its scales priced; on the CPU and in eval mode afterwards."""
+        slim = method.Slimming(
+            model, per_epoch=math.ceil(len(subject.data["train"]) / self.batch), epochs=epochs, most=self.sparsity,
+            warm_up=self.warm_up, end=self.end, way=self.soft_mask,
+        )  # fmt: skip
+        plain = loss_of(subject)
+
+        def loss(out: Tensor, y: Tensor) -> Tensor:
+            return plain(out, y) + slim.penalty()
+
+        replace(self, epochs=epochs, lr=self.learning_rate).train(
+            slim, subject, run, rng, about=f"training with a price on scales, part {number} of {self.rounds + 1}",
+            loss=loss, after_step=slim.after_step, swift=_is_swift(subject.model, run), resumes=True,
+        )  # fmt: skip
+        return model.cpu().eval()
+
+    def _cut(self, model: nn.Module, subject: Subject, run: Run, most: float) -> nn.Module:
+        """Without the channels of the lowest theta: `rate` of them, or as many as must go to cost `most`."""
+        found, x = self.prunable(subject, model), example(subject)
+        groups = method.writers(model, found, x, self.score)
+        if not groups:
+            raise AssayError(
+                f"No channel of {type(model).__name__} that can be cut has a batch normalisation right behind its "
+                "layer; choose a remedy that ranks by weights, such as prune."
+            )
+        every = sum(len(writer.worth) for some in groups.values() for writer in some)
+        count = self._count(model, subject, run, found, groups, every, most) if self.rate is None else None
+        rate = self.rate if count is None else count / every
+        assert rate is not None
+        if self.as_published:
+            moved, keep = method.rearranged(model, found, method.own_lowest(groups, rate, at_least=self.at_least), x)
+            return cut(moved, found, keep)
+        return _without(model, found, method.lowest(groups, rate, at_least=self.at_least))
+
+    def _count(
+        self, model: nn.Module, subject: Subject, run: Run, found: tuple[Edge, ...],
+        groups: dict[str, list[method.Writer]], every: int, most: float,
+    ) -> int:  # fmt: skip
+        """How many of the lowest must go; the cost falls as more do, so by bisection."""
+
+        def price(count: int) -> float:
+            gone = method.lowest(groups, count / every, at_least=self.at_least)
+            return self._cost(_without(model, found, gone), subject, run)
+
+        low, high = 0, every - 1
+        if price(0) <= most:
+            return 0
+        if (least := price(high)) > most:
+            raise AssayError(
+                f"The price {self.price} cannot be met: with {100 * self.at_least:g} % of each layer and two channels "
+                f"left, the network still costs {least / most * self.priced.share:.3g} of its {self.priced.kind}; ask "
+                "for more, or set a smaller at_least."
+            )
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if price(middle) <= most else (middle, high)
+        return high
+
+    def _cost(self, model: nn.Module, subject: Subject, run: Run) -> float:
+        return cost(self.priced.kind, model, example(subject), run.device)
+
+
+def _without(model: nn.Module, found: tuple[Edge, ...], gone: dict[str, Tensor]) -> nn.Module:
+    return cut(model, found, {name: ~each for name, each in gone.items()})
+
+
+SHELVED = Slimming

@@ -1,0 +1,247 @@
+"""The pages of the ledger of claims: counts, what each verdict means, one table, and a fold for each claim.
+
+A published number and a measured one stand side by side only where they are of one kind: the measure has the published
+number's name, or the claim says which one it is (`Published.measured`). All others stand apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from assay.claim import Claim, Entry, Held, Published
+from assay.finding import Measure
+from assay.report.words import in_full, measured, moment
+
+VERDICTS: dict[Held, str] = {
+    "holds": "the statement's own comparison came out as printed, beyond its interval",
+    "fails": "it came out the other way, beyond its interval, with a baseline as good as print's",
+    "cannot tell": "the interval allows both, or the networks, the data or the number of trainings are not print's",
+    "not run": "nobody has tested it here",
+}
+LOOKS = {"holds": "pass", "fails": "fail", "cannot tell": "cannot tell", "not run": "not asked"}
+INTRODUCTION = (
+    "Each claim is a published statement with the numbers as printed, beside what the study in Assay measured. A claim "
+    "that was never run says so. A record is stale where the code behind it has changed since, or is not known."
+)
+WIDTH, ROW, LEFT, RIGHT = 640, 26, 250, 24  # of a figure, in pixels
+MOST_DOTS = 20
+
+
+class Pair(NamedTuple):
+    """A published number and the measure of its kind."""
+
+    printed: Published
+    here: Measure
+
+
+class Dot(NamedTuple):
+    """One row of a figure, in pixels."""
+
+    y: float
+    name: str
+    printed: float
+    here: float
+    low: float
+    high: float
+
+
+class Figure(NamedTuple):
+    """Measured beside print: a dot with its bar, and a ring."""
+
+    height: int
+    dots: tuple[Dot, ...]
+    ticks: tuple[tuple[float, str], ...]
+    alt: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """A claim as both pages show it."""
+
+    id: str
+    claim: Claim
+    entry: Entry | None
+    stale: str
+
+    @property
+    def source(self) -> str:
+        return self.id.partition("/")[0]
+
+    @property
+    def verdict(self) -> Held:
+        return "not run" if self.entry is None else self.entry.evidence.verdict
+
+    @property
+    def look(self) -> str:
+        return LOOKS[self.verdict]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return () if self.entry is None else self.entry.evidence.measures
+
+    @property
+    def pairs(self) -> list[Pair]:
+        known = {m.name: m for m in self.measures}
+        found = ((p, known.get(p.measured or p.what)) for p in self.claim.published)
+        return [Pair(p, m) for p, m in found if m is not None and m.unit == p.unit]
+
+    @property
+    def alone(self) -> list[Published]:
+        return [p for p in self.claim.published if p not in [pair.printed for pair in self.pairs]]
+
+    @property
+    def others(self) -> list[Measure]:
+        return [m for m in self.measures if m not in [pair.here for pair in self.pairs]]
+
+    @property
+    def size(self) -> str:
+        if self.entry is None:
+            return ""
+        if self.entry.evidence.seeds:
+            return f"{self.entry.evidence.seeds} trainings"
+        most = max((m.n or 0 for m in self.measures), default=0)
+        return f"n = {most:,}" if most else ""
+
+    @property
+    def date(self) -> str:
+        """A page does not age by itself: when it was tested, not how long ago."""
+        return "" if self.entry is None else moment(self.entry.when).partition(",")[0]
+
+    @property
+    def here(self) -> str:
+        return (self.entry.here if self.entry is not None else "") or self.claim.here
+
+    @property
+    def how(self) -> str:
+        entry = self.entry
+        if entry is None:
+            return f"Never run here; it takes about {self.claim.minutes:g} min: assay claims test {self.id}"
+        versions = ", ".join(f"{package} {version}" for package, version in entry.versions.items() if package != "code")
+        made = f", commit {entry.commit[:12]}{'+' * entry.commit.endswith('+')}" if entry.commit else ""
+        data = f"; data {', '.join(f'{name} {digest[:12]}' for name, digest in entry.data.items())}" * bool(entry.data)
+        reworded = "" if entry.says == self.claim.says else f" It was tested as it was worded then: {entry.says}"
+        return f"{moment(entry.when)}, {entry.machine}, {versions}{made}{data}: {entry.command}{reworded}"
+
+    @property
+    def figure(self) -> Figure | None:
+        """Where two or more numbers of one unit can share an axis."""
+        pairs = [p for p in self.pairs if p.here.value is not None]
+        if not 2 <= len(pairs) <= MOST_DOTS or len({p.printed.unit for p in pairs}) > 1:
+            return None
+        rows = [(p.printed.value, p.here.value or 0.0, p.here.low, p.here.high) for p in pairs]
+        all_ = [v for row in rows for v in row if v is not None and math.isfinite(v)]
+        low, high = min(all_), max(all_)
+        if high <= low or (min(map(abs, all_)) > 0 and max(map(abs, all_)) > 1000 * min(map(abs, all_))):
+            return None
+
+        def at(value: float) -> float:
+            return round(LEFT + (WIDTH - LEFT - RIGHT) * (value - low) / (high - low), 1)
+
+        dots = tuple(
+            Dot(ROW * (i + 0.5), p.printed.what, at(a), at(b), at(b if c is None else c), at(b if d is None else d))
+            for i, (p, (a, b, c, d)) in enumerate(zip(pairs, rows, strict=True))
+        )
+        unit = pairs[0].printed.unit
+        ticks = tuple((at(v), _number(v, unit)) for v in (low, high))
+        return Figure(ROW * len(dots) + 24, dots, ticks, f"Measured beside print, {len(dots)} numbers of {self.id}")
+
+
+def tell(name: str, claim: Claim, entry: Entry | None, stale: str) -> Told:
+    return Told(name, claim, entry, stale)
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value * (100 if unit == '%' else 1):.3g} {unit}".strip()
+
+
+def printed(number: Published) -> str:
+    """With all the digits of print; a share whose unit is % as the percentage that it was."""
+    return f"{number.value * (100 if number.unit == '%' else 1):.10g} {number.unit}".strip()
+
+
+def counts(claims: Sequence[Told]) -> list[tuple[Held, int, int, str]]:
+    """Each verdict, how many claims have it, how many of these records are stale, and what it means."""
+    all_, old = Counter(t.verdict for t in claims), Counter(t.verdict for t in claims if t.stale)
+    return [(verdict, all_[verdict], old[verdict], means) for verdict, means in VERDICTS.items()]
+
+
+def markdown(claims: Sequence[Told]) -> str:
+    lines = ["# Claims", "", INTRODUCTION, "", "| verdict | claims | stale | what it means |", "|---|---:|---:|---|"]
+    lines += [f"| {v} | {n} | {old or ''} | {means} |" for v, n, old, means in counts(claims)]
+    lines += ["", "| claim | print | here | verdict | size | tested |", "|---|---|---|---|---|---|"]
+    for t in claims:
+        first = t.pairs[0] if t.pairs else None
+        cells = (
+            t.id,
+            f"{first.printed.what}: {printed(first.printed)}" if first else "",
+            in_full(first.here) if first else "",
+            f"{t.verdict}{', stale' if t.stale else ''}",
+            t.size,
+            t.date,
+        )
+        lines.append("| " + " | ".join(_md(cell) for cell in cells) + " |")
+    for t in claims:
+        lines += [
+            "",
+            f"## {_md(t.id)}: {t.verdict}{' (stale)' if t.stale else ''}",
+            "",
+            f"{'Note of ours, no statement of theirs: ' if t.claim.ours else ''}{_md(t.claim.says)}",
+            "",
+            f"Source: {_md(t.claim.source)}. Tested here on: {_md(t.here)}.",
+        ]
+        lines += ["", _md(t.entry.evidence.says)] if t.entry is not None else []
+        if t.pairs:
+            lines += ["", "| published | | measured here | |", "|---|---|---|---|"]
+            lines += [
+                f"| {_md(f'{p.what} ({p.where})')} | {_md(printed(p))} | {_md(m.name)} | {_md(in_full(m))} |"
+                for p, m in t.pairs
+            ]
+        if t.alone:
+            beside = "not run" if t.entry is None else "nothing of the kind was measured here"
+            lines += ["", f"Published, {beside}:", ""]
+            lines += [f"- {_md(f'{p.what} ({p.where}): {printed(p)}')}" for p in t.alone]
+        if t.others:
+            lines += ["", "Measured here, without a number of the kind in print:", ""]
+            lines += [f"- {_md(f'{m.name}: {in_full(m)}')}" for m in t.others]
+        lines += ["", _md(t.how)] + ([f"Stale: {_md(t.stale)}."] if t.stale else [])
+    return "\n".join(lines) + "\n"
+
+
+def _md(text: str) -> str:
+    """Plain text that Markdown leaves alone."""
+    escaped = "".join(f"\\{c}" if c in r"\`*_[]<>|#" else c for c in " ".join(text.split(" ")))
+    return " ".join(escaped.split("\n"))
+
+
+def html(claims: Sequence[Told]) -> str:
+    import base64
+    from hashlib import sha256
+
+    from markupsafe import Markup
+
+    from assay.report.page import TEMPLATES
+    from assay.report.page import environment as templates
+
+    script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
+    return (
+        templates()
+        .get_template("ledger.html")
+        .render(
+            claims=claims,
+            introduction=INTRODUCTION,
+            counts=counts(claims),
+            looks=LOOKS,
+            sources=sorted({t.source for t in claims}),
+            printed=printed,
+            measured=measured,
+            in_full=in_full,
+            script=Markup(script),
+            script_hash=base64.b64encode(sha256(script.encode()).digest()).decode(),
+            width=WIDTH,
+            left=LEFT,
+        )
+    )

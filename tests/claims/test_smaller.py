@@ -1,0 +1,95 @@
+"""How studies of smaller networks are judged: what counts as the same, as worse, and as not print's network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from assay.claims import _smaller as smaller
+from assay.claims import liu2021_ensembles as recipe
+from assay.claims import liu2021_random as judging
+from assay.claims import qiu2021_fading as fading
+from assay.claims import zhang2021_slimming as slimming
+from assay.finding import Measure
+from assay.run import Run
+
+
+def gap(value: float, seeds: tuple[float, ...] | None = None, half: float = 0.001) -> recipe._Gap:
+    measure = Measure(name="gap", value=value, low=value - half, high=value + half, better="higher", n=9)
+    return recipe._Gap(measure, np.array(seeds or (value,) * 3))
+
+
+def test_the_same_is_within_a_margin_in_every_seed() -> None:
+    assert smaller.same(0.005, gap(0.001), gap(-0.002)) == "holds"
+    assert smaller.same(0.005, gap(0.001), gap(0.0045)) == "cannot tell"  # its interval leaves the margin
+    assert smaller.same(0.005, gap(0.001, (0.001, -0.004, 0.006))) == "cannot tell"
+    assert smaller.same(0.005, gap(0.0), gap(-0.02)) == smaller.same(0.005, gap(0.02)) == "fails"
+    assert smaller.same(0.005, gap(0.02, (0.05, 0.006, 0.004))) == "cannot tell"
+
+
+def test_trust_is_lost_where_one_of_three_is_clearly_worse() -> None:
+    assert smaller.no_worse(smaller.Kept(gap(0.0), gap(0.01), gap(-0.0005))) == "holds"
+    assert smaller.no_worse(smaller.Kept(gap(0.0), gap(-0.002), gap(0.1))) == "fails"
+    assert smaller.no_worse(smaller.Kept(gap(0.0, half=0.02), gap(0.0), gap(0.0))) == "cannot tell"
+
+
+def answers(share: float, seed: int) -> Any:
+    return (np.random.default_rng(seed).permutation(1000) < 1000 * share).astype(np.float64)
+
+
+def small(share: float, seed: int) -> fading._Small:
+    return fading._Small(nn.Identity(), answers(share, seed), np.full(4, share), share)
+
+
+@pytest.mark.parametrize(
+    ("highest", "whole", "verdict"), [(0.91, 0.93, "holds"), (0.6, 0.93, "fails"), (0.91, 0.9, "cannot tell")]
+)
+def test_a_choice_that_costs_points_matters_and_a_weak_network_tells_nothing(
+    highest: float, whole: float, verdict: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = {"last": 0.91, "lowest-l1": 0.91, "highest-l1": highest}
+    monkeypatch.setattr(
+        fading, "_all", lambda arms, run: {arm: [small(shares[arm], seed) for seed in range(3)] for arm in arms}
+    )
+    gate = judging._Gate("The accuracy", [answers(whole, seed) for seed in range(3)], 0.9326, fading.LEAST)
+    monkeypatch.setattr(fading, "_gate", lambda run: gate)
+    evidence = fading.choice(run)
+    assert evidence.verdict == verdict
+    assert ("The networks are not those in print" in evidence.says) == (whole < fading.LEAST)
+    assert [m.name for m in evidence.measures[:2]] == ["accuracy, whole", "accuracy, last"]
+
+
+@pytest.mark.parametrize(("faded", "once", "verdict"), [(0.8, 0.9, "holds"), (0.9, 0.8, "fails"), (1.1, 1.2, "fails")])
+def test_filters_come_nearer_only_where_they_do_so_more_than_without_a_teacher(
+    faded: float, once: float, verdict: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"last": [small(faded, s) for s in range(3)], "at once": [small(once, s) for s in range(3)]}
+    monkeypatch.setattr(fading, "_all", lambda arms, run: {arm: found[arm] for arm in arms})
+    monkeypatch.setattr(fading, "_gate", lambda run: judging._Gate("It", [answers(0.93, 0)], 0.9326, fading.LEAST))
+    assert fading.transfer(run).verdict == verdict
+
+
+def test_other_data_than_prints_give_no_verdict_on_slimming(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounds(arm: slimming.Arm, seed: int) -> slimming._Rounds:
+        rights = [answers(0.93 - 0.1 * at + 0.05 * at * slimming.ARMS.index(arm), seed) for at in range(4)]
+        flat = {"gamma": 0.5, "sum": 0.3, "mean": 0.4}
+        return slimming._Rounds(rights, [], [100, 60, 36, 22], flat, 0.1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slimming, "_all", lambda arms, run: {arm: [rounds(arm, s) for s in range(3)] for arm in arms})
+    monkeypatch.setattr(slimming, "base", lambda *a: None)
+    monkeypatch.setattr(smaller, "right", lambda net, device: answers(0.93, 0))
+    for test in (slimming.one_by_one, slimming.grows, slimming.flatter):
+        evidence = test(run)
+        assert evidence.verdict == "cannot tell"
+        assert evidence.says.endswith("which are not print's, it holds.")
+    monkeypatch.setattr(smaller, "right", lambda net, device: answers(0.9, 0))
+    assert slimming.grows(run).says.endswith("nothing can be told either.")
+
+
+def test_arms_differ_by_one_thing_at_a_time() -> None:
+    assert [slimming._how(arm) for arm in slimming.ARMS] == [
+        ("gamma", 1.0, "off"), ("sum", 1.0, "off"), ("sum", 1.0, "paper"), ("sum", 0.0, "paper"),
+    ]  # fmt: skip

@@ -1,0 +1,278 @@
+"""Filters that fade and scales that are priced, as remedies: how small they make, what they keep, what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from assay import shelf
+from assay.errors import AssayError
+from assay.methods.compress import slimming as method
+from assay.methods.compress.price import flops, parameters
+from assay.methods.train.fit import fit
+from assay.probe import configure
+from assay.remedies import _retraining
+from assay.remedies._shrinking import Shrinking, example
+from assay.remedies.bfrifp import Bfrifp
+from assay.remedies.slimming import Slimming
+from assay.remedy import Cost
+from assay.run import Run
+from assay.subject import Subject
+from assay.tasks import Detection
+
+
+class Residual(nn.Module):
+    """A stream that two layers write, an inner edge, and a flattened map."""
+
+    def __init__(self, normed: bool = True) -> None:
+        super().__init__()
+        norm = nn.BatchNorm2d if normed else nn.Identity
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU())
+        self.inner = nn.Sequential(
+            nn.Conv2d(8, 12, 3, padding=1), norm(12), nn.ReLU(), nn.Conv2d(12, 8, 1), norm(8)
+        )  # fmt: skip
+        self.head = nn.Linear(8 * 16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        out: Tensor = self.head(torch.relu(x + self.inner(x)).flatten(1))
+        return out
+
+
+class Boxes(nn.Module):
+    """Four proposals, a box, an objectness and two classes each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 1), nn.ReLU())
+        self.head = nn.Conv2d(6, 7, 1)
+
+    def forward(self, x: Tensor) -> Tensor:  # n 1 4 4 -> n 4 7
+        said = self.head(self.body(x)).flatten(2).transpose(1, 2)
+        return torch.cat([said[..., :4].sigmoid(), said[..., 4:]], 2)
+
+
+X = torch.rand(80, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def subject_of(model: nn.Module) -> Subject:
+    y = (3 * X[:, 0, 0, 0]).long()
+    return Subject.classifier(model.eval(), {"train": (X[:40], y[:40]), "test": (X[40:], y[40:])}, name="few")
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make()
+
+
+@pytest.fixture(scope="module")
+def few() -> Subject:
+    return subject_of(seeded(Residual))
+
+
+@pytest.fixture(scope="module")
+def boxes() -> Subject:
+    targets = np.tile(np.array([[0, 0.1, 0.1, 0.6, 0.6], [-1, -1, -1, -1, -1]], dtype=np.float32), (80, 1, 1))
+    return Subject.of(
+        seeded(Boxes).eval(), {"train": (X[:40], targets[:40]), "test": (X[40:], targets[40:])},
+        Detection(("disc", "square")), name="boxes",
+    )  # fmt: skip
+
+
+FADING = Bfrifp(epochs=3, batch=10, lambda_e=4.0)
+SLIM = Slimming(epochs=3, batch=20)
+BOTH: tuple[Shrinking, ...] = (FADING, SLIM)
+
+
+def test_they_stand_on_the_shelf_with_a_door_for_every_setting() -> None:
+    assert shelf.load("remedies", "bfrifp") is Bfrifp
+    assert shelf.load("remedies", "slimming") is Slimming
+    assert configure(
+        Bfrifp,
+        {"choice": "highest-l1", "share": "0.45", "lambda_e": "3", "lambda_l": "1", "dead": "0.02", "noise": "0",
+         "whole": "true", "fires": "false", "freezes": "false", "price": "parameters=0.3"},
+    ) == Bfrifp(
+        choice="highest-l1", share=0.45, lambda_e=3, lambda_l=1, dead=0.02, noise=0, whole=True, fires=False,
+        freezes=False, price="parameters=0.3",
+    )  # fmt: skip
+    assert configure(
+        Slimming,
+        {"score": "mean", "sparsity": "0.1", "warm_up": "0", "end": "0.2", "soft_mask": "code", "rounds": "4",
+         "rate": "0.25", "at_least": "0.2", "as_published": "true", "with_norms": "true"},
+    ) == Slimming(
+        score="mean", sparsity=0.1, warm_up=0, end=0.2, soft_mask="code", rounds=4, rate=0.25, at_least=0.2,
+        as_published=True, with_norms=True,
+    )  # fmt: skip
+    assert Bfrifp(price="flops=0.25").cost() == Cost(1, 0.25)
+
+
+@pytest.mark.parametrize("remedy", BOTH, ids=lambda each: each.name())
+def test_it_is_as_small_as_the_price_and_its_weights_find_their_frame(
+    remedy: Shrinking, few: Subject, run: Run
+) -> None:
+    before = {name: t.clone() for name, t in few.model.state_dict().items()}
+    cured = remedy.apply(few, run)
+    x = example(few, 40)
+    assert flops(cured.model, x) <= 0.5 * flops(few.model, x)
+    assert not cured.model.training
+    assert_close(dict(few.model.state_dict()), before, rtol=0, atol=0)
+    again = remedy.apply(few, run)
+    assert_close(again.predict(x), cured.predict(x))  # the same seed, the same small model
+    frame = remedy.framed(few, cured.model.state_dict())
+    frame.model.load_state_dict(cured.model.state_dict())
+    assert_close(frame.predict(x), cured.predict(x))
+    told = remedy.beside(few, cured, run)
+    assert "At the price flops=0.5" in told[0]
+
+
+def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few: Subject, run: Run) -> None:
+    remedy = replace(FADING, share=0.25, lr=1e-6, weight_decay=0.0)
+    cured = remedy.apply(few, run)
+    for name, kept in (("stem.0.weight", 6), ("inner.0.weight", 9), ("inner.3.weight", 6)):
+        now, then = cured.model.get_parameter(name), few.model.get_parameter(name)
+        assert_close(now, then[:kept, : now.shape[1]], rtol=0, atol=1e-4)
+    assert "Kept filters are 1 times as far" in remedy.beside(few, cured, run)[-1]
+    strong = replace(remedy, choice="highest-l1").apply(few, run).model.get_parameter("stem.0.weight")
+    l1 = sum(
+        few.model.get_parameter(f"{name}.weight").detach().abs().flatten(1).sum(1) for name in ("stem.0", "inner.3")
+    )
+    assert isinstance(l1, Tensor)
+    weakest = l1.argsort()[:6].sort().values
+    assert_close(strong, few.model.get_parameter("stem.0.weight")[weakest], rtol=0, atol=1e-4)
+    assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
+
+
+def test_a_training_too_short_to_fade_is_refused_in_one_line(few: Subject, run: Run) -> None:
+    with pytest.raises(AssayError, match=r"epochs=2 end before all filters have faded, which takes 4\.0 epochs") as e:
+        Bfrifp(epochs=2).apply(few, run)
+    assert "--set epochs=8, or lambda_e=4 or more" in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("remedy", [FADING, replace(SLIM, with_norms=True)], ids=lambda each: each.name())
+def test_a_detector_learns_by_its_own_loss(remedy: Shrinking, boxes: Subject, run: Run) -> None:
+    assert remedy.why_not(boxes) is None
+    cured = remedy.apply(boxes, run)
+    x = example(boxes, 40)
+    assert flops(cured.model, x) <= 0.5 * flops(boxes.model, x)
+    assert cured.predict(x).shape == (40, 4, 7)
+    frame = remedy.framed(boxes, cured.model.state_dict())
+    frame.model.load_state_dict(cured.model.state_dict())  # what was put in is folded: no layer more than before
+    assert_close(frame.predict(x), cured.predict(x))
+
+
+def test_a_network_without_batch_normalisation_is_told_of_the_setting(boxes: Subject) -> None:
+    why = SLIM.why_not(boxes)
+    assert why is not None
+    assert "Boxes has none; --set with_norms=true" in why
+    assert FADING.why_not(boxes) is None
+
+
+def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_trained() -> None:
+    net = seeded(lambda: Residual(normed=False)).eval()
+    normed = method.with_norms(net, X)
+    assert len(method.batch_norms(normed)) == 3
+    assert_close(normed(X), net(X), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        for norm in method.batch_norms(normed):
+            nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    again = method.folded(normed)
+    assert not method.batch_norms(again)
+    assert again.state_dict().keys() == net.state_dict().keys()
+    assert_close(again(X), normed(X), rtol=1e-3, atol=1e-3)
+    assert len(method.batch_norms(method.with_norms(seeded(Residual), X))) == 3  # each has its own already
+
+
+def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, run: Run) -> None:
+    assert "a weight decay of 0.0005 is all that ties" in SLIM.remarks(few, run)[0]
+    assert "set weight_decay or score=gamma" in replace(SLIM, weight_decay=0.0).remarks(few, run)[0]
+    assert replace(SLIM, score="gamma").remarks(few, run) == ()
+
+
+def test_rounds_cut_by_equal_shares_or_by_a_rate(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    real = fit
+
+    def watched(model: method.Slimming, data: Any, **settings: Any) -> Any:
+        seen.append(flops(model.net, example(few)) / flops(few.model, example(few)))
+        assert settings["epochs"] == 2
+        return real(model, data, **settings | {"epochs": 1})
+
+    monkeypatch.setattr(_retraining, "fit", watched)
+    replace(SLIM, epochs=6).apply(few, run)
+    assert seen[0] == 1
+    assert 0.5 < seen[1] <= 0.5**0.5
+    assert 0.35 < seen[2] <= 0.5
+    seen.clear()
+    by_rate = replace(SLIM, epochs=4, rounds=1, rate=0.5).apply(few, run)
+    left = [by_rate.model.get_parameter(f"{name}.weight").shape[0] for name in ("stem.0", "inner.0", "inner.3")]
+    assert left[0] == left[2]
+    assert sum(left) == pytest.approx(0.5 * 28, abs=2)
+
+
+def test_each_writers_own_channels_make_another_network(few: Subject, run: Run) -> None:
+    ours, codes = (
+        replace(SLIM, rounds=1, epochs=2, as_published=own).apply(few, run).model for own in (False, True)
+    )  # fmt: skip
+    assert [p.shape for p in ours.parameters()] == [p.shape for p in codes.parameters()]
+    assert not torch.allclose(ours(X), codes(X))
+
+
+def test_what_cannot_be_is_refused_in_one_line(few: Subject, run: Run) -> None:
+    for call, words in (
+        (lambda: replace(SLIM, price="flops=0.01").apply(few, run), r"The price flops=0\.01 cannot be met"),
+        (lambda: replace(FADING, price="flops=0.001").apply(few, run), r"The price flops=0\.001 cannot be met"),
+        (lambda: replace(SLIM, epochs=2).apply(few, run), "epochs=2 cannot be divided among 2 rounds"),
+        (lambda: Slimming(rounds=0), "rounds=0 cut nothing"),
+        (lambda: Slimming(rate=1.0), "rate=1"),
+        (lambda: Slimming(at_least=-1.0), "at_least=-1"),
+        (lambda: Slimming(warm_up=1.0), "warm_up=1"),
+        (lambda: Slimming(score="max"), "There is no score 'max'"),  # type: ignore[arg-type]
+        (lambda: Bfrifp(share=1.0), "A share of 1 "),
+        (lambda: Bfrifp(choice="best"), "There is no choice 'best'"),  # type: ignore[arg-type]
+        (lambda: Bfrifp(lambda_e=0.0), "lambda_e=0"),
+        (lambda: Bfrifp(price="weight=1"), "The price 'weight=1'"),
+    ):
+        with pytest.raises(AssayError, match=words) as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(caught.value)
+
+
+def test_what_was_stopped_goes_on_to_the_same_small_network(
+    few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its second round, after a first that was cut."""
+    remedy, stop = replace(SLIM, epochs=6), 3
+    whole = remedy.apply(few, run)
+    real, done = fit, 0
+
+    def stopped(model: nn.Module, data: Any, **settings: Any) -> Any:
+        told = settings.pop("on_epoch")
+
+        def on_epoch(epoch: int, mean: float) -> None:
+            nonlocal done
+            done += 1
+            told(epoch, mean)
+            if done == stop:
+                raise KeyboardInterrupt
+
+        return real(model, data, **settings | {"on_epoch": on_epoch})
+
+    kept = replace(run, keep=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_retraining, "fit", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            remedy.apply(few, kept)
+    again = remedy.apply(few, kept)
+    assert parameters(again.model) == parameters(whole.model)
+    for name, tensor in whole.model.state_dict().items():
+        assert_close(again.model.state_dict()[name], tensor, rtol=0, atol=0)
