@@ -10,7 +10,6 @@ machine; what is compared is measured in the same run, in turns, as the median o
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from clock import at_most, seconds
 from numpy.typing import NDArray
 
 from assay.methods.uncertainty import calibration_error, ece
@@ -32,28 +32,12 @@ def have(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def seconds(**work: Callable[[], Any]) -> dict[str, float]:
-    """Medians, measured in turns, so that a change of the machine's mood falls on all."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(RUNS + 1):
-        for name, task in work.items():
-            start = time.perf_counter()
-            task()
-            if turn:  # the first is for warming up
-                taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in taken.items()}
-
-
 def answers(n: int, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     rng = np.random.default_rng(0)
     table = np.exp(2 * rng.normal(size=(n, k)))
     table /= table.sum(1, keepdims=True)
     label = np.minimum((table.cumsum(1) < rng.random((n, 1))).sum(1), k - 1)
     return table.astype(np.float32), label
-
-
-def limit(what: str, taken: float, most: float, unit: str) -> None:
-    print(f"{what:58s} {taken:6.3f} {unit}, limit {most:g}: {'kept' if taken <= most else 'MISSED'}")
 
 
 def legacy(table: NDArray[Any], label: NDArray[np.int64]) -> None:
@@ -65,9 +49,10 @@ def legacy(table: NDArray[Any], label: NDArray[np.int64]) -> None:
         work["torchmetrics"] = partial(theirs, *tensors, num_classes=10, n_bins=15)
     if have("netcal"):
         work["netcal"] = partial(import_module("netcal.metrics").ECE(15).measure, table, label)
-    taken = seconds(**work)
+    taken = seconds(RUNS, **work)
     ratio = {name: spent / taken["maximum"] for name, spent in taken.items()}
-    limit(f"legacy, 1e6 x 10 {table.dtype}, row maximum {taken['maximum']:.4f} s", ratio.pop("assay"), 1.5, "times it")
+    row = f"legacy, 1e6 x 10 {table.dtype}, row maximum {taken['maximum']:.4f} s"
+    at_most(row, ratio.pop("assay"), 1.5, "times it")
     del ratio["maximum"]
     for peer, times in ratio.items():
         print(f"  {peer:56s} {times:6.3f} times it")
@@ -110,10 +95,10 @@ def calibration() -> None:
     legacy(table, label)
     legacy(double, label)
     score, right = double.max(1), double.argmax(1) == label
-    density = seconds(density=lambda: ece(score, right, estimator="kde"))["density"]
-    limit("kernel density, 1e6 scores", density, 0.15, "s")
+    density = seconds(RUNS, density=lambda: ece(score, right, estimator="kde"))["density"]
+    at_most("kernel density, 1e6 scores", density, 0.15, "s")
     few = slice(0, 10_000)
-    limit("1,000 bootstraps of 10,000, all five", bootstraps(score[few], right[few]), 5, "s")
+    at_most("1,000 bootstraps of 10,000, all five", bootstraps(score[few], right[few]), 5, "s")
     looped(score[few], right[few])
     print(f"1,000 bootstraps of 1,000,000 inputs, all five {bootstraps(score, right):.2f} s")
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from clock import now
 from torch import Tensor, nn
 
 from assay.methods.train.adversary import Adversary
@@ -28,12 +28,6 @@ from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
 
 STEPS, ROUNDS = 7, 3
-
-
-def clock(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def passes(ask: object, model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
@@ -69,18 +63,18 @@ def step() -> None:
         batches = list(zip(torch.split(laid, batch), torch.split(y, batch), strict=True))
         taken: dict[str, list[float]] = {"step": [], "passes": []}
         for turn in range(ROUNDS + 1):
-            start = clock(device)
+            start = now(device)
             rng = torch.Generator(device).manual_seed(turn)
             fit(
                 model, data, epochs=1, lr=1e-3, batch=batch, rng=rng, augment=training.augment, device=device,
                 swift=swift,
             )  # fmt: skip
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            between = clock(device)
+            between = now(device)
             passes(ask, model, batches)
             if turn:  # the first is to warm up
                 taken["step"].append((between - start) / few)
-                taken["passes"].append((clock(device) - between) / few)
+                taken["passes"].append((now(device) - between) / few)
         mid = {what: statistics.median(seconds) for what, seconds in taken.items()}
         print(
             f"{name} on {device}, batches of {batch}, PGD-{STEPS}{', bf16 and compiled' if swift else ''}: a step "
@@ -103,12 +97,12 @@ def swift() -> None:
     for seed in range(3):
         for fast in (True, False):
             torch.manual_seed(seed)
-            start = clock("cuda")
+            start = now("cuda")
             model = trained(
                 SmallCNN(), data["train"], epochs=8, lr=0.1, batch=250, steps=STEPS, shift=1, average=0.99, swift=fast,
                 seed=seed, told=lambda line: None,
             )  # fmt: skip
-            seconds = clock("cuda") - start
+            seconds = now("cuda") - start
             test = data["test"]
             held = 1 - worst_case(model, test.x, test.y, radius=RADIUS, steps=20).success.float().mean()
             told[fast].append((accuracy(model, test), float(held), seconds))

@@ -12,12 +12,11 @@ pass with noise at most 1.15 times the plain one.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from clock import seconds
 from torch import Tensor, nn
 
 from assay.methods.attack.attacked import Slope
@@ -29,24 +28,6 @@ from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
 
 DRAWS, TURNS = 50, 5
-
-
-def clock(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def in_turns(works: dict[str, Callable[[], object]], device: str) -> dict[str, float]:
-    """The median seconds of each, the first turn left out."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(TURNS + 1):
-        for name, work in works.items():
-            start = clock(device)
-            work()
-            if turn:
-                taken[name].append(clock(device) - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def row(what: str, times: dict[str, float]) -> None:
@@ -67,17 +48,20 @@ def draws(name: str, batched: Drawn, loop: Drawn, shape: tuple[int, ...], device
             return lambda: slope.at(x)
 
         for what, of in (("forward", told), ("gradient", climbed)):
-            row(f"{name}, {DRAWS} draws of {n}, {what}", in_turns({"loop": of(loop), "batch": of(batched)}, device))
+            row(f"{name}, {DRAWS} draws of {n}, {what}", seconds(TURNS, device, loop=of(loop), batch=of(batched)))
 
 
 @torch.no_grad()
 def forward(name: str, noisy: nn.Module, plain: nn.Module, shape: tuple[int, ...], device: str, batch: int) -> None:
     x = torch.rand(batch, *shape, device=device)
-    row(f"{name}, a pass of {batch}", in_turns({"noisy": lambda: noisy(x), "plain": lambda: plain(x)}, device))
+    row(f"{name}, a pass of {batch}", seconds(TURNS, device, noisy=lambda: noisy(x), plain=lambda: plain(x)))
     if device == "cuda":  # as trainings and searches pass
         fast = {"noisy": swiftly(noisy), "plain": swiftly(plain)}
         x = laid_out(x)
-        row(f"{name}, a pass of {batch}, compiled", in_turns({k: partial(f, x) for k, f in fast.items()}, device))
+        row(
+            f"{name}, a pass of {batch}, compiled",
+            seconds(TURNS, device, **{k: partial(f, x) for k, f in fast.items()}),
+        )
 
 
 def main() -> None:

@@ -10,41 +10,18 @@ compared is measured in the same run, in turns, as the median of three. Each lim
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from clock import at_least, at_most, seconds
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.methods.fair.population import Population, drawn
 
 RUNS = 3
-
-
-def seconds(**work: Callable[[], Any]) -> dict[str, float]:
-    """Medians, measured in turns, so that a change of the machine's mood falls on all."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(RUNS + 1):
-        for name, task in work.items():
-            start = time.perf_counter()
-            task()
-            if turn:  # the first is for warming up
-                taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in taken.items()}
-
-
-def at_most(what: str, found: float, most: float, unit: str) -> None:
-    print(f"{what:72s} {found:8.3f} {unit}, limit {most:g}: {'kept' if found <= most else 'MISSED'}")
-
-
-def at_least(what: str, found: float, least: float, unit: str) -> None:
-    print(f"{what:72s} {found:8.3f} {unit}, wanted {least:g}: {'kept' if found >= least else 'MISSED'}")
 
 
 Array = NDArray[np.float64]
@@ -86,7 +63,7 @@ def poison() -> None:
         return float(delta @ bend @ delta / 2 + pull @ delta)
 
     ours, theirs = gained(exact()), gained(projected())
-    taken = seconds(whole=whole, exact=exact, projected=projected)
+    taken = seconds(RUNS, whole=whole, exact=exact, projected=projected)
     print(f"The exact change of targets, {NODES:,} nodes with {LABELS:,} labels, {WIDTH} features")
     at_most("  graph, solve and attack", taken["whole"], 20, "s")
     print(f"{'  the attack alone, given K':72s} {taken['exact']:8.3f} s")
@@ -111,7 +88,7 @@ def moel() -> None:
     def one_by_one() -> list[nn.Sequential]:
         return [_alone(begun, i, x[0], y[0].float()) for i in range(NETWORKS)]
 
-    taken, nets = seconds(together=together, apart=one_by_one), one_by_one()
+    taken, nets = seconds(RUNS, together=together, apart=one_by_one), one_by_one()
     losses = F.binary_cross_entropy(together().scores(x)[0], y.float().expand(NETWORKS, -1), reduction="none").mean(1)
     with torch.no_grad():
         theirs = torch.stack([F.binary_cross_entropy_with_logits(net(x[0])[:, 0], y[0].float()) for net in nets])
@@ -146,12 +123,12 @@ INPUTS, SHADOWS = 10_000, 4
 def membership() -> None:
     from assay.data.fashion import load_fashion
     from assay.methods.private.lira import confidences, halves, lira
-    from assay.nn.small_cnn import SmallCNN
+    from assay.nn.lenet import LeNet
 
     rng = torch.Generator().manual_seed(0)
     data = load_fashion()["train"]
     x, y = data.take(torch.arange(INPUTS).numpy())
-    models = [SmallCNN().eval() for _ in range(1 + SHADOWS)]  # weights that are drawn take as long as trained ones
+    models = [LeNet().eval() for _ in range(1 + SHADOWS)]  # weights that are drawn take as long as trained ones
     inside = halves(INPUTS, SHADOWS, rng)
 
     def plain() -> None:
@@ -164,7 +141,7 @@ def membership() -> None:
         observed, *shadows = (confidences(model, x, y) for model in models)
         lira(observed, torch.stack(shadows), inside)
 
-    taken = seconds(plain=plain, whole=whole)
+    taken = seconds(RUNS, plain=plain, whole=whole)
     print(f"Membership of {INPUTS:,} inputs, with {SHADOWS} shadows and the model: a pass over each")
     print(f"{'  plain passes over the same inputs':72s} {taken['plain']:8.3f} s")
     print(f"{'  confidences and both likelihood ratios':72s} {taken['whole']:8.3f} s")

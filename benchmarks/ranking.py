@@ -9,15 +9,12 @@ the median of seven. The peer is the same explanation pair by pair.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
+from clock import seconds
 from torch import Tensor
 
 from assay.methods.rank import walk
@@ -30,18 +27,6 @@ from assay.subjects.digits_ranker import build
 RUNS = 7
 MOST = 3.0
 STEPS, NEAR = 200, 1e-3  # a pair within 0.001 of the tie leaves
-
-
-def seconds(**work: Callable[[], Any]) -> dict[str, float]:
-    """Medians, measured in turns, so that a change of the machine's mood falls on all."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(RUNS + 1):
-        for name, task in work.items():
-            start = time.perf_counter()
-            task()
-            if turn:  # the first is for warming up
-                taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in taken.items()}
 
 
 def explanation(model: PairModel, pairs: Tensor) -> tuple[Tensor, Tensor]:  # n 2 *d -> n h w, n h w
@@ -60,6 +45,7 @@ def explain() -> None:
     assert isinstance(model, PairModel)
     pairs, _ = subject.pairs["test"].take(np.arange(200))
     taken = seconds(
+        RUNS,
         few=partial(explanation, model, pairs[:20]),
         many=partial(explanation, model, pairs),
         one=partial(explanation, model, pairs[:1]),

@@ -10,13 +10,11 @@ compared is measured in the same run, in turns, as the median of three. Each lim
 from __future__ import annotations
 
 import resource
-import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import torch
+from clock import at_most, seconds
 from torch import Tensor
 
 from assay.methods.shift.mk_mmd import kernel, median_distance, mmd_test
@@ -25,22 +23,6 @@ from assay.methods.shift.two_samples import classifier_auc
 RUNS = 3
 ROWS, WIDTH, DEALS = 5000, 512, 500
 FEW = 3  # permutations that are made one by one, to tell what all of them would take
-
-
-def seconds(**work: Callable[[], Any]) -> dict[str, float]:
-    """Medians, measured in turns, so that a change of the machine's mood falls on all."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(RUNS + 1):
-        for name, task in work.items():
-            start = time.perf_counter()
-            task()
-            if turn:  # the first is for warming up
-                taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in taken.items()}
-
-
-def limit(what: str, taken: float, most: float, unit: str) -> None:
-    print(f"{what:62s} {taken:7.2f} {unit}, limit {most:g}: {'kept' if taken <= most else 'MISSED'}")
 
 
 def held() -> float:
@@ -65,14 +47,15 @@ def mmd() -> None:
     mmd_test(a, b, rng=rng, deals=DEALS)
     grown = held() - before
     taken = seconds(
+        RUNS,
         test=lambda: mmd_test(a, b, rng=rng, deals=DEALS),
         half=lambda: pool @ pool[: len(pool) // 2].T,
         told=lambda: classifier_auc(a, b, rng=rng),
     )
     print(f"MK-MMD, 2 x {ROWS:,} x {WIDTH}, {DEALS} permutations, {torch.get_num_threads()} threads")
-    limit("  the test", taken["test"], 2, "s")
-    limit("  beside half of the products of all pairs alone", taken["test"] / taken["half"], 3, "times it")
-    limit("  memory above the data", grown, 300, "MB")
+    at_most("  the test", taken["test"], 2, "s")
+    at_most("  beside half of the products of all pairs alone", taken["test"] / taken["half"], 3, "times it")
+    at_most("  memory above the data", grown, 300, "MB")
     print(f"{'  the classifier between the same samples':62s} {taken['told']:7.2f} s")
     start = time.perf_counter()
     one_by_one(pool)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.finding import Measure
+from assay.finding import Better, Measure
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -188,12 +188,12 @@ def _one(seed: int, device: str) -> tuple[Rates, dict[str, Rates]]:
     return np.stack([rates(each) for each in game.rounds]), others
 
 
-def _mean(name: str, values: Rates, better: str = "neither") -> Measure:  # s
+def _mean(name: str, values: Rates, better: Better = "neither") -> Measure:  # s
     """The mean over seeds with Student's interval."""
     mean = float(values.mean())
     half = float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
     return Measure(
-        name=name, value=mean, low=mean - half, high=mean + half, better=better, n=len(values), unit="%"  # type: ignore[arg-type]
+        name=name, value=mean, low=mean - half, high=mean + half, better=better, n=len(values), unit="%"
     )  # fmt: skip
 
 

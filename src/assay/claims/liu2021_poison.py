@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.finding import Measure
+from assay.finding import Better, Measure
 from assay.methods.poison.centrality import central_change, degree, most_central, pagerank, random_change
 from assay.methods.poison.flips import Flips, greedy, in_order
 from assay.methods.poison.label_attack import known_truth, rmse, unknown_truth
@@ -112,8 +112,8 @@ def _studied(seed: int, device: str) -> Studied:
     return Studied(labels, np.stack(plain), np.stack(soft), len(y))
 
 
-def _mean(name: str, values: Array, run: Run, *, better: str = "higher", unit: str = "%") -> Measure:
-    return Measure.mean(name, values, better=better, seed=run.seed, unit=unit)  # type: ignore[arg-type]
+def _mean(name: str, values: Array, run: Run, *, better: Better = "higher", unit: str = "%") -> Measure:
+    return Measure.mean(name, values, better=better, seed=run.seed, unit=unit)
 
 
 def _low(measure: Measure) -> float:

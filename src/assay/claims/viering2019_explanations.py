@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._whole import Whole, whole
-from assay.finding import Measure
+from assay.finding import Better, Measure
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -407,9 +407,9 @@ def centred_defends(run: Run) -> Evidence:
     )
 
 
-def _mean(name: str, values: Array, better: str, unit: str = "") -> Measure:
+def _mean(name: str, values: Array, better: Better, unit: str = "") -> Measure:
     """The mean of seeds x images, with an interval over the images."""
-    return Measure.mean(name, values.mean(0), better=better, seed=0, unit=unit)  # type: ignore[arg-type]
+    return Measure.mean(name, values.mean(0), better=better, seed=0, unit=unit)
 
 
 def _value(name: str, value: float) -> Measure:

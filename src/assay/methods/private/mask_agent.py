@@ -125,12 +125,12 @@ class MaskAgent:
 
     def _try(self) -> None:
         """Ask the copy, flip a few features, see what that earns, remember it."""
-        plan, draw = self.training, {"generator": self.rng, "device": self.rng.device}
-        rows = torch.randint(len(self.images), (plan.batch,), **draw)  # type: ignore[call-overload]
+        plan, rng = self.training, self.rng
+        rows = torch.randint(len(self.images), (plan.batch,), generator=rng, device=rng.device)
         with torch.no_grad():
             off = self.copy(self.images[rows])[:, 1:] >= 0.5
-        rate = plan.explore * torch.rand(len(rows), 1, **draw)  # type: ignore[call-overload]
-        off ^= torch.rand(off.shape, **draw) < rate  # type: ignore[call-overload]
+        rate = plan.explore * torch.rand(len(rows), 1, generator=rng, device=rng.device)
+        off ^= torch.rand(off.shape, generator=rng, device=rng.device) < rate
         held = (
             torch.cat([self.rows, rows]),
             torch.cat([self.off, off]),

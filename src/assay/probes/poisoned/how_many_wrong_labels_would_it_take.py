@@ -251,7 +251,7 @@ class HowManyWrongLabelsWouldItTake(Probe):
 
         clean = errors(by_judges, np.zeros((1, len(y))), truth)[0]
         fooled = {name: errors(by_aimed, change, believed).mean(1) for name, change in found.chosen.items()}
-        who = [max(fooled, key=lambda name, i=i: fooled[name][i]) for i in range(len(sizes))]  # type: ignore[misc]
+        who = [list(fooled)[k] for k in np.stack(list(fooled.values())).argmax(0)]
         squared = {name: errors(by_judges, change, truth) for name, change in found.chosen.items()}
         worst = np.stack([squared[name][i] for i, name in enumerate(who)])  # r j
         chance = np.stack([errors(by_judges, change, truth) for change in found.by_chance])  # draws r j
