@@ -576,7 +576,7 @@ class Subject:
             digest.update(repr((attribute.name, attribute.values)).encode())
             for split, codes in sorted(attribute.codes.items()):
                 digest.update(split.encode() + codes.astype(np.int64).tobytes())
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def _answering(self) -> Any:
         """A hash, to go on with, of what gives its answers: weights, state, code and task."""

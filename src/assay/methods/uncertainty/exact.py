@@ -27,7 +27,7 @@ def exact(
 
     h, m = np.asarray(hits, dtype=np.float64), np.asarray(n, dtype=np.float64)
     if not ((h >= 0) & (h <= m) & (m >= 1)).all():
-        raise AssayError(f"exact got {hits} hits among {n}; give counts from 0 to n, and n of at least 1.")
+        raise AssayError(f"exact got {hits!r} hits among {n!r}; give counts from 0 to n, and n of at least 1.")
     low = np.where(h > 0, betaincinv(np.maximum(h, 1), m - h + 1, alpha / 2), 0.0)
     high = np.where(h < m, betaincinv(h + 1, np.maximum(m - h, 1), 1 - alpha / 2), 1.0)
     return low, high
