@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from assay.nn.on_demand import OnDemand
 
-Backend = Literal["inductor", "aot_eager", "eager"]
+Backend = Literal["inductor", "aot-eager", "eager"]
 
 
 class Compiled(nn.Module):
@@ -32,6 +32,6 @@ class Compiled(nn.Module):
             out: Tensor = self.model(x)
             return out
         if self._pass.made is None:
-            self._pass.made = torch.compile(self.model, backend=self.backend, dynamic=True)
+            self._pass.made = torch.compile(self.model, backend=self.backend.replace("-", "_"), dynamic=True)
         fast: Tensor = self._pass.made(x)
         return fast

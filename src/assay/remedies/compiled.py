@@ -20,7 +20,7 @@ class CompiledNet(Shipping):
     """Compiles its forward pass: the same weights, and the same answers up to the order in which sums are taken.
 
     The file that ships is the program, which the machine that loads it compiles. Slopes are those of the network as it
-    was. `backend` "aot_eager" goes through torch's compiler and runs its own kernels, where there is no C++ compiler.
+    was. `backend` "aot-eager" goes through torch's compiler and runs its own kernels, where there is no C++ compiler.
     """
 
     backend: Backend = "inductor"
@@ -37,7 +37,7 @@ class CompiledNet(Shipping):
             cured.predict(example(subject).to(run.device))
         except Exception as e:  # the compiler raises whatever it meets
             raise AssayError(
-                f"{type(subject.model).__name__} does not compile ({reason(e)}); --set backend=aot_eager does without "
+                f"{type(subject.model).__name__} does not compile ({reason(e)}); --set backend=aot-eager does without "
                 "a C++ compiler, or ship it as onnx."
             ) from e
         return cured
