@@ -173,6 +173,7 @@ def test_the_original_stays_as_it_was(tmp_path: Path) -> None:
         ({"form": "onx"}, "There is no form 'onx' to ship in; give one of onnx"),
         ({"limits": ["everyday=1pt"]}, "is on everyday-change, which is not asked"),
         ({"limits": ["apples=1pt"]}, "--limit apples=1pt is on a question that is not asked"),
+        ({"limits": ["acc=1"]}, "--limit acc=1 has no unit, and accuracy gained is a share; write acc=1pt"),
         ({"limits": ["accuracy=1kg"]}, "has the unit 'kg', which is none"),
         ({"settings": {"colour": "red"}}, "'onnx' has no setting 'colour'"),
         ({"probes": ["acuracy"]}, "acuracy"),

@@ -227,7 +227,8 @@ def ship(
         "probes": asked, "budget": budget, "inputs": most, "standards": standards, "seed": seed, "device": device,
         "out": out, "engine": engine, "progress": progress, "told": told, "debug": debug,
     }  # fmt: skip
-    if None in resolved:  # a measure, which only an audit knows the names of: its answers are not asked for again
+    if None in resolved or not all(limit.points for limit in bounds):
+        # only an audit knows measures' names and units; its answers are not asked for again
         refuse_unknown(bounds, audit(subject, source=source, **common))
     done = cure(remedy, subject, control=False, source=source, **common)
     run = Run(
@@ -244,6 +245,7 @@ def ship(
 def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Sequence[Limit], run: Run) -> Shipped:
     small = done.cured
     original = replace(subject, data=small.data, unlabelled=small.unlabelled)
+    against = tuple(held(limit, done.since_before, done.before, done.after) for limit in limits)
     folder = done.folder.parent / f"ship-{done.folder.name.removeprefix('cure-')}"
     file = folder / f"{store.slug(small.name)}{suffix}"
     with run.progress("writing the file", 1) as tick:
@@ -259,7 +261,7 @@ def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Seq
         folder=folder,
         sizes=sizes,
         speeds=speeds,
-        held=tuple(held(limit, done.since_before, done.before, done.after) for limit in limits),
+        held=against,
         alone=alone,
         maps=maps,
         gap=between(original, small, run),
