@@ -87,6 +87,8 @@ class Shipped:
 
     @property
     def outcome(self) -> str:
+        if self.cure.status:  # a question broke: what limits say is of the others alone
+            return "cannot tell"
         seen = [each.outcome for each in self.held]
         return next((word for word in ("exceeded", "cannot tell") if word in seen), "within")
 
@@ -220,6 +222,9 @@ def ship(
     reason = remedy.why_not(subject)
     if reason is not None:
         raise AssayError(f"{subject.name!r} cannot be shipped as {form}: {reason}.")
+    _refuse_random(subject, form)
+    if "draws" in remedy.settings():
+        _refuse_random(remedy.frame(subject), form)
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
     most = standards.inputs if inputs is None else inputs
@@ -242,8 +247,18 @@ def ship(
     return _concluded(done, subject, form, suffix, bounds, run)
 
 
+def _refuse_random(small: Subject, form: str) -> None:
+    """A file gives one pass, which is not the model that the audit asks where answers are means of several."""
+    if small.draws > 1:
+        raise AssayError(
+            f"{small.name!r} cannot be shipped as {form}: its answers are means of {small.draws} random ones, and a "
+            "file gives one; ship a model that is not random."
+        )
+
+
 def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Sequence[Limit], run: Run) -> Shipped:
     small = done.cured
+    _refuse_random(small, form)  # where only its making told
     original = replace(subject, data=small.data, unlabelled=small.unlabelled)
     against = tuple(held(limit, done.since_before, done.before, done.after) for limit in limits)
     folder = done.folder.parent / f"ship-{done.folder.name.removeprefix('cure-')}"
