@@ -88,7 +88,7 @@ def test_what_is_not_finite_inside_both_is_written_as_none(pair: tuple[Subject, 
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + self.sick(x).nan_to_num()
 
-    gap = between(*(replace(each, model=Masked()) for each in pair), run)
+    gap = between(replace(pair[0], model=Masked()), replace(pair[1], model=Masked()), run)
     told = json.loads(json.dumps(gap.to_json(), allow_nan=False))
     assert [layer["gap"] for layer in told["layers"]] == [0, 0, None]
     assert told["largest"] == 0
