@@ -176,6 +176,8 @@ def test_what_does_not_export_says_which_operator(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AssayError, match=r"answers 1 inputs otherwise, by") as e:
         to_onnx(decides, rows)
     assert decides.training  # untouched
+    with pytest.raises(AssayError, match=r"Looks does not export to ONNX \(its graph answers 1 inputs otherwise, by"):
+        to_onnx(Looks(), torch.tensor([[1.0] * 4, [-1.0] * 4]), alone=True)
     with pytest.raises(AssayError, match=r"No operator of the graph has an integer form \(it has 1 Relu\)"):
         onnx_integers.static(to_onnx(nn.ReLU(), rows), [rows])
     with pytest.raises(AssayError, match="no input to calibrate on"):

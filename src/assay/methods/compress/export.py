@@ -34,9 +34,9 @@ OPERATOR = re.compile(r"\b(?:aten|prims|torch|quantized|torchvision)(?:::|\.)[a-
 def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n *d, n >= 2
     """The network in eval mode as the bytes of an .onnx file, as onnxruntime's graph optimiser leaves it.
 
-    Batches may have any length, or one input where it is `alone`; the other sides are those of `x`. The network is
-    traced, which takes a tenth of a second; where that fails or answers otherwise, it goes through torch.export, which
-    takes seconds and onnxscript.
+    Batches may have any length, or one input where it is `alone`; the other sides are those of `x`, of which each is
+    asked then, for a trace holds what the first one decides. The network is traced, which takes a tenth of a second;
+    where that fails or answers otherwise, it goes through torch.export, which takes seconds and onnxscript.
     """
     try:
         import onnx as onnx  # the exporters of torch need it, and say so in another way each
@@ -52,7 +52,7 @@ def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n 
         except Exception as e:  # exporters raise whatever they meet
             reasons.append(reason(e))
             continue
-        gap = _graph_gap(model, content, (x[:1],) if alone else _lengths(x))
+        gap = _graph_gap(model, content, torch.split(x, 1) if alone else _lengths(x))
         if gap is None:
             return content
         reasons.append(gap)
