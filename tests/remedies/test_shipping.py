@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -154,6 +154,14 @@ class Odd(nn.Module):
         return out + torch.linalg.det(out[:, :4].reshape(-1, 2, 2)).unsqueeze(1)
 
 
+class Brink(Odd):
+    """A divisor that rounds to zero in 8 bits of precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(1))
+        return out / (torch.ones_like(out) + 2**-10 - 1)
+
+
 def test_what_cannot_ship_says_why_in_one_line(digits: Subject, run: Run) -> None:
     bare = replace(digits, model=nn.Sequential(nn.Flatten(), nn.Softmax(1)), layers={})
     untaught = replace(digits, data={"test": digits.data["test"]})
@@ -173,13 +181,19 @@ def test_what_cannot_ship_says_why_in_one_line(digits: Subject, run: Run) -> Non
     loud = Odd()
     with torch.no_grad():
         loud.layer.weight[0, 0] = 1e6
-    for model, words in (
-        (Odd(), r"Odd does not run in float16 on cpu \("),
-        (Odd(1e5), "In float16 its answers are not finite"),
-        (loud, "'layer.weight' holds 1e.06, and float16 ends at 65,504; use bfloat16"),
+    deaf = Odd()
+    with torch.no_grad():
+        deaf.layer.weight[0, 0] = 3.4e38
+    to: Literal["float16", "bfloat16"]
+    for model, to, words in (
+        (Odd(), "float16", r"Odd does not run in float16 on cpu \("),
+        (Odd(1e5), "float16", "In float16 its answers are not finite.* use bfloat16, or leave it in float32"),
+        (loud, "float16", r"'layer.weight' holds 1e\+06, and float16 ends at 65,504; use bfloat16"),
+        (deaf, "bfloat16", r"holds 3.4e\+38, and bfloat16 ends at 3.38953e\+38; leave it in float32"),
+        (Brink(), "bfloat16", "In bfloat16 its answers are not finite.*zero; leave it in float32"),
     ):
         with pytest.raises(AssayError, match=words) as e:
-            HalfPrecision("float16").apply(replace(digits, model=model.eval(), layers={}), run)
+            HalfPrecision(to).apply(replace(digits, model=model.eval(), layers={}), run)
         assert "\n" not in str(e.value)
 
 
