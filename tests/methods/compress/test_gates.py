@@ -218,6 +218,29 @@ def test_bills_of_flattened_maps_concatenations_and_what_follows() -> None:
             assert bill(net, found, x, of).total(counts).item() == true  # type: ignore[arg-type]
 
 
+class Joined(nn.Module):
+    """Two layers that are concatenated write one edge with a third, which is added to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1), nn.Conv2d(3, 8, 3)
+        self.head = nn.Conv2d(8, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: Tensor = self.head(torch.cat([self.a(x), self.b(x[..., 1:-1, 1:-1])], 1) + self.c(x))
+        return said
+
+
+def test_a_layer_that_writes_a_part_of_an_edge_costs_that_part() -> None:
+    net, x = Joined().eval(), torch.rand(1, 3, 6, 6)
+    (edge,) = found = edges(net, x)
+    small = cut(net, found, {edge.name: torch.arange(8) % 2 == 0})  # of each part half
+    for of, count in (("flops", lambda m: flops(m, x)), ("memory", memory), ("parameters", parameters)):
+        costs = bill(net, found, x, of)  # type: ignore[arg-type]
+        assert costs.total(costs.sizes).item() == count(net)
+        assert costs.total(costs.sizes / 2).item() == count(small)
+
+
 def test_each_layer_is_counted_once_for_each_side_that_can_be_cut() -> None:
     """By hand, layer by layer, for FLOPs of the true shapes: 7 x 7, and 4 x 4 after the stride."""
     net, x, found = residual()
