@@ -449,6 +449,16 @@ def test_normalisations_are_measured_anew_and_nothing_else_changes() -> None:
         assert torch.equal(net.state_dict()[name], tensor)
 
 
+def test_frozen_normalisations_are_not_measured_anew() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.BatchNorm1d(2)).eval()
+    net[1].requires_grad_(False)
+    remeasure(net, [torch.randn(16, 3) + 5])
+    assert torch.equal(net[1].running_mean, torch.zeros(4))
+    assert torch.equal(net[1].running_var, torch.ones(4))
+    assert net[3].running_mean.abs().min() > 0
+    assert not any(m.training for m in net.modules())
+
+
 def test_rounds_go_on_from_where_they_were_with_a_larger_alpha() -> None:
     net, _, found, costs = two()
     gates = Gates(found, costs, alpha=0.5, lr=1.0)
