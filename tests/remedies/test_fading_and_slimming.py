@@ -18,6 +18,7 @@ from assay.errors import AssayError
 from assay.methods.compress import slimming as method
 from assay.methods.compress.fading import Fading
 from assay.methods.compress.price import flops, parameters
+from assay.methods.compress.surgery import cut, edges
 from assay.methods.train.fit import fit
 from assay.probe import configure
 from assay.remedies import _retraining
@@ -279,6 +280,20 @@ def test_what_cannot_be_is_refused_in_one_line(few: Subject, run: Run) -> None:
         with pytest.raises(AssayError, match=words) as caught:
             call()  # type: ignore[no-untyped-call]
         assert "\n" not in str(caught.value)
+
+
+def test_a_price_that_rounds_cannot_come_down_to_is_told_before_the_training(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of all there was, whatever the round."""
+    monkeypatch.setattr(_retraining, "fit", lambda *a, **k: pytest.fail("it trains"))
+    x, half = example(few), seeded(Residual)
+    keep = {edge.name: torch.arange(edge.size) < edge.size // 2 for edge in edges(half, x)}
+    left = flops(cut(half, edges(half, x), keep), x) / flops(half, x)
+    with pytest.raises(AssayError, match=rf"cut 1 of 2 leaves {left:.3g} of the flops where it must leave 0\.224;"):
+        replace(SLIM, at_least=0.5, price="flops=0.05").apply(few, run)
+    with pytest.raises(AssayError, match=r"with 10 % .* cut 3 of 3 leaves"):  # two channels stay
+        replace(SLIM, epochs=4, rounds=3, price="flops=0.02").apply(few, run)
 
 
 def test_what_was_stopped_goes_on_to_the_same_small_network(
