@@ -192,8 +192,16 @@ def test_a_detector_learns_by_its_own_loss(remedy: Shrinking, boxes: Subject, ru
 def test_a_network_without_batch_normalisation_is_told_of_the_setting(boxes: Subject) -> None:
     why = SLIM.why_not(boxes)
     assert why is not None
-    assert "Boxes has none; --set with_norms=true" in why
+    assert "Boxes trains none; --set with_norms=true" in why
     assert FADING.why_not(boxes) is None
+
+
+def test_a_network_that_no_batch_normalisation_can_be_put_in_is_not_told_to() -> None:
+    rows = subject_of(nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3)))
+    for remedy in (SLIM, replace(SLIM, with_norms=True)):
+        why = remedy.why_not(rows)
+        assert why is not None
+        assert why.endswith("it needs convolutions or linear layers with batch normalisation behind them")
 
 
 def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_trained() -> None:

@@ -68,12 +68,16 @@ class Slimming(Shrinking):
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
             return lacks
-        if not self.with_norms and not method.batch_norms(subject.model):
-            return (
-                f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} has none; "
-                "--set with_norms=true puts some in while it trains"
-            )
-        return None
+        if method.batch_norms(subject.model):
+            return None
+        foldable = any(method.foldable(module) for module in subject.model.modules())
+        if self.with_norms and foldable:
+            return None
+        return (
+            f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} trains none; "
+            + ("--set with_norms=true puts some in while it trains" if foldable else
+               "it needs convolutions or linear layers with batch normalisation behind them")
+        )  # fmt: skip
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

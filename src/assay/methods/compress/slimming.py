@@ -289,7 +289,7 @@ def with_norms(net: nn.Module, x: Tensor) -> nn.Module:
     that in eval mode the copy answers as `net` does.
     """
     runs = order(net, x)
-    bare = [name for name in runs.layers if name not in runs.feeds.values() and _foldable(net.get_submodule(name))]
+    bare = [name for name in runs.layers if name not in runs.feeds.values() and foldable(net.get_submodule(name))]
     net = copy.deepcopy(net).eval()
     heard: dict[str, Tensor] = {}
     hooks = [
@@ -339,6 +339,7 @@ def folded(net: nn.Module) -> nn.Module:
     return net
 
 
-def _foldable(layer: nn.Module) -> bool:
+def foldable(layer: nn.Module) -> bool:
+    """Whether `with_norms` can put a batch normalisation behind it, and `folded` take it out again."""
     transposed = isinstance(layer, _ConvTransposeNd)
     return isinstance(layer, _ConvNd) and layer.bias is not None and not (transposed and layer.groups > 1)
