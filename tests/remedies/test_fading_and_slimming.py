@@ -114,7 +114,9 @@ def test_they_stand_on_the_shelf_with_a_door_for_every_setting() -> None:
         score="mean", sparsity=0.1, warm_up=0, end=0.2, soft_mask="code", rounds=4, rate=0.25, at_least=0.2,
         as_published=True, with_norms=True,
     )  # fmt: skip
-    assert Bfrifp(price="flops=0.25").cost() == Cost(1, 0.25)
+    assert Bfrifp(price="flops=0.25").cost() == Slimming(price="flops=0.25").cost() == Cost(1, 0.25)
+    assert Bfrifp(share=0.1).cost() is None  # the price is not asked for
+    assert Slimming(rate=0.05).cost() is None
 
 
 @pytest.mark.parametrize("remedy", BOTH, ids=lambda each: each.name())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
     from assay.methods.compress.surgery import Edge
+    from assay.remedy import Cost
     from assay.run import Run
     from assay.subject import Subject
 
@@ -64,6 +65,9 @@ class Slimming(Shrinking):
             raise AssayError(f"slimming got at_least={self.at_least:g}{rate}; give shares between 0 and 1.")
         method.price(torch.zeros(()), most=self.sparsity, warm_up=self.warm_up, end=self.end)
         method.theta(torch.ones(1), torch.ones(1, 1), self.score)
+
+    def cost(self) -> Cost | None:
+        return super().cost() if self.rate is None else None  # what a rate of the channels saves, no setting says
 
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
