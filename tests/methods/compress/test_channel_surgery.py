@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -301,6 +302,32 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.written(self, x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "pool"),
+    [(partial(nn.Conv2d, kernel_size=1), (3, 4, 2, 2), nn.AdaptiveAvgPool2d(1)), (nn.Linear, (3, 4), nn.Identity())],
+)
+def test_what_an_emptied_layer_gives_may_be_changed_in_place(
+    layer: Any, shape: tuple[int, ...], pool: nn.Module
+) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        x = net.stem(x)
+        out = net.c(net.act(net.a(x)))
+        out += x
+        answer: Tensor = net.head(net.pool(net.act(out)).flatten(1))
+        return answer
+
+    parts = {"stem": layer(4, 4), "a": layer(4, 3), "c": layer(3, 4), "head": nn.Linear(4, 2)}
+    model = stirred(Net(forward, **parts, act=nn.ReLU(inplace=True), pool=pool))
+    x, keep = inputs(*shape), {"a": torch.zeros(3, dtype=torch.bool)}
+    found = edges(model, x)
+    small = cut(model, found, keep)
+    assert isinstance(small.a, Emptied)
+    assert isinstance(small.c, Emptied)
+    assert_close(small(x), masked(model, found, keep)(x))
+    small(x).sum().backward()
+    assert small.c.bias.grad is not None
 
 
 def tied() -> nn.Module:
