@@ -43,6 +43,15 @@ def test_a_layer_that_is_called_twice_counts_twice_and_looking_changes_nothing()
     assert not one._forward_hooks
 
 
+def test_the_example_comes_to_where_the_network_is() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    x, scores = torch.rand(2, 4), {"0": torch.arange(6.0)}
+    there = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)).to("meta")
+    assert flops(there, x) == flops(model, x) == 36
+    kept = affordable(there, edges(model, x), scores, Price("flops", 0.5), x)
+    assert kept["0"].tolist() == [False] * 3 + [True] * 3
+
+
 def test_a_residual_network_by_hand() -> None:
     model = ResNet18()
     by_hand, size = 9 * 3 * 64 * 32**2 + 4 * 9 * 64**2 * 32**2 + 512 * 10, 32

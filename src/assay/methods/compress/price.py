@@ -77,10 +77,11 @@ def uses(model: nn.Module, example: Tensor) -> dict[str, float]:
         if isinstance(module, nn.Linear | _ConvNd)
     ]
     modes = [(module, module.training) for module in model.modules()]
+    held = next((t for t in (*model.parameters(), *model.buffers())), example)
     try:
         model.eval()  # a pass in training mode would move running statistics
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(example)
+            model(example.to(held.device))
     finally:
         for handle in handles:
             handle.remove()
