@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,16 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
     weakest = l1.argsort()[:6].sort().values
     assert_close(strong, few.model.get_parameter("stem.0.weight")[weakest], rtol=0, atol=1e-4)
     assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
+
+
+def test_what_is_told_at_the_end_leaves_both_networks_where_they_were(few: Subject, run: Run) -> None:
+    whole = replace(few, model=copy.deepcopy(few.model))
+    found, gone = FADING._gone(whole.model, whole, run)
+    small = whole.cured(cut(whole.model, found, {name: ~of for name, of in gone.items()}), "bfrifp")
+    told = FADING.beside(whole, small, replace(run, device="meta"))  # any device but that of the inputs
+    assert "measured on meta" in told[0]
+    assert told[-1].startswith("Kept filters are 1 times")
+    assert {t.device.type for each in (whole, small) for t in each.model.state_dict().values()} == {"cpu"}
 
 
 def test_it_fades_while_it_trains_and_every_layer_loses_the_same_share(

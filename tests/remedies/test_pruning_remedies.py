@@ -211,6 +211,24 @@ def test_figures_show_the_agreement_of_the_uncut_network(planted: Subject, run: 
     assert evolution.lines[0].y == (pytest.approx(float(cured.model.get_buffer("blend_best")[0])),)  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("untrained")
+def test_a_layer_of_one_channel_has_no_blend_and_the_others_keep_their_names(run: Run) -> None:
+    x, y = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(4, 1), nn.Tanh(), nn.Linear(1, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(),
+        nn.Linear(5, 2),
+    ).eval()  # fmt: skip
+    subject = Subject.classifier(model, {"train": (x, y), "test": (x, y)}, name="narrow")
+    assert [edge.size for edge in edges(model, x)] == [1, 6, 5]
+    remedy = BlendedPruning(population=2, iterations=0, top=1)
+    cured = remedy.apply(subject, run)
+    _, by_layer, _ = remedy.remarks(cured, run)
+    assert [told.split(":")[0] for told in by_layer.removeprefix("The blend by layer: ").split("; ")] == ["3", "5"]
+    rho = cured.model.get_buffer("blend_agreement")  # the diagonal is the same in both
+    least = "35"[int(rho.sum((1, 2)).argmin())]
+    assert f"those of {least}, where" in remedy.figures(cured, run)[1].title
+
+
 def test_a_network_without_batch_normalisation_is_told_of_scores_that_need_it(tmp_path: Path, run: Run) -> None:
     x, y = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
