@@ -195,6 +195,8 @@ def test_answers_are_compiled_and_what_a_compiled_pass_lacks_is_not(
     assert_close(said, 2 * was)
     assert_close(copy.deepcopy(cured.model).requires_grad_(False)(x), said)
     assert cured.fingerprint() == CompiledNet().apply(digits, run).fingerprint()
+    assert "the plain program, uncompiled" in CompiledNet().beside(digits, cured, run)[-1]
+    assert "a plain torch program; its times are those after torch.compile" in FORMS["compiled"].says
     frozen = cured.model.requires_grad_(False)
     assert_close(frozen(x.clone().requires_grad_()), was)  # somebody wants a slope
     handle = frozen.get_submodule(cured.layers["last_conv"]).register_forward_hook(lambda *a: None)
