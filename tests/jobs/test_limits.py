@@ -41,6 +41,8 @@ def test_limits_are_read_as_they_are_typed(words: list[str], limits: list[Limit]
         ("accuracy=nan", "has no amount of 0 or more"),
         ("accuracy=1%", "has the unit '%', which is none"),
         ("accuracy=1apples", "has the unit 'apples', which is none"),
+        ("accuracy=1", "has no unit, and accuracy is a share; write accuracy=1pt"),
+        ("worst-class-loss=0.5", "has no unit, and worst-class-loss is a share; write worst-class-loss=0.5pt"),
         ("accuracy=1pt,accuracy=2pt", "gives 'accuracy' twice"),
     ],
 )
@@ -149,6 +151,16 @@ def test_what_was_not_compared_cannot_be_told_and_units_must_fit() -> None:
         held(LIMIT, [change(-0.01, 0.01, unit="")], audit(ATTACK), audit(ATTACK))
     plain = Limit("worst-case", 0.5, False)
     assert held(plain, [change(-0.4, 0.01, unit="")], audit(ATTACK), audit(ATTACK)).outcome == "within"
+
+
+def test_a_share_is_limited_in_points_alone() -> None:
+    """1 without a unit would be all of a share: 90 points lost would be within."""
+    whole = Limit("worst-case", 1.0, False)
+    says = "--limit worst-case=1 has no unit, and worst-case accuracy is a share; write worst-case=1pt"
+    with pytest.raises(AssayError, match=says):
+        held(whole, [change(-0.95, -0.85)], audit(ATTACK), audit(ATTACK))
+    with pytest.raises(AssayError, match=says):
+        refuse_unknown([whole], audit(ATTACK))
 
 
 def test_a_limit_on_what_nobody_asks_is_refused_before_anything_is_made() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -151,6 +151,17 @@ def test_the_record_and_the_page_say_so_first(blunted: Shipped) -> None:
     assert "now says " in page
 
 
+def test_where_a_question_broke_no_outcome_says_within(exported: Shipped) -> None:
+    after = exported.cure.after
+    first = after.rows[0]
+    broke = replace(first, answer=replace(first.answer, status="failed", finding=None, why="it raised"))
+    broken = replace(exported, cure=replace(exported.cure, after=replace(after, rows=(broke, *after.rows[1:]))))
+    assert [each.outcome for each in broken.held] == ["within"]
+    assert (broken.outcome, broken.status) == ("cannot tell", 2)
+    assert broken.to_json()["outcome"] == "cannot tell"
+    assert broken.verdict().startswith("Not fit to ship: a question broke")
+
+
 def test_two_seeds_alike_make_the_same_file(exported: Shipped, tmp_path: Path) -> None:
     again = ship(subject(), "onnx", probes=["accuracy"], inputs=50, out=tmp_path)
     assert again.file.read_bytes() == exported.file.read_bytes()
@@ -173,6 +184,7 @@ def test_the_original_stays_as_it_was(tmp_path: Path) -> None:
         ({"form": "onx"}, "There is no form 'onx' to ship in; give one of onnx"),
         ({"limits": ["everyday=1pt"]}, "is on everyday-change, which is not asked"),
         ({"limits": ["apples=1pt"]}, "--limit apples=1pt is on a question that is not asked"),
+        ({"limits": ["acc=1"]}, "--limit acc=1 has no unit, and accuracy gained is a share; write acc=1pt"),
         ({"limits": ["accuracy=1kg"]}, "has the unit 'kg', which is none"),
         ({"settings": {"colour": "red"}}, "'onnx' has no setting 'colour'"),
         ({"probes": ["acuracy"]}, "acuracy"),
@@ -187,6 +199,19 @@ def test_what_cannot_be_shipped_is_told_in_one_line_and_nothing_is_made(
     assert "\n" not in str(told.value)
     assert not list(tmp_path.glob("ship-*"))
     assert not list(tmp_path.glob("cure-*"))
+
+
+@pytest.mark.parametrize(("draws", "form"), [(5, "int8"), (5, "float16"), (5, "compiled"), (1, "mc-dropout")])
+def test_what_is_random_is_refused_before_any_audit_for_a_file_gives_one_pass(
+    draws: int, form: str, tmp_path: Path
+) -> None:
+    x = (torch.rand(40, 9), torch.arange(40) % 3)
+    net = nn.Sequential(nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 3))
+    model = Subject.classifier(net, {"train": x, "test": x}, name="random", draws=draws)
+    with pytest.raises(AssayError, match="its answers are means of (5|15) random ones, and a file gives one") as told:
+        ship(model, form, probes=["accuracy"], inputs=20, out=tmp_path)
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())
 
 
 BUILT = """

@@ -17,7 +17,12 @@ Outcome = Literal["within", "exceeded", "cannot tell"]
 FORGET = "what-did-it-forget"
 FINER: Mapping[str, str] = {"accuracy": "accuracy gained"}
 """Of a question, what FORGET measures of the same, paired on more inputs."""
-WRITTEN = "write for example accuracy=0.5pt (points of a share), or the number alone in the measure's own unit"
+PAIRED = (
+    "churn", "forgotten", "accuracy gained", "worst class churn", "worst class loss", "worst group churn",
+    "worst group loss", "confidence gained", "calibration error gained",
+)  # fmt: skip
+"""What FORGET measures, all of it shares, which only the audit after has."""
+WRITTEN = "write for example accuracy=0.5pt (points of a share), or of what is no share the number alone, in its unit"
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ def parsed(words: Sequence[str]) -> tuple[Limit, ...]:
         if of in found:
             raise AssayError(f"--limit gives {of!r} twice; give it once.")
         found[of] = Limit(of, number / 100 if unit else number, bool(unit))
+        if of in FINER or of == FORGET or of.replace("-", " ").lower() in PAIRED:  # shares by their name
+            _refuse_unit(found[of], of, "%")
     if not found:
         raise AssayError(f"--limit says nothing; {WRITTEN}.")
     return tuple(found.values())
@@ -82,21 +89,33 @@ def probe_of(limit: Limit, asked: Sequence[str]) -> str | None:
     return None
 
 
-PAIRED = (
-    "churn", "forgotten", "learnt", "accuracy gained", "worst class churn", "worst class loss", "worst group churn",
-    "worst group loss", "confidence gained", "calibration error gained",
-)  # fmt: skip
-"""What FORGET measures, which only the audit after has."""
-
-
 def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[str] = PAIRED) -> None:
-    """Refuse a limit on what nobody asks; `measures` are those that only the audit after has."""
+    """Refuse a limit on what nobody asks, or in a unit that is not its own; `measures` are shares that only the
+    audit after has."""
     asked = [row.answer.probe for row in before.rows]
-    known = [m.name for row in before.rows if row.answer.finding for m in row.answer.finding.measures]
+    found = {row.answer.probe: row.answer.finding.measures for row in before.rows if row.answer.finding}
+    known = {m.name: m.unit for each in found.values() for m in each} | dict.fromkeys(measures, "%")
     for limit in limits:
-        if probe_of(limit, asked) is None and not _fits(limit.of, [*known, *measures]):
+        probe = probe_of(limit, asked)
+        fits = _fits(limit.of, [*known]) if probe is None else [m.name for m in found.get(probe, ())][:1]
+        if probe is not None and probe in FINER:
+            fits = [FINER[probe]]
+        for name in fits:
+            _refuse_unit(limit, name, known[name])
+        if probe is None and not fits:
             some = ", ".join([*asked, *measures][:8])
             raise AssayError(f"--limit {limit} is on a question that is not asked; name one that is, such as {some}.")
+
+
+def _refuse_unit(limit: Limit, name: str, unit: str) -> None:
+    """Points are of shares, and a share is limited in points: 1 for a whole share would bear any loss."""
+    if limit.points and unit != "%":
+        own = f"in {unit}" if unit else "a plain number"
+        raise AssayError(f"--limit {limit} is in points of a share, and {name} is {own}; write the number alone.")
+    if unit == "%" and not limit.points:
+        raise AssayError(
+            f"--limit {limit} has no unit, and {name} is a share; write {limit.of}={limit.most:g}pt for so many points."
+        )
 
 
 def held(limit: Limit, changes: Sequence[Change], before: Audit, after: Audit) -> Held:
@@ -165,9 +184,7 @@ def _of_itself(measure: Measure) -> Measure:
 
 
 def _judged(limit: Limit, probe: str, harm: Measure, alarms: Sequence[Alarm]) -> Held:
-    if limit.points and harm.unit != "%":
-        own = f"in {harm.unit}" if harm.unit else "a plain number"
-        raise AssayError(f"--limit {limit} is in points of a share, and {harm.name} is {own}; write the number alone.")
+    _refuse_unit(limit, harm.name, harm.unit)
     doubts = tuple(Alarm(a.says, (harm.name,)) for a in alarms if a.about(harm.name))
     blank = () if harm.value is not None else (Alarm("It was not measured.", (harm.name,)),)
     said = judge(Standard(at_most=limit.most), Finding(says="", measures=(harm,), alarms=(*doubts, *blank)))

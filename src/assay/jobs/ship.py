@@ -87,6 +87,8 @@ class Shipped:
 
     @property
     def outcome(self) -> str:
+        if self.cure.status:  # a question broke: what limits say is of the others alone
+            return "cannot tell"
         seen = [each.outcome for each in self.held]
         return next((word for word in ("exceeded", "cannot tell") if word in seen), "within")
 
@@ -220,6 +222,9 @@ def ship(
     reason = remedy.why_not(subject)
     if reason is not None:
         raise AssayError(f"{subject.name!r} cannot be shipped as {form}: {reason}.")
+    _refuse_random(subject, form)
+    if "draws" in remedy.settings():
+        _refuse_random(remedy.frame(subject), form)
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
     most = standards.inputs if inputs is None else inputs
@@ -227,7 +232,8 @@ def ship(
         "probes": asked, "budget": budget, "inputs": most, "standards": standards, "seed": seed, "device": device,
         "out": out, "engine": engine, "progress": progress, "told": told, "debug": debug,
     }  # fmt: skip
-    if None in resolved:  # a measure, which only an audit knows the names of: its answers are not asked for again
+    if None in resolved or not all(limit.points for limit in bounds):
+        # only an audit knows measures' names and units; its answers are not asked for again
         refuse_unknown(bounds, audit(subject, source=source, **common))
     done = cure(remedy, subject, control=False, source=source, **common)
     run = Run(
@@ -241,9 +247,20 @@ def ship(
     return _concluded(done, subject, form, suffix, bounds, run)
 
 
+def _refuse_random(small: Subject, form: str) -> None:
+    """A file gives one pass, which is not the model that the audit asks where answers are means of several."""
+    if small.draws > 1:
+        raise AssayError(
+            f"{small.name!r} cannot be shipped as {form}: its answers are means of {small.draws} random ones, and a "
+            "file gives one; ship a model that is not random."
+        )
+
+
 def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Sequence[Limit], run: Run) -> Shipped:
     small = done.cured
+    _refuse_random(small, form)  # where only its making told
     original = replace(subject, data=small.data, unlabelled=small.unlabelled)
+    against = tuple(held(limit, done.since_before, done.before, done.after) for limit in limits)
     folder = done.folder.parent / f"ship-{done.folder.name.removeprefix('cure-')}"
     file = folder / f"{store.slug(small.name)}{suffix}"
     with run.progress("writing the file", 1) as tick:
@@ -259,7 +276,7 @@ def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Seq
         folder=folder,
         sizes=sizes,
         speeds=speeds,
-        held=tuple(held(limit, done.since_before, done.before, done.after) for limit in limits),
+        held=against,
         alone=alone,
         maps=maps,
         gap=between(original, small, run),
