@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +73,36 @@ def test_what_shows_nothing_inside_is_told(pair: tuple[Subject, Subject], run: R
     gap = between(pair[0], replace(pair[0], model=script, name="script"), run)
     assert gap.largest < 1e-6
     assert gap.where == "Where it opens cannot be said: script shows nothing of what is inside it."
+
+
+def test_what_is_not_finite_inside_both_is_written_as_none(pair: tuple[Subject, Subject], run: Run) -> None:
+    class Sick(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x / 0 * 0
+
+    class Masked(Off):
+        def __init__(self) -> None:
+            super().__init__(0.0)
+            self.sick = Sick()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.sick(x).nan_to_num()
+
+    gap = between(*(replace(each, model=Masked()) for each in pair), run)
+    told = json.loads(json.dumps(gap.to_json(), allow_nan=False))
+    assert [layer["gap"] for layer in told["layers"]] == [0, 0, None]
+    assert told["largest"] == 0
+
+
+def test_what_cannot_be_laid_beside_each_other_is_told(
+    pair: tuple[Subject, Subject], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(a: object, b: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("assay.jobs.gap.parting", raising)
+    gap = between(*pair, run)
+    assert gap.where == "Where it opens cannot be said: layers cannot be laid beside each other (no such thing)."
 
 
 BUILT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,9 +165,39 @@ def test_a_share_is_limited_in_points_alone() -> None:
 
 
 def test_a_limit_on_what_nobody_asks_is_refused_before_anything_is_made() -> None:
-    refuse_unknown(parsed(["churn=1pt,worst-case-accuracy=1pt,worst-class=1pt"]), audit(ATTACK))
+    refuse_unknown(parsed(["churn=1pt,worst-case-accuracy=1pt,worst-class-loss=1pt"]), audit(ATTACK))
     with pytest.raises(AssayError, match=r"--limit apples=1pt is on a question that is not asked; name one that is"):
         refuse_unknown(parsed(["apples=1pt"]), audit(ATTACK))
+
+
+def test_what_stands_for_two_measures_is_refused_and_what_is_no_harm_too() -> None:
+    both = [Measure(name=f"worst class {of}", value=0.0, unit="%", better="lower") for of in ("churn", "loss")]
+    after = audit(ATTACK, answered(FORGET, *both, Measure(name="learnt", value=0.0, unit="%", better="higher")))
+    says = "--limit worst-class=1pt could be on worst class churn or worst class loss; write which"
+    for refusing in (
+        lambda limit: refuse_unknown([limit], audit(ATTACK)),
+        lambda limit: held(limit, [], audit(ATTACK), after),
+    ):
+        with pytest.raises(AssayError, match=says):
+            refusing(Limit("worst-class", 0.01, True))
+    for word in ("learnt", "p of McNemar's test"):
+        with pytest.raises(AssayError, match="is on a question that is not asked"):
+            refuse_unknown([Limit(word, 0.01, True)], after)
+    assert held(Limit("learnt", 0.01, True), [], audit(ATTACK), after).outcome == "cannot tell"
+
+
+def test_accuracy_is_asked_where_what_was_forgotten_is() -> None:
+    """So that the limit where none is given holds for any questions."""
+    assert probe_of(Limit("accuracy", 0.01, True), ["confidence", FORGET]) == "accuracy"
+    with pytest.raises(AssayError, match="is on accuracy, which is not asked"):
+        probe_of(Limit("accuracy", 0.01, True), ["confidence"])
+    gained = Measure(name="accuracy gained", value=0.0, low=0.0, high=0.0, n=9, unit="%", better="higher")
+    found = held(Limit("accuracy", 0.01, True), [], audit(ATTACK), audit(ATTACK, answered(FORGET, gained)))
+    assert (found.outcome, found.probe) == ("within", FORGET)
+    missing = audit(ATTACK, answered(FORGET, gained))
+    broke = replace(missing.rows[1], answer=replace(missing.rows[1].answer, finding=None, why="it broke"))
+    told = held(Limit("accuracy", 0.01, True), [], audit(ATTACK), replace(missing, rows=(ATTACK, broke)))
+    assert (told.outcome, told.why) == ("cannot tell", "not compared: it broke")
 
 
 def test_random_intervals_never_say_both() -> None:

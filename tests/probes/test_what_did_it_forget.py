@@ -178,6 +178,25 @@ def test_numbers_are_compared_by_their_scores(whole: Run) -> None:
     assert gained.value < 0
 
 
+def test_without_classes_it_speaks_of_what_is_good_enough_and_not_of_what_is_sure(whole: Run) -> None:
+    """Every answer of pictures differs, by 0.3 to 0.6; right within 0.5."""
+    x = torch.linspace(0, 1, 40)[:, None, None, None].expand(-1, 1, 2, 2).clone()
+    read = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    off = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    with torch.no_grad():
+        for model, weight, bias in ((read, 0.25, 0.0), (off, 0.325, 0.3)):
+            model[1].weight.fill_(weight)  # type: ignore[operator]
+            model[1].bias.fill_(bias)  # type: ignore[operator]
+    subject = Subject.of(read, (x, x[:, 0, 0, :1].numpy()), Regression(("y",), (0.5,)), name="big")
+    told = found(subject.cured(off, "shrunk"), whole)
+    lost = int((0.3 + 0.3 * x[:, 0, 0, 0] > 0.5).sum())
+    assert told.says.startswith(f"Of {lost} of ")
+    assert "it or 'big' alone gives an answer that is good enough" in told.says
+    assert "otherwise" not in told.says
+    (gallery,) = (view for view in told.views if isinstance(view, Gallery))
+    assert gallery.says.endswith("those with the lowest score come first.")
+
+
 def test_without_an_original_it_says_how_to_give_one(known: Subject, whole: Run) -> None:
     assert known.original is not None
     assert "--original MODEL" in put(WhatDidItForget(), known.original, whole).why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from assay import shelf
 from assay.data.plain_file import read_plain
 from assay.errors import AssayError
 from assay.finding import Measure, share
-from assay.methods.compress.parting import PARTED, Layer, Parting, inner, onnx_inner, parting, said
+from assay.methods.compress.parting import PARTED, Layer, Parting, apart, inner, onnx_inner, parting, said
 from assay.methods.uncertainty.exact import exact
 from assay.probe import undisturbed
 
@@ -62,14 +63,22 @@ class Gap:
             "models": list(self.names),
             "agreement": {"value": self.agreement.value, "low": self.agreement.low, "high": self.agreement.high},
             "n": self.agreement.n,
-            "largest": self.largest,
-            "relative": self.relative,
-            "median": self.median,
+            "largest": _finite(self.largest),
+            "relative": _finite(self.relative),
+            "median": _finite(self.median),
             "index": self.index,
             "where": self.where,
             "notes": list(self.notes),
-            "layers": [layer._asdict() for layer in self.layers],
+            "layers": [
+                {**layer._asdict(), "gap": _finite(layer.gap), "relative": _finite(layer.relative)}
+                for layer in self.layers
+            ],
         }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no other numbers."""
+    return number if math.isfinite(number) else None
 
 
 def opened_both(sources: tuple[Source, Source], run: Run) -> tuple[Subject, Subject]:
@@ -120,7 +129,7 @@ def between(one: Subject, two: Subject, run: Run, files: Mapping[str, Path] | No
             else one.task.right(out[0].float(), shard.y) == two.task.right(out[1].float(), shard.y)
         )
         a, b = ((each.log_softmax(1) if read[0] != read[1] else each).flatten(1) for each in out)
-        return {"same": same, "gap": (a - b).abs().amax(1), "most": a.abs().amax(1)}
+        return {"same": same, "gap": apart(a, b).amax(1), "most": a.abs().nan_to_num(0, 0).amax(1)}
 
     with undisturbed(one.model, run), undisturbed(two.model, run):
         rows = run.map(work, one, "test", index, "answers of both")
@@ -132,6 +141,7 @@ def between(one: Subject, two: Subject, run: Run, files: Mapping[str, Path] | No
         notes.append("The same answer is one that is good enough of both, or of neither.")
     same = rows["same"].astype(bool)
     low, high = exact(int(same.sum()), len(same))
+    relative = float(rows["gap"][at] / max(rows["most"][at], 1e-30))
     return Gap(
         names=(one.name, two.name),
         agreement=Measure(
@@ -139,11 +149,11 @@ def between(one: Subject, two: Subject, run: Run, files: Mapping[str, Path] | No
             better="higher",
         ),
         largest=float(rows["gap"][at]),
-        relative=float(rows["gap"][at] / max(rows["most"][at], 1e-30)),
+        relative=relative,
         median=float(np.median(rows["gap"])),
         index=int(index[at]),
         layers=() if found is None else found.layers,
-        where=reason if found is None else said(found),
+        where=reason if found is None else said(found, answers=relative),
         notes=tuple(notes),
     )  # fmt: skip
 
@@ -166,11 +176,19 @@ def _traced(
                 return None, f"Where it opens cannot be said: {each.name} shows nothing of what is inside it."
             inside.append(found)
             tick(1)
-    if len(inside[0]) > len(inside[1]) and set(inside[0]).isdisjoint(inside[1]):
-        turned = parting(inside[1], inside[0])  # from the coarser one: a graph has more steps than there are modules
-        layers = tuple(layer._replace(name=layer.other, other=layer.name) for layer in turned.layers)
-        return Parting(layers, False, (turned.alone[1], turned.alone[0])), ""
-    return parting(*inside), ""
+    try:
+        return _laid(*inside), ""
+    except Exception as e:  # values are whatever the two networks gave
+        what = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        return None, f"Where it opens cannot be said: layers cannot be laid beside each other ({what[:200]})."
+
+
+def _laid(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> Parting:
+    if len(one) <= len(two) or not set(one).isdisjoint(two):
+        return parting(one, two)
+    turned = parting(two, one)  # from the coarser one: a graph has more steps than there are modules
+    layers = tuple(layer._replace(name=layer.other, other=layer.name) for layer in turned.layers)
+    return turned._replace(layers=layers, alone=(turned.alone[1], turned.alone[0]))
 
 
 def _inside(model: nn.Module, x: Tensor, file: Path | None) -> dict[str, Tensor]:  # n *d

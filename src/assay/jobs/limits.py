@@ -22,6 +22,8 @@ PAIRED = (
     "worst group loss", "confidence gained", "calibration error gained",
 )  # fmt: skip
 """What FORGET measures, all of it shares, which only the audit after has."""
+NO_HARM = ("learnt", "p of McNemar's test")
+"""What FORGET measures and nobody can limit: what is learnt alone makes nothing worse, and a chance is no harm."""
 WRITTEN = "write for example accuracy=0.5pt (points of a share), or of what is no share the number alone, in its unit"
 
 
@@ -75,8 +77,9 @@ def parsed(words: Sequence[str]) -> tuple[Limit, ...]:
 
 def probe_of(limit: Limit, asked: Sequence[str]) -> str | None:
     """The question that a limit names, None where it can only be one of its measures; one that is not asked is an
-    error."""
-    for names, there in ((asked, True), (shelf.names("probes"), False)):
+    error. Where FORGET is asked it measures what is FINER, too."""
+    measured = [*asked, *(name for name in FINER if FORGET in asked and name not in asked)]
+    for names, there in ((measured, True), (shelf.names("probes"), False)):
         fits = [limit.of] if limit.of in names else [name for name in names if name.startswith(limit.of)]
         if len(fits) > 1:
             raise AssayError(f"--limit {limit} could be of {' or '.join(fits)}; write which.")
@@ -94,17 +97,25 @@ def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[st
     audit after has."""
     asked = [row.answer.probe for row in before.rows]
     found = {row.answer.probe: row.answer.finding.measures for row in before.rows if row.answer.finding}
-    known = {m.name: m.unit for each in found.values() for m in each} | dict.fromkeys(measures, "%")
+    known = {m.name: m.unit for each in found.values() for m in each if m.name not in NO_HARM} | dict.fromkeys(
+        measures, "%"
+    )
     for limit in limits:
         probe = probe_of(limit, asked)
         fits = _fits(limit.of, [*known]) if probe is None else [m.name for m in found.get(probe, ())][:1]
         if probe is not None and probe in FINER:
             fits = [FINER[probe]]
+        _refuse_several(limit, fits)
         for name in fits:
             _refuse_unit(limit, name, known[name])
         if probe is None and not fits:
             some = ", ".join([*asked, *measures][:8])
             raise AssayError(f"--limit {limit} is on a question that is not asked; name one that is, such as {some}.")
+
+
+def _refuse_several(limit: Limit, names: Sequence[str]) -> None:
+    if len(names) > 1:
+        raise AssayError(f"--limit {limit} could be on {' or '.join(names[:4])}; write which.")
 
 
 def _refuse_unit(limit: Limit, name: str, unit: str) -> None:
@@ -126,21 +137,20 @@ def held(limit: Limit, changes: Sequence[Change], before: Audit, after: Audit) -
     name = FINER.get(probe or "")
     if name is not None and forgot is not None:
         return _judged(limit, FORGET, _of_itself(forgot.measure(name)), forgot.alarms)
-    if forgot is not None and (
-        probe == FORGET or (probe is None and _fits(limit.of, [m.name for m in forgot.measures]))
-    ):
-        wanted = forgot.measures[0].name if probe == FORGET else _fits(limit.of, [m.name for m in forgot.measures])[0]
-        return _judged(limit, FORGET, _of_itself(forgot.measure(wanted)), forgot.alarms)
+    paired = [m.name for m in forgot.measures if m.name not in NO_HARM] if forgot is not None else []
+    wanted = paired[:1] if probe == FORGET else _fits(limit.of, paired) if probe is None else []
+    if forgot is not None and wanted:
+        _refuse_several(limit, wanted)
+        return _judged(limit, FORGET, _of_itself(forgot.measure(wanted[0])), forgot.alarms)
     mine = [c for c in changes if (c.probe == probe if probe is not None else True)]
     if probe is None:
-        names = _fits(limit.of, [c.measure for c in mine])
+        names = _fits(limit.of, [c.measure for c in mine if c.measure not in NO_HARM])
         mine = [c for c in mine if c.measure in names]
-        if len({(c.probe, c.measure) for c in mine}) > 1:
-            told = " or ".join(f"{c.measure} ({c.probe})" for c in mine[:4])
-            raise AssayError(f"--limit {limit} could be on {told}; write which.")
+        _refuse_several(limit, list(dict.fromkeys(f"{c.measure} ({c.probe})" for c in mine)))
     if not mine:
         where = probe or limit.of
-        why = rows[probe].why if probe is not None and rows[probe].finding is None else "no measure of it is in both"
+        row = rows.get(probe or "", rows.get(FORGET))
+        why = row.why if row is not None and row.finding is None else "no measure of it is in both"
         return Held(limit=limit, probe=where, measure="", harm=None, outcome="cannot tell", why=f"not compared: {why}")
     change = mine[0]
     alarms = tuple(

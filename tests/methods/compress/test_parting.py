@@ -133,7 +133,7 @@ def test_a_graph_of_one_input_at_a_time_is_shown_them_one_by_one() -> None:
 def test_where_nothing_corresponds_it_cannot_be_said() -> None:
     strange = {"a": torch.rand(3, 9), "b": torch.rand(3, 8)}
     found = parting(inner(net(), X), strange)
-    assert found == Parting((), False, (7, 2))
+    assert found == Parting((), False, (7, 2), behind=7)
     assert "cannot be said" in said(found)
 
 
@@ -143,3 +143,24 @@ def test_a_tensor_that_is_not_a_number_parts() -> None:
     first = parting(inner(net(), X), sick).first()
     assert first is not None
     assert first.name == "3"
+
+
+def test_what_is_infinite_in_both_is_no_gap_and_hides_none() -> None:
+    a = torch.tensor([[1.0, torch.inf], [2.0, -torch.inf]])
+    same, off = (parting({"x": a, "y": a}, {"x": a, "y": b}).layers[1] for b in (a.clone(), a + 0.5))
+    assert (same.gap, same.relative) == (0, 0)
+    assert (off.gap, off.relative) == pytest.approx((0.5, 0.25))
+    lost = parting({"x": a, "y": a}, {"x": a, "y": torch.full((2, 2), torch.nan)})
+    assert "It opens at y: values there are not finite" in said(lost)
+    assert parting({"x": a * torch.nan}, {"x": a * torch.nan}).layers[0].parts()
+
+
+@pytest.mark.parametrize("end", [5, 7])
+def test_where_nothing_agrees_behind_a_layer_it_opens_after_that(end: int) -> None:
+    """Under other names, all behind the first is another network's; then the answers are compared all the same."""
+    rng = torch.Generator().manual_seed(3)
+    values = [torch.rand(9, size, generator=rng) for size in (4, 6, 5)]
+    others = [values[0], torch.rand(9, 6, generator=rng), torch.rand(9, end, generator=rng)]
+    found = parting(dict(zip("abc", values, strict=True)), dict(zip("pqr", others, strict=True)))
+    assert "It opens after a: nothing behind it has a counterpart that agrees" in said(found, answers=0.5)
+    assert [(each.name, each.other) for each in found.layers] == [("a", "p"), ("c", "r")][: 2 if end == 5 else 1]

@@ -7,11 +7,13 @@ Of a layer with the values a of the one and b of the other, for the same inputs,
 Two networks of torch with the same names are laid beside each other by name. Else (an exported program, an ONNX graph)
 by shape and order: each layer of the one, in the order in which they run, takes of the next tensors of the other that
 have its shape the one that correlates most, if that is nearly all. A convolution whose batch normalisation was merged
-into it has no counterpart, and the normalisation has: what has none is left out, and nothing is said of it.
+into it has no counterpart, and the normalisation has: what has none is left out, and nothing is said of it. The last
+of both, the answers, are laid beside each other however little they correlate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +50,10 @@ class Parting(NamedTuple):
     alone: tuple[int, int]
     resized: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None
     """The first layer of one name and two shapes: channels were cut."""
+    behind: int = 0
+    """How many layers of either come after the last that both have, or that correlate."""
+    by_place: bool = False
+    """The last of `layers` are the answers, which do not correlate."""
 
     def first(self, tolerance: float = PARTED) -> Layer | None:
         return next((layer for layer in self.layers if layer.parts(tolerance)), None)
@@ -135,9 +141,22 @@ def parting(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Parting:
         same = [name for name in common if a[name].shape == b[name].shape]
         layers = tuple(_layer(name, name, a[name], b[name]) for name in same)
         resized = None if cut is None else (cut, tuple(a[cut].shape[1:]), tuple(b[cut].shape[1:]))
-        return Parting(layers, True, (len(a) - len(same), len(b) - len(same)), resized)
+        alone = (len(a) - len(same), len(b) - len(same))
+        return Parting(layers, True, alone, resized, _behind(a, b, layers))
     layers = _in_order(a, b)
-    return Parting(layers, False, (len(a) - len(layers), len(b) - len(layers)))
+    behind, ends = _behind(a, b, layers), (list(a)[-1], list(b)[-1])
+    taken = bool(layers) and (layers[-1].name == ends[0] or layers[-1].other == ends[1])
+    by_place = a[ends[0]].shape == b[ends[1]].shape and not taken
+    if by_place:
+        layers = (*layers, _layer(*ends, a[ends[0]], b[ends[1]]))
+    alone = (len(a) - len(layers), len(b) - len(layers))
+    return Parting(layers, False, alone, None, behind, by_place)
+
+
+def _behind(a: Mapping[str, Tensor], b: Mapping[str, Tensor], layers: Sequence[Layer]) -> int:
+    if not layers:
+        return max(len(a), len(b))
+    return max(len(a) - 1 - list(a).index(layers[-1].name), len(b) - 1 - list(b).index(layers[-1].other))
 
 
 def _in_order(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Layer, ...]:
@@ -155,21 +174,31 @@ def _in_order(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Layer, 
 
 
 def _layer(name: str, other: str, a: Tensor, b: Tensor) -> Layer:  # n *k, n *k
-    gap, most = float((a - b).abs().max()), float(a.abs().max())
-    return Layer(name, other, tuple(a.shape[1:]), gap, gap / most if most > 0 else float(gap > 0))
+    gap = float(apart(a, b).max())
+    most = float(_finite(a).abs().max())
+    return Layer(name, other, tuple(a.shape[1:]), gap, gap / most if most > 0 else float(gap != 0))
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:  # *d, *d -> *d
+    """How far apart the values are; two infinities of one sign are not."""
+    return torch.where(a == b, 0, (a - b).abs())
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:  # n *k, n *k
-    """Pearson's, over entries spread evenly; 1 for two constants that are the same."""
+    """Pearson's, over entries spread evenly, those that are not finite as 0; 1 for two constants that are the same."""
     step = max(1, a.numel() // ENTRIES)
-    p, q = (each.flatten()[::step].double() for each in (a, b))
+    p, q = (_finite(each.flatten()[::step].double()) for each in (a, b))
     p, q = p - p.mean(), q - q.mean()
     size = float(p.norm() * q.norm())
     return float(p @ q) / size if size > 0 else float(torch.equal(a, b))
 
 
-def said(where: Parting, tolerance: float = PARTED) -> str:
-    """Where the gap opens, in a sentence; where that cannot be said, why."""
+def said(where: Parting, tolerance: float = PARTED, *, answers: float = 0.0) -> str:
+    """Where the gap opens, in a sentence; where that cannot be said, why. `answers` is how far these part, relative."""
     how = "by name" if where.by_name else "by shape, order and correlation"
     if where.resized is not None:
         name, one, two = where.resized
@@ -184,13 +213,29 @@ def said(where: Parting, tolerance: float = PARTED) -> str:
     first = where.first(tolerance)
     if first is not None:
         at = [layer.name for layer in where.layers].index(first.name)
+        how_far = (
+            f"{first.gap:.3g} of {first.gap / first.relative:.3g}, {100 * first.relative:.2g} %"
+            if math.isfinite(first.relative)
+            else "values there are not finite"
+        )
+        if where.by_place and at == len(where.layers) - 1:
+            if not at:
+                return f"Where it opens cannot be said: no layer before the answers has a counterpart ({how_far})."
+            return (
+                f"It opens after {where.layers[at - 1].name}: nothing behind it has a counterpart that agrees, and the "
+                f"answers differ ({how_far}). Layers were laid beside each other {how}."
+            )
         agree = f"; the {at} before it agree" if at else ", the first that both have"
         return (
-            f"It opens at {first.name}{'' if where.by_name else f' ({first.other} in the other)'}: {first.gap:.3g} of "
-            f"{first.gap / first.relative:.3g}, {100 * first.relative:.2g} %{agree}. Layers were laid beside each "
-            f"other {how}."
+            f"It opens at {first.name}{'' if where.by_name else f' ({first.other} in the other)'}: {how_far}{agree}. "
+            f"Layers were laid beside each other {how}."
         )
     last, lost = where.layers[-1], where.alone[0]
+    if where.behind and not where.by_place and not answers <= tolerance:
+        return (
+            f"It opens after {last.name}: nothing behind it has a counterpart that agrees, and the answers differ "
+            f"({100 * answers:.2g} %). Layers were laid beside each other {how}."
+        )
     beyond = f"; {lost} layers have no counterpart, and nothing is said of them" if lost else ""
     return (
         f"No layer parts by more than {100 * tolerance:g} % of its largest value, up to {last.name}{beyond}. Layers "

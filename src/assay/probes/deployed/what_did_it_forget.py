@@ -240,6 +240,7 @@ class _Asked:
     def worst(self) -> list[Measure]:
         """The class and the group that changed most, and those that lost most."""
         now, was = self.right
+        what = "answers that changed" if "said" in self.rows else "answers good enough of one of the two alone"
         made = []
         for part in self.parts:
             if part is None:
@@ -247,7 +248,7 @@ class _Asked:
             churn = worst_share(self._repeated(part, self.changed), part.codes, len(part.labels))
             loss = part.loss(self._repeated(part, was), self._repeated(part, now))
             about = f"of the {part.name}{'es' if part.name == 'class' else 's'} with at least {LEAST} inputs"
-            made.append(_of_worst(f"worst {part.name} churn", churn, part, f"answers that changed, the most {about}"))
+            made.append(_of_worst(f"worst {part.name} churn", churn, part, f"{what}, the most {about}"))
             made.append(_of_worst(f"worst {part.name} loss", loss, part, f"accuracy lost, the most {about}"))
         return made
 
@@ -294,9 +295,14 @@ class _Asked:
     def sentence(self) -> str:
         now, was = self.right
         forgot, learnt = int((was & ~now).sum()), int((now & ~was).sum())
+        counted, name = share(int(self.changed.sum()), len(now)), self.original.name
+        first = (
+            f"It answers {counted} of the inputs otherwise than {name!r}"
+            if "said" in self.rows
+            else f"Of {counted} of the inputs it or {name!r} alone gives an answer that is good enough"
+        )  # where there are no classes, any answer may differ a little
         said = (
-            f"It answers {share(int(self.changed.sum()), len(now))} of the inputs otherwise than "
-            f"{self.original.name!r}: {forgot} that were right are wrong now, {learnt} the other way round "
+            f"{first}: {forgot} that were right are wrong now, {learnt} the other way round "
             f"(McNemar's p = {mcnemar(forgot, learnt):.2g})."
         )
         for part in self.parts:
@@ -309,6 +315,7 @@ class _Asked:
 
     def bars(self) -> list[View]:
         made: list[View] = []
+        what = "Answers that changed" if "said" in self.rows else "Answers good enough of one of the two alone"
         for part in self.parts:
             if part is None:
                 continue
@@ -321,8 +328,8 @@ class _Asked:
             made.append(
                 Bars(
                     name=f"churn by {part.name}",
-                    title=f"Answers that changed, by {part.name}",
-                    y_label="share that changed",
+                    title=f"{what}, by {part.name}",
+                    y_label="share that changed" if "said" in self.rows else "share good enough of one alone",
                     labels=tuple(part.labels[g] for g in told),
                     values=tuple(each.rate[told].tolist()),
                     low=tuple(each.low[told].tolist()),
@@ -333,7 +340,7 @@ class _Asked:
         return made
 
     def gallery(self, run: Run) -> tuple[Gallery, ...]:
-        """What it forgot, the inputs that it is surest to answer wrongly first."""
+        """What it forgot, the inputs first that it is surest to answer wrongly; where it is not sure, the worst."""
         forgot = np.flatnonzero(self.columns["forgotten"])
         if not self.subject.inputs.is_picture or not len(forgot):
             return ()
@@ -352,7 +359,8 @@ class _Asked:
             )
             for i in range(len(x))
         )
-        says = f"{len(forgot)} inputs were right and are wrong now; those that it is surest of come first."
+        first = "those that it is surest of" if self.sure is not None else "those with the lowest score"
+        says = f"{len(forgot)} inputs were right and are wrong now; {first} come first."
         return (Gallery(name="forgotten", title="What it forgot", exhibits=exhibits, says=says),)
 
     def alarms(self, measures: Sequence[Measure]) -> list[Alarm]:
