@@ -2,7 +2,8 @@
 
     python benchmarks/deployment.py surgery     edges and cut of a ResNet-50 at full width, half of its channels dropped
     python benchmarks/deployment.py half        a CIFAR-10 network of 90 % or more at half its FLOPs: points lost, and
-                                                how much faster on the GPU and on two threads of the CPU
+                                                how much faster on the GPU and on two threads of the CPU; then, where
+                                                that is not 1.5 times, the smaller network that is
     python benchmarks/deployment.py latency     gates that price measured seconds beside gates that price FLOPs
     python benchmarks/deployment.py paired      what a network forgot of 10,000 inputs, beside two bare passes
 
@@ -25,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from assay.errors import AssayError
 from assay.methods.compress.bill import Bill, bill, seconds
 from assay.methods.compress.gates import Gates, gate_lr, may_vanish, thin
 from assay.methods.compress.price import cost, flops
@@ -71,6 +73,7 @@ def surgery(given: argparse.Namespace) -> None:
 LEAST, LOST, FASTER = 0.90, 0.01, 1.5  # accuracy of the whole network, what may be lost of it, times as fast
 SURELY = 1.05 * FASTER  # what gates are asked for, as the same network is not as fast twice
 THREADS, CPU_BATCH, GPU_BATCH = 2, 32, 256
+TIMED_BATCH = 2048  # on a GPU: fewer pass in the time it takes to start the kernels, however small the network is
 WARM, TURNS = 3, 15
 EQUAL, SOONER = 0.003, 0.9  # points of accuracy that are none, and the time that priced seconds may take
 
@@ -94,7 +97,12 @@ def trained(given: argparse.Namespace, device: str) -> nn.Module:
 
     net = ResNet18(width=given.width)
     net.load_state_dict(load_file(given.weights))
-    return net.to(device).eval()
+    return channels_last(net.to(device).eval())
+
+
+def channels_last(net: nn.Module) -> nn.Module:
+    """As the trainings leave a network: only networks that lie alike in memory can be compared by their seconds."""
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def gated(
@@ -124,7 +132,7 @@ def gated(
         print(f"  alpha {gates.alpha:g}: {left:,} of {len(gates.open):,} channels are open{settled}", flush=True)
 
     def paid(keep: Mapping[str, Tensor]) -> float:
-        return price(cut(whole, found, keep))
+        return price(channels_last(cut(whole, found, keep)))
 
     keep = thin(gates, net, train, paid, wanted)
     print("  channels:", ", ".join(f"{name} {int(each.sum())}/{len(each)}" for name, each in keep.items()), flush=True)
@@ -139,7 +147,7 @@ def in_turns(
     for name, net in nets.items():
         there, seen = copy.deepcopy(net).eval().requires_grad_(False).to(device), x.to(device)
         if recorded:
-            there, seen = there.to(torch.bfloat16).to(memory_format=torch.channels_last), seen.to(torch.bfloat16)  # type: ignore[call-overload]
+            there, seen = channels_last(there.to(torch.bfloat16)), seen.to(torch.bfloat16)
             asks[name] = played(there, seen.contiguous(memory_format=torch.channels_last))
         else:
             asks[name] = partial(there, seen)
@@ -175,59 +183,80 @@ def played(net: nn.Module, x: Tensor) -> Callable[[], object]:
 
 
 def half(given: argparse.Namespace) -> None:
-    """At most half of the FLOPs and a point of accuracy less, 1.5 times as fast on the GPU and on two threads."""
+    """Half of the FLOPs and at most a point of accuracy less; 1.5 times as fast, or the smaller network that is.
+
+    Half of the FLOPs is not half of the time. Where the first network is not fast enough in a place, that is said, and
+    gates that price the seconds of the slowest place make a smaller one, whose FLOPs are told.
+    """
     from assay.claims import _smaller as study
 
     torch.set_num_threads(THREADS)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.perf_counter()
     whole = trained(given, device)
-    before = float(study.right(whole, device).mean())
+    right = study.right(whole, device).mean()
     print(
-        f"ResNet-18 of width {given.width}: {100 * before:.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
+        f"ResNet-18 of width {given.width}: {100 * right:.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
     )
     test = study.images(device)["test"].x
     x, found = test[:1], edges(whole, test[:2])
-    places = {"cpu": test[:CPU_BATCH].cpu()} | ({"cuda": test[:GPU_BATCH]} if device == "cuda" else {})
+    places = {"cpu": test[:CPU_BATCH].cpu()} | ({"cuda": test[:TIMED_BATCH]} if device == "cuda" else {})
 
-    def price(small: nn.Module) -> float:
-        """What is furthest from its aim, of FLOPs and of the seconds of each place."""
+    def share(small: nn.Module) -> float:
+        return flops(small, x) / flops(whole, x)
+
+    def slowest(small: nn.Module) -> float:
+        """The seconds it takes, of the whole network's, in the place that gained least."""
         times = {}
         for place, batch in places.items():
             taken = in_turns({"whole": whole, "small": small}, batch, place, turns=5)
             times[place] = taken["small"] / taken["whole"]
-        share = flops(small, x) / flops(whole, x)
-        print(f"  FLOPs {share:.3f}", *(f"{place} {each:.3f}" for place, each in times.items()), flush=True)
-        return max([share / float(given.share), *(SURELY * each for each in times.values())])
+        print(f"  FLOPs {share(small):.3f}", *(f"{place} {each:.3f}" for place, each in times.items()), flush=True)
+        return max(times.values())
 
-    counted = bill(whole, found, x, "flops")
-    small = gated(whole, counted, price, 1.0, given, device)
-    after = float(study.right(small, device).mean())
-    print(f"{100 * after:.2f} % right after, {time.perf_counter() - start:.0f} s", flush=True)
-    if given.save is not None:
-        from safetensors.torch import save_file
+    def told(small: nn.Module) -> tuple[bool, dict[str, float]]:
+        """Whether it is right and small as asked, and how many times as fast it is in each place."""
+        after = study.right(small, device).mean()
+        print(f"{100 * after:.2f} % right after, {time.perf_counter() - start:.0f} s", flush=True)
+        if given.save is not None:
+            from safetensors.torch import save_file
 
-        save_file({name: part.cpu().contiguous() for name, part in small.state_dict().items()}, given.save)
-    held = [
-        aimed("accuracy before", before, LEAST, least=True),
-        aimed("points of accuracy lost, as a share", before - after, LOST, least=False),
-        aimed("FLOPs left", flops(small, x) / flops(whole, x), 0.5, least=False),
-    ]
-    nets = {"whole": whole, "small": small}
-    for place in places:
-        for size in (GPU_BATCH, CPU_BATCH) if place == "cuda" else (CPU_BATCH,):
-            for recorded in (False, True) if place == "cuda" else (False,):
-                times = in_turns(nets, test[:size], place, recorded=recorded)
-                how = "bf16, channels-last, recorded" if recorded else "float32 as it is"
-                faster = times["whole"] / times["small"]
-                line = f"{place}, batch of {size}, {how}: {1e3 * times['whole']:.3g} to {1e3 * times['small']:.3g} ms"
-                if recorded or (place, size) == ("cuda", CPU_BATCH):
-                    print(f"{line:72s} {faster:8.3f} times as fast", flush=True)
-                else:
-                    held.append(aimed(line, faster, FASTER, least=True))
+            save_file({name: part.cpu().contiguous() for name, part in small.state_dict().items()}, given.save)
+        kept = [
+            aimed("points of accuracy lost, as a share", float(right - after), LOST, least=False),
+            aimed("FLOPs left", share(small), given.share, least=False),
+        ]
+        return all(kept), {place: faster(place, whole, small, batch) for place, batch in places.items()}
+
+    held = aimed("accuracy before", float(right), LEAST, least=True)
+    print(f"{given.share:g} of the FLOPs, which are priced:", flush=True)
+    kept, gained = told(gated(whole, bill(whole, found, x, "flops"), share, given.share, given, device))
+    held = held and kept
+    if min(gained.values()) < FASTER:
+        place = min(gained, key=lambda each: gained[each])
+        print(f"That is not {FASTER:g} times as fast everywhere. Smaller, seconds on {place} priced:", flush=True)
+        counted = seconds(whole, found, places[place], place)
+        kept, gained = told(gated(whole, counted, slowest, 1 / SURELY, given, device))
+        held = held and kept
     print(f"{time.perf_counter() - start:.0f} s in all")
-    if not all(held):
+    if not held or min(gained.values()) < FASTER:
         sys.exit(1)
+
+
+def faster(place: str, whole: nn.Module, small: nn.Module, batch: Tensor) -> float:
+    """How many times as fast it answers that batch, in float32; what else is timed is told, and has no aim."""
+    gained = {}
+    for size in (len(batch), *(each for each in (GPU_BATCH, CPU_BATCH) if place == "cuda")):
+        for recorded in (False, True) if place == "cuda" else (False,):
+            times = in_turns({"whole": whole, "small": small}, batch[:size], place, recorded=recorded)
+            how = "bf16, channels-last, recorded" if recorded else "float32 as it is"
+            line = f"{place}, batch of {size}, {how}: {1e3 * times['whole']:.3g} to {1e3 * times['small']:.3g} ms"
+            gained[size, recorded] = times["whole"] / times["small"]
+            if size == len(batch) and not recorded:
+                aimed(f"{line}, times as fast", gained[size, recorded], FASTER, least=True)
+            else:
+                print(f"{line:72s} {gained[size, recorded]:8.3f} times as fast", flush=True)
+    return gained[len(batch), False]
 
 
 def latency(given: argparse.Namespace) -> None:
@@ -240,7 +269,7 @@ def latency(given: argparse.Namespace) -> None:
     start = time.perf_counter()
     whole = trained(given, device)
     test = study.images(device)["test"].x
-    x, found, batch = test[:1], edges(whole, test[:2]), test[: CPU_BATCH if place == "cpu" else 8 * GPU_BATCH]
+    x, found, batch = test[:1], edges(whole, test[:2]), test[: CPU_BATCH if place == "cpu" else TIMED_BATCH]
     print(
         f"whole: {100 * study.right(whole, device).mean():.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
     )
@@ -261,9 +290,9 @@ def latency(given: argparse.Namespace) -> None:
             f"{1e3 * times[name]:.3g} ms for {len(batch)} on {place}, {times['whole'] / times[name]:.2f} times as fast"
         )
     lost = float((right["FLOPs priced"] - right["seconds priced"]).mean())
-    faster = times["FLOPs priced"] / times["seconds priced"]
+    sooner = times["FLOPs priced"] / times["seconds priced"]
     held = [
-        aimed("seconds priced, times as fast as FLOPs priced", faster, 1.0, least=True),
+        aimed("seconds priced, times as fast as FLOPs priced", sooner, 1.0, least=True),
         aimed("points of accuracy behind FLOPs priced, as a share", lost, EQUAL, least=False),
     ]
     print(f"{time.perf_counter() - start:.0f} s in all")
@@ -330,7 +359,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--on", choices=("cpu", "cuda"), help="of latency: where seconds are measured; the GPU, if any")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
-    parts[given.which](given)
+    try:
+        parts[given.which](given)
+    except AssayError as error:  # as of a price that cannot be met
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -251,6 +251,29 @@ def test_a_record_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"it-holds\.json' was edited after .*test that claim again") as e:
         ledger.read(tmp_path)
     assert "\n" not in str(e.value)
+    assert ledger.read(tmp_path, broken=False) == {}
+    assert "someone2021/it-holds" in ledger.waiting(tmp_path, ledger.claims())  # what the line says can be done
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    stored = json.loads(path.read_text())
+    for edited in ({**stored, "format": 1}, {k: v for k, v in stored.items() if k != "seal"}):  # around the seal
+        path.write_text(json.dumps(edited))
+        with pytest.raises(AssayError, match="test that claim again"):
+            ledger.read(tmp_path)
+    changed(
+        tmp_path,
+        **{k: v for k, v in stored.items() if k != "evidence"},
+        evidence={**stored["evidence"], "verdict": "sure"},
+    )
+    with pytest.raises(AssayError, match="verdict 'sure'"):
+        ledger.read(tmp_path)
+
+
+def test_a_verdict_says_whether_print_s_baseline_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    assert "No baseline in print was asked for" in ledger.page(tmp_path)
+    monkeypatch.setattr(shelf, "load", lambda which, name: (trained(),))
+    ledger.record("someone2021/it", run(), tmp_path)
+    assert "Reached first: The accuracy of the plain net." in ledger.page_markdown(tmp_path)
 
 
 def test_a_record_knows_the_data_that_its_study_read_also_where_they_were_kept(

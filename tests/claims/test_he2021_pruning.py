@@ -45,15 +45,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
         monkeypatch.setattr(study, "SEEDS", 2)
         monkeypatch.setattr(study, "_seen", seen)
         monkeypatch.setattr(study, "_best_genes", lambda seed, device: (seen("blended", seed, device),) * genes)
-        monkeypatch.setattr(study, "_trained", lambda seed, device: None)
-        monkeypatch.setattr(study, "_data", lambda device: {"test": None})
-        monkeypatch.setattr(study, "_right", lambda net, rows: np.ones(400))
 
     return put
 
 
 def test_a_blend_must_be_ahead_of_every_single_criterion(made: Made, run: Run) -> None:
-    ends = dict.fromkeys(study.CRITERIA, 0.7)
+    ends = dict.fromkeys((*study.CRITERIA, "unpruned"), 0.7)
     for blended, said in ((0.8, "it holds"), (0.6, "it fails"), (0.7, "nothing can be told either")):
         made(0.1, 0.5, {**ends, "blended": blended})
         found = study.blended_over_single(run)
@@ -63,6 +60,12 @@ def test_a_blend_must_be_ahead_of_every_single_criterion(made: Made, run: Run) -
     found = study.blended_over_single(run)
     assert "-5.00 of the best of them on the test images, fpgm" in found.says
     assert "clearly ahead of 11 of them, clearly behind 1." in found.says
+
+
+def test_unpruned_is_the_network_that_was_trained_on_as_long(made: Made, run: Run) -> None:
+    made(0.1, 0.5, {**dict.fromkeys(study.WAYS, 0.7), "unpruned": 0.9})
+    (told,) = (m for m in study.blended_over_single(run).measures if m.name == "accuracy, unpruned")
+    assert told.value == pytest.approx(0.9)
 
 
 def test_accuracy_after_two_epochs_must_explain_more_than_at_once(made: Made, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,21 +73,49 @@ def test_filters_come_nearer_only_where_they_do_so_more_than_without_a_teacher(
     assert fading.transfer(run).verdict == verdict
 
 
-def test_other_data_than_prints_give_no_verdict_on_slimming(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rounds(arm: slimming.Arm, seed: int) -> slimming._Rounds:
-        rights = [answers(0.93 - 0.1 * at + 0.05 * at * slimming.ARMS.index(arm), seed) for at in range(4)]
-        flat = {"gamma": 0.5, "sum": 0.3, "mean": 0.4}
-        return slimming._Rounds(rights, [], [100, 60, 36, 22], flat, 0.1)  # type: ignore[arg-type]
+@pytest.fixture
+def slimmed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Each step is ahead, the more the later the round; the arms' FLOPs in the last are as given."""
 
-    monkeypatch.setattr(slimming, "_all", lambda arms, run: {arm: [rounds(arm, s) for s in range(3)] for arm in arms})
+    def put(flops: Sequence[int] = (22, 22, 22, 22)) -> None:
+        def rounds(arm: slimming.Arm, seed: int) -> slimming._Rounds:
+            place = slimming.ARMS.index(arm)
+            rights = [answers(0.93 - 0.1 * at + 0.05 * at * place, seed) for at in range(4)]
+            sizes: dict[slimming.Size, list[int]] = {
+                "channels": [100, 61, 37, 25], "parameters": [100, 40, 20, 10], "FLOPs": [100, 60, 36, flops[place]],
+            }  # fmt: skip
+            return slimming._Rounds(rights, [], sizes, {"gamma": 0.5, "sum": 0.3, "mean": 0.4}, 0.1)
+
+        monkeypatch.setattr(
+            slimming, "_all", lambda arms, run: {arm: [rounds(arm, s) for s in range(3)] for arm in arms}
+        )
+
     monkeypatch.setattr(slimming, "base", lambda *a: None)
     monkeypatch.setattr(smaller, "right", lambda net, device: answers(0.93, 0))
+    return put
+
+
+def test_other_data_than_prints_give_no_verdict_on_slimming(
+    slimmed: Callable[..., None], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slimmed()
     for test in (slimming.one_by_one, slimming.grows, slimming.flatter):
         evidence = test(run)
         assert evidence.verdict == "cannot tell"
         assert evidence.says.endswith("which are not print's, it holds.")
+    assert "of the channels, slimming 25.0 %, +R 25.0 %" in slimming.one_by_one(run).says  # counted, not 0.6 ** 3
     monkeypatch.setattr(smaller, "right", lambda net, device: answers(0.9, 0))
     assert slimming.grows(run).says.endswith("nothing can be told either.")
+
+
+def test_a_larger_network_is_not_ahead_by_its_score(slimmed: Callable[..., None], run: Run) -> None:
+    slimmed((25, 26, 26, 27))  # neighbours within 5 %, the ends 8 % apart
+    assert slimming.one_by_one(run).says.endswith("it holds.")
+    told = slimming.grows(run).says
+    assert "The arms are not of one size: in a seed +R+S+C and slimming by 8 % of FLOPs after round 3." in told
+    assert told.endswith("nothing can be told either.")
+    slimmed((30, 22, 22, 22))  # the smaller one is ahead: that it is smaller is no reason either
+    assert "+R and slimming by 36 % of FLOPs" in slimming.one_by_one(run).says
 
 
 def test_arms_differ_by_one_thing_at_a_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from assay.errors import AssayError
 from assay.methods.compress import slimming as method
 from assay.methods.compress.fading import Fading
 from assay.methods.compress.price import flops, parameters
+from assay.methods.compress.surgery import cut, edges
 from assay.methods.train.fit import fit
 from assay.probe import configure
 from assay.remedies import _retraining
@@ -113,7 +115,9 @@ def test_they_stand_on_the_shelf_with_a_door_for_every_setting() -> None:
         score="mean", sparsity=0.1, warm_up=0, end=0.2, soft_mask="code", rounds=4, rate=0.25, at_least=0.2,
         as_published=True, with_norms=True,
     )  # fmt: skip
-    assert Bfrifp(price="flops=0.25").cost() == Cost(1, 0.25)
+    assert Bfrifp(price="flops=0.25").cost() == Slimming(price="flops=0.25").cost() == Cost(1, 0.25)
+    assert Bfrifp(share=0.1).cost() is None  # the price is not asked for
+    assert Slimming(rate=0.05).cost() is None
 
 
 @pytest.mark.parametrize("remedy", BOTH, ids=lambda each: each.name())
@@ -150,6 +154,16 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
     weakest = l1.argsort()[:6].sort().values
     assert_close(strong, few.model.get_parameter("stem.0.weight")[weakest], rtol=0, atol=1e-4)
     assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
+
+
+def test_what_is_told_at_the_end_leaves_both_networks_where_they_were(few: Subject, run: Run) -> None:
+    whole = replace(few, model=copy.deepcopy(few.model))
+    found, gone = FADING._gone(whole.model, whole, run)
+    small = whole.cured(cut(whole.model, found, {name: ~of for name, of in gone.items()}), "bfrifp")
+    told = FADING.beside(whole, small, replace(run, device="meta"))  # any device but that of the inputs
+    assert "measured on meta" in told[0]
+    assert told[-1].startswith("Kept filters are 1 times")
+    assert {t.device.type for each in (whole, small) for t in each.model.state_dict().values()} == {"cpu"}
 
 
 def test_it_fades_while_it_trains_and_every_layer_loses_the_same_share(
@@ -191,8 +205,16 @@ def test_a_detector_learns_by_its_own_loss(remedy: Shrinking, boxes: Subject, ru
 def test_a_network_without_batch_normalisation_is_told_of_the_setting(boxes: Subject) -> None:
     why = SLIM.why_not(boxes)
     assert why is not None
-    assert "Boxes has none; --set with_norms=true" in why
+    assert "Boxes trains none; --set with_norms=true" in why
     assert FADING.why_not(boxes) is None
+
+
+def test_a_network_that_no_batch_normalisation_can_be_put_in_is_not_told_to() -> None:
+    rows = subject_of(nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3)))
+    for remedy in (SLIM, replace(SLIM, with_norms=True)):
+        why = remedy.why_not(rows)
+        assert why is not None
+        assert why.endswith("it needs convolutions or linear layers with batch normalisation behind them")
 
 
 def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_trained() -> None:
@@ -279,6 +301,20 @@ def test_what_cannot_be_is_refused_in_one_line(few: Subject, run: Run) -> None:
         with pytest.raises(AssayError, match=words) as caught:
             call()  # type: ignore[no-untyped-call]
         assert "\n" not in str(caught.value)
+
+
+def test_a_price_that_rounds_cannot_come_down_to_is_told_before_the_training(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of all there was, whatever the round."""
+    monkeypatch.setattr(_retraining, "fit", lambda *a, **k: pytest.fail("it trains"))
+    x, half = example(few), seeded(Residual)
+    keep = {edge.name: torch.arange(edge.size) < edge.size // 2 for edge in edges(half, x)}
+    left = flops(cut(half, edges(half, x), keep), x) / flops(half, x)
+    with pytest.raises(AssayError, match=rf"cut 1 of 2 leaves {left:.3g} of the flops where it must leave 0\.224;"):
+        replace(SLIM, at_least=0.5, price="flops=0.05").apply(few, run)
+    with pytest.raises(AssayError, match=r"with 10 % .* cut 3 of 3 leaves"):  # two channels stay
+        replace(SLIM, epochs=4, rounds=3, price="flops=0.02").apply(few, run)
 
 
 def test_what_was_stopped_goes_on_to_the_same_small_network(

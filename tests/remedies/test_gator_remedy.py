@@ -103,3 +103,8 @@ def test_a_price_that_cannot_be_met_is_said_before_anything_is_trained(
     monkeypatch.setattr(Gator, "train", lambda *a, **k: pytest.fail("it trains"))
     with pytest.raises(AssayError, match=r"cannot be met: with one channel of each edge .* ask for more than that"):
         Gator(price="flops=0.001").apply(few, run)
+
+
+def test_no_batch_that_normalisations_are_measured_on_is_of_one_input(few: Subject, run: Run) -> None:
+    sizes = [len(x) for x in Gator(batch=13)._batches(few, run, run.rng())]  # of 40
+    assert sizes == [10] * 4

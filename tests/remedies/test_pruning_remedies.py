@@ -15,11 +15,12 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.jobs.cure import cure
+from assay.methods.compress import price
 from assay.methods.compress.criteria import CRITERIA, OF_NORMS, kept, scores
 from assay.methods.compress.price import flops
 from assay.methods.compress.surgery import cut, edges
 from assay.remedies import blended_pruning
-from assay.remedies._shrinking import Shrinking
+from assay.remedies._shrinking import EXAMPLES, Shrinking
 from assay.remedies.blended_pruning import STORY, BlendedPruning
 from assay.remedies.prune import Prune
 from assay.run import Run
@@ -72,6 +73,21 @@ def test_the_channels_go_that_the_criterion_puts_last(criterion: Any, planted: S
     assert flops(small.model, x[:1]) == 200 <= 0.5 * flops(planted.model, x[:1])
     assert_close(planted.model.state_dict(), before, rtol=0, atol=0)
     assert right(small) > 0.9 if criterion == "taylor-l1" else right(small) < 0.3
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_latency_is_met_on_the_batch_that_is_reported(
+    planted: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = []
+
+    def seconds(model: nn.Module, x: torch.Tensor, device: object = "cpu") -> float:
+        timed.append(len(x))
+        return float(sum(p.numel() for p in model.parameters()))
+
+    monkeypatch.setattr(price, "latency", seconds)
+    Prune(price="latency=0.5").apply(planted, run)
+    assert set(timed) == {EXAMPLES}
 
 
 @pytest.mark.usefixtures("untrained")
@@ -193,6 +209,24 @@ def test_figures_show_the_agreement_of_the_uncut_network(planted: Subject, run: 
     assert np.allclose(np.array(shown.values), rho, atol=6e-4)  # type: ignore[union-attr]
     assert least.values == shown.values  # type: ignore[union-attr]
     assert evolution.lines[0].y == (pytest.approx(float(cured.model.get_buffer("blend_best")[0])),)  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_layer_of_one_channel_has_no_blend_and_the_others_keep_their_names(run: Run) -> None:
+    x, y = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(4, 1), nn.Tanh(), nn.Linear(1, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(),
+        nn.Linear(5, 2),
+    ).eval()  # fmt: skip
+    subject = Subject.classifier(model, {"train": (x, y), "test": (x, y)}, name="narrow")
+    assert [edge.size for edge in edges(model, x)] == [1, 6, 5]
+    remedy = BlendedPruning(population=2, iterations=0, top=1)
+    cured = remedy.apply(subject, run)
+    _, by_layer, _ = remedy.remarks(cured, run)
+    assert [told.split(":")[0] for told in by_layer.removeprefix("The blend by layer: ").split("; ")] == ["3", "5"]
+    rho = cured.model.get_buffer("blend_agreement")  # the diagonal is the same in both
+    least = "35"[int(rho.sum((1, 2)).argmin())]
+    assert f"those of {least}, where" in remedy.figures(cured, run)[1].title
 
 
 def test_a_network_without_batch_normalisation_is_told_of_scores_that_need_it(tmp_path: Path, run: Run) -> None:

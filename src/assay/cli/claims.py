@@ -85,7 +85,7 @@ def try_claims(
     broken: dict[str, str] = {}
     with metered() as meter:
         ready = (work if seconds is None else replace(work, budget="quick")).run(meter, debug)
-        records = job.read(ledger)
+        records = job.read(ledger, broken=False)
         takes = {name: job.takes(name, known, records, ready.device) for name in left}
         end = None if seconds is None else time.monotonic() + seconds
         while left:
@@ -97,11 +97,11 @@ def try_claims(
             meter.doing(name)
             try:
                 entries.append(job.record(name, ready, ledger))
-            except AssayError as e:  # data that are not at hand, of one of many
+            except Exception as e:  # of one of many: data that are not at hand, memory that is full
                 if not everything:
                     raise
-                broken[name] = str(e)
-                meter.line(f"{name}: not run: {e}")
+                broken[name] = f"{type(e).__name__}: {e}" if not isinstance(e, AssayError) else str(e)
+                meter.line(f"{name}: not run: {broken[name]}")
                 continue
             meter.line(f"{name}: {entries[-1].evidence.verdict}")
     to = console()

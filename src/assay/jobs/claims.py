@@ -35,7 +35,7 @@ from assay.store import strict_json, write_atomically
 
 SHIPPED = Path(__file__).parents[1] / "claims" / "ledger"
 FORMAT = 2
-COMPUTES = ("methods", "nn", "data", "remedies", "probes")
+COMPUTES = ("methods", "nn", "data", "remedies", "probes", "subjects")
 """The rooms whose code a study's numbers hang on; the vocabulary only hands them on."""
 
 
@@ -191,10 +191,23 @@ def stale(tested: Claim, entry: Entry) -> str:
 # Reading.
 
 
-def read(root: Path | None = None) -> dict[str, Entry]:
-    """Every record by its claim's id: of this folder, or of the ledger that comes with Assay and, over it, of home."""
-    roots = (SHIPPED, home()) if root is None else (root,)
-    return {entry.id: entry for each in roots for entry in map(_entry, sorted(each.glob("*.json")))}
+def read(root: Path | None = None, *, broken: bool = True) -> dict[str, Entry]:
+    """Every record by its claim's id: of this folder, or of the ledger that comes with Assay and, over it, of home.
+
+    One that does not read or was edited is an error; with `broken=False` it is as if it were not there: what is about
+    to be tested need not wait for another's record, nor for its own.
+    """
+    found: dict[str, Entry] = {}
+    for folder in (SHIPPED, home()) if root is None else (root,):
+        for path in sorted(folder.glob("*.json")):
+            try:
+                entry = _entry(path)
+            except AssayError:
+                if broken:
+                    raise
+                continue
+            found[entry.id] = entry
+    return found
 
 
 def _entry(path: Path) -> Entry:
@@ -209,7 +222,9 @@ def _entry(path: Path) -> Entry:
         )
         gates = tuple(Gate(**{**g, "values": tuple(g["values"])}) for g in evidence.get("gates", ()))
         entry = Entry(**{**told, "evidence": Evidence(**{**evidence, "measures": measures, "gates": gates})})
-        sealed = stored["format"] < FORMAT or _sealed(dict(stored))["seal"] == stored["seal"]
+        sealed = stored["format"] == FORMAT and _sealed(dict(stored))["seal"] == stored["seal"]
+        if entry.evidence.verdict not in ("holds", "fails", "cannot tell"):
+            raise ValueError(f"verdict {entry.evidence.verdict!r}")
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise AssayError(f"Cannot read the record {str(path)!r}: {type(e).__name__} {e}{again}") from e
     if not sealed:
@@ -222,7 +237,7 @@ def _entry(path: Path) -> Entry:
 
 def waiting(root: Path | None, known: Mapping[str, Claim]) -> list[str]:
     """In which order to test them: what was never run, what is stale, what holds from before; the shortest first."""
-    entries = read(root)
+    entries = read(root, broken=False)
 
     def turn(name: str) -> tuple[int, float]:
         entry = entries.get(name)

@@ -92,7 +92,7 @@ FORMS: Mapping[str, Form] = {
         ),
         Form(
             name="compiled",
-            says="a torch program, compiled where it is loaded",
+            says="a plain torch program; its times are those after torch.compile, which its user calls",
             remedy="compiled",
             suffix=".pt2",
         ),
@@ -117,7 +117,8 @@ def write(subject: Subject, path: Path) -> int:
     from assay.nn.onnx_net import OnnxNet
     from assay.remedies._shipping import example
 
-    model = subject.model.model if isinstance(subject.model, Compiled) else subject.model  # its loader compiles it
+    # A compiled pass is of this process and no file holds it: the plain program is written.
+    model = subject.model.model if isinstance(subject.model, Compiled) else subject.model
     if path.suffix == ".onnx":
         content = model.file() if isinstance(model, OnnxNet) else to_onnx(model, example(subject))
     elif path.suffix == ".pt2" and isinstance(model, OnnxNet):

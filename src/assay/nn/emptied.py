@@ -43,8 +43,9 @@ class Emptied(nn.Module):
         return new.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:  # n i *s -> n o *s'
+        """A tensor of its own, so that the code behind may change it in place."""
         if self.dims == 0:
-            return self.bias.to(x.dtype).expand(*x.shape[:-1], -1)
+            return self.bias.to(x.dtype).expand(*x.shape[:-1], -1).clone()
         space = list(x.shape[2:])
         for i, (k, s, d, p) in enumerate(
             zip(*(self.sizes[of] for of in ("kernel", "stride", "dilation", "padding")), strict=True)
@@ -54,7 +55,7 @@ class Emptied(nn.Module):
             else:
                 space[i] = (space[i] + p - d * (k - 1) - 1) // s + 1
         flat = self.bias.to(x.dtype).reshape(1, -1, *[1] * self.dims)
-        return flat.expand(x.shape[0], -1, *space)
+        return flat.expand(x.shape[0], -1, *space).clone()
 
     def extra_repr(self) -> str:
         return f"channels={len(self.bias)}"

@@ -99,8 +99,8 @@ def removed(subject: Subject, cured: Subject, price: Price, run: Run) -> tuple[s
     told = ", ".join(f"{name} {lost[name][0]:,} to {lost[name][1]:,}" for name in most)
     rest = f", and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
     x = example(cured, EXAMPLES)
-    models = [each.model.to(run.device) for each in (subject, cured)]
-    multiplied = [flops(model, x[:1].to(run.device)) for model in models]
+    models = [each.model for each in (subject, cured)]  # counted where they are, timed as copies on the run's device
+    multiplied = [flops(model, x[:1]) for model in models]
     learnt = [parameters(model) for model in models]
     times = [1e3 * latency(model, x, run.device) for model in models]
     return (

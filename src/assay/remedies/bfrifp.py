@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.methods.compress.surgery import Edge
+    from assay.remedy import Cost
     from assay.run import Run
     from assay.subject import Subject
 
@@ -59,6 +60,9 @@ class Bfrifp(Shrinking):
     @property
     def pace(self) -> Pace:
         return Pace(self.lambda_e, self.lambda_l, self.dead, self.noise, self.whole)
+
+    def cost(self) -> Cost | None:
+        return super().cost() if self.share is None else None  # what a share of the channels saves, no setting says
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

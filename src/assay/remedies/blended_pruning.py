@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from assay.subject import Data, Subject
 
 BATCH = 500  # held-out inputs asked at once
-RHO, WHICH, BEST, FACTORS, PICKED, JUDGED = (
-    f"blend_{name}" for name in ("agreement", "criteria", "best", "factors", "picked", "judged")
+STORY = LAYERS, RHO, WHICH, BEST, FACTORS, PICKED, JUDGED = tuple(
+    f"blend_{name}" for name in ("layers", "agreement", "criteria", "best", "factors", "picked", "judged")
 )
-STORY = (RHO, WHICH, BEST, FACTORS, PICKED, JUDGED)
 """Buffers of the cured network that no pass reads: how its blend was found, kept with its weights."""
 
 
@@ -103,7 +102,9 @@ class BlendedPruning(Shrinking):
         )  # fmt: skip
         best, shown, judged = self._searched(subject, found, told, keep, layers, taught, held, run)
         model = best.model
+        modules = [name for name, _ in model.named_modules()]  # a cut changes none of them
         story: dict[str, Tensor] = {
+            LAYERS: torch.tensor([modules.index(edge.name) for edge in found]),
             RHO: torch.from_numpy(np.stack(list(rho.values()))).float(),
             WHICH: torch.tensor([CRITERIA.index(name) for name in which]),
             BEST: torch.tensor(shown),
@@ -174,7 +175,7 @@ class BlendedPruning(Shrinking):
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         story = _story(cured.model)
-        names = self._names(cured)
+        names = _names(cured.model)
         which = [CRITERIA[i] for i in story[WHICH].tolist()]
         first, last = float(story[BEST][0]), float(story[BEST][-1])
         blends = "; ".join(
@@ -195,7 +196,7 @@ class BlendedPruning(Shrinking):
 
     def figures(self, cured: Subject, run: Run) -> tuple[View, ...]:
         story = _story(cured.model)
-        names = self._names(cured)
+        names = _names(cured.model)
         which = tuple(CRITERIA[i] for i in story[WHICH].tolist())
         rho = story[RHO].numpy()
         least = int(np.argmin([_pairs(each).mean() for each in rho]))
@@ -223,8 +224,11 @@ class BlendedPruning(Shrinking):
             ),
         )  # fmt: skip
 
-    def _names(self, cured: Subject) -> tuple[str, ...]:
-        return tuple(edge.name for edge in self.prunable(cured))
+
+def _names(model: nn.Module) -> list[str]:
+    """Of the layers that the blend is told of; the smaller network may have other edges than the whole one had."""
+    modules = [name for name, _ in model.named_modules()]
+    return [modules[i] for i in model.get_buffer(LAYERS).tolist()]
 
 
 def _story(model: nn.Module) -> dict[str, Tensor]:

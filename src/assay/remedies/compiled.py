@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class CompiledNet(Shipping):
     """Compiles its forward pass: the same weights, and the same answers up to the order in which sums are taken.
 
-    The file that ships is the program, which the machine that loads it compiles. Slopes are those of the network as it
-    was. `backend` "aot-eager" goes through torch's compiler and runs its own kernels, where there is no C++ compiler.
+    The file that ships is the plain program: whoever loads it calls torch.compile, and the times told are those after
+    that. Slopes are those of the network as it was. `backend` "aot-eager" goes through torch's compiler and runs its
+    own kernels, where there is no C++ compiler.
     """
 
     backend: Backend = "inductor"
@@ -41,6 +42,10 @@ class CompiledNet(Shipping):
                 "a C++ compiler, or ship it as onnx."
             ) from e
         return cured
+
+    def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
+        said = f"The time is that after torch.compile ({self.backend}); a file of it is the plain program, uncompiled."
+        return (*super().beside(subject, cured, run), said)
 
 
 SHELVED = CompiledNet

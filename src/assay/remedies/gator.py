@@ -124,10 +124,10 @@ class Gator(Shrinking):
         return bill(model, found, few, kind)
 
     def _batches(self, subject: Subject, run: Run, rng: Generator) -> Iterator[Tensor]:
-        """Some training inputs, on the device."""
+        """Some training inputs, on the device, in batches as equal as can be: none of a single input."""
         data = subject.data["train"]
         order = torch.randperm(len(data), generator=rng)[: MEASURED * self.batch]
-        for index in torch.split(order, self.batch):
+        for index in order.tensor_split(math.ceil(len(order) / self.batch)):
             yield torch.as_tensor(data.take(index.numpy())[0], device=run.device)
 
 

@@ -37,10 +37,11 @@ class HalfPrecision(Shipping):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         most = torch.finfo(DTYPES[self.to]).max
+        instead = "use bfloat16, or leave it in float32" if self.to == "float16" else "leave it in float32"
         for name, value in subject.model.state_dict().items():
             if value.is_floating_point() and value.numel() and float(value.abs().max()) > most:
                 raise AssayError(
-                    f"{name!r} holds {float(value.abs().max()):.3g}, and {self.to} ends at {most:,.0f}; use bfloat16."
+                    f"{name!r} holds {float(value.abs().max()):.6g}, and {self.to} ends at {most:,.6g}; {instead}."
                 )
         cured = self.frame(subject)
         cured.model.to(run.device)
@@ -54,7 +55,7 @@ class HalfPrecision(Shipping):
         if not bool(said.isfinite().all()) and bool(subject.predict(example(subject).to(run.device)).isfinite().all()):
             raise AssayError(
                 f"In {self.to} its answers are not finite: a value inside is too large, or a divisor rounds to zero; "
-                "use bfloat16, or leave it in float32."
+                f"{instead}."
             )
         return cured
 

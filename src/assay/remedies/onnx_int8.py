@@ -70,7 +70,8 @@ class OnnxInt8(Shipping):
         assert isinstance(cured.model, OnnxNet)  # frame
         whole, rest = onnx_integers.kinds(self._graph(cured.model.model, cured), cured.model.file())
         named = [", ".join(f"{count} {name}" for name, count in sorted(each.items())) for each in (whole, rest)]
-        said = f"Computed in 8 bits: {named[0]}."
+        static = "Between 8-bit values, and computed in integers where onnxruntime has a kernel for it"
+        said = f"{static if self.activations == 'static' else 'Computed in 8 bits'}: {named[0]}."
         stays = f" In floats, for want of an integer form or of use: {named[1]}." if rest else ""
         return (*super().beside(subject, cured, run), said + stays)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
     from assay.methods.compress.surgery import Edge
+    from assay.remedy import Cost
     from assay.run import Run
     from assay.subject import Subject
 
@@ -65,15 +66,22 @@ class Slimming(Shrinking):
         method.price(torch.zeros(()), most=self.sparsity, warm_up=self.warm_up, end=self.end)
         method.theta(torch.ones(1), torch.ones(1, 1), self.score)
 
+    def cost(self) -> Cost | None:
+        return super().cost() if self.rate is None else None  # what a rate of the channels saves, no setting says
+
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
             return lacks
-        if not self.with_norms and not method.batch_norms(subject.model):
-            return (
-                f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} has none; "
-                "--set with_norms=true puts some in while it trains"
-            )
-        return None
+        if method.batch_norms(subject.model):
+            return None
+        foldable = any(method.foldable(module) for module in subject.model.modules())
+        if self.with_norms and foldable:
+            return None
+        return (
+            f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} trains none; "
+            + ("--set with_norms=true puts some in while it trains" if foldable else
+               "it needs convolutions or linear layers with batch normalisation behind them")
+        )  # fmt: skip
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -84,10 +92,11 @@ class Slimming(Shrinking):
             model = method.with_norms(model, torch.as_tensor(data.take(few)[0]))
         whole = self._cost(model, subject, run)
         parts = self._parts(subject)
+        self._refuse_dear(model, subject, run, whole)
         for number, epochs in enumerate(parts, 1):
             model = self._priced(model, subject, run, rng, epochs, number)
             if number <= self.rounds:
-                model = self._cut(model, subject, run, whole * self.priced.share ** (number / self.rounds))
+                model = self._cut(model, subject, run, whole, number)
         return subject.cured(method.folded(model).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
@@ -135,29 +144,55 @@ class Slimming(Shrinking):
         )  # fmt: skip
         return model.cpu().eval()
 
-    def _cut(self, model: nn.Module, subject: Subject, run: Run, most: float) -> nn.Module:
-        """Without the channels of the lowest theta: `rate` of them, or as many as must go to cost `most`."""
-        found, x = self.prunable(subject, model), example(subject)
-        groups = method.writers(model, found, x, self.score)
+    def _refuse_dear(self, model: nn.Module, subject: Subject, run: Run, whole: float) -> None:
+        """Before it is trained: where rounds that cut all they may would not come down to the price."""
+        if self.rate is not None:
+            self._ranked(model, subject)
+            return
+        for number in range(1, self.rounds + 1):
+            found, groups = self._ranked(model, subject)
+            every = _channels(groups)
+            model = _without(model, found, method.lowest(groups, (every - 1) / every, at_least=self.at_least))
+            self._refuse_above(self._cost(model, subject, run), whole, number)
+
+    def _refuse_above(self, least: float, whole: float, number: int) -> None:
+        wanted = self.priced.share ** (number / self.rounds)
+        if least > whole * wanted:
+            raise AssayError(
+                f"The price {self.price} cannot be met: with {100 * self.at_least:g} % of each layer and two channels "
+                f"left, cut {number} of {self.rounds} leaves {least / whole:.3g} of the {self.priced.kind} where it "
+                f"must leave {wanted:.3g}; ask for more, or set a smaller at_least."
+            )
+
+    def _ranked(self, model: nn.Module, subject: Subject) -> tuple[tuple[Edge, ...], dict[str, list[method.Writer]]]:
+        """The edges, and those with layers that can be ranked."""
+        found = self.prunable(subject, model)
+        groups = method.writers(model, found, example(subject), self.score)
         if not groups:
             raise AssayError(
                 f"No channel of {type(model).__name__} that can be cut has a batch normalisation right behind its "
                 "layer; choose a remedy that ranks by weights, such as prune."
             )
-        every = sum(len(writer.worth) for some in groups.values() for writer in some)
-        count = self._count(model, subject, run, found, groups, every, most) if self.rate is None else None
-        rate = self.rate if count is None else count / every
-        assert rate is not None
+        return found, groups
+
+    def _cut(self, model: nn.Module, subject: Subject, run: Run, whole: float, number: int) -> nn.Module:
+        """Without the channels of the lowest theta: `rate` of them, or as many as must go by this round."""
+        found, groups = self._ranked(model, subject)
+        rate = self.rate
+        if rate is None:
+            rate = self._count(model, subject, run, found, groups, whole, number) / _channels(groups)
         if self.as_published:
-            moved, keep = method.rearranged(model, found, method.own_lowest(groups, rate, at_least=self.at_least), x)
+            gone = method.own_lowest(groups, rate, at_least=self.at_least)
+            moved, keep = method.rearranged(model, found, gone, example(subject))
             return cut(moved, found, keep)
         return _without(model, found, method.lowest(groups, rate, at_least=self.at_least))
 
     def _count(
         self, model: nn.Module, subject: Subject, run: Run, found: tuple[Edge, ...],
-        groups: dict[str, list[method.Writer]], every: int, most: float,
+        groups: dict[str, list[method.Writer]], whole: float, number: int,
     ) -> int:  # fmt: skip
         """How many of the lowest must go; the cost falls as more do, so by bisection."""
+        every, most = _channels(groups), whole * self.priced.share ** (number / self.rounds)
 
         def price(count: int) -> float:
             gone = method.lowest(groups, count / every, at_least=self.at_least)
@@ -166,12 +201,7 @@ class Slimming(Shrinking):
         low, high = 0, every - 1
         if price(0) <= most:
             return 0
-        if (least := price(high)) > most:
-            raise AssayError(
-                f"The price {self.price} cannot be met: with {100 * self.at_least:g} % of each layer and two channels "
-                f"left, the network still costs {least / most * self.priced.share:.3g} of its {self.priced.kind}; ask "
-                "for more, or set a smaller at_least."
-            )
+        self._refuse_above(price(high), whole, number)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if price(middle) <= most else (middle, high)
@@ -179,6 +209,10 @@ class Slimming(Shrinking):
 
     def _cost(self, model: nn.Module, subject: Subject, run: Run) -> float:
         return cost(self.priced.kind, model, example(subject), run.device)
+
+
+def _channels(groups: dict[str, list[method.Writer]]) -> int:
+    return sum(len(writer.worth) for some in groups.values() for writer in some)
 
 
 def _without(model: nn.Module, found: tuple[Edge, ...], gone: dict[str, Tensor]) -> nn.Module:

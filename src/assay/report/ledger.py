@@ -17,15 +17,16 @@ from assay.finding import Measure
 from assay.report.words import in_full, measured, moment
 
 VERDICTS: dict[Held, str] = {
-    "holds": "the statement's own comparison came out as printed, beyond its interval",
-    "fails": "it came out the other way, beyond its interval, with a baseline as good as print's",
+    "holds": "the statement's own comparison came out as printed, by the rule that its fold states",
+    "fails": "it came out the other way, by that rule; whether a baseline like print's was asked for stands there",
     "cannot tell": "the interval allows both, or the networks, the data or the number of trainings are not print's",
     "not run": "nobody has tested it here",
 }
 LOOKS = {"holds": "pass", "fails": "fail", "cannot tell": "cannot tell", "not run": "not asked"}
 INTRODUCTION = (
     "Each claim is a published statement with the numbers as printed, beside what the study in Assay measured. A claim "
-    "that was never run says so. A record is stale where the code behind it has changed since, or is not known."
+    "that was never run says so. A record is stale where the code behind it has changed since, or is not known: it "
+    "tells what was found then, and is counted apart."
 )
 WIDTH, ROW, LEFT, RIGHT = 640, 26, 250, 24  # of a figure, in pixels
 MOST_DOTS = 20
@@ -107,6 +108,16 @@ class Told:
         return f"n = {most:,}" if most else ""
 
     @property
+    def gated(self) -> str:
+        """Whether print's baseline was asked for before the verdict, in words; empty where there is none to doubt."""
+        if self.entry is None or self.verdict not in ("holds", "fails"):
+            return ""
+        gates = self.entry.evidence.gates
+        if not gates:
+            return "No baseline in print was asked for before this verdict."
+        return f"Reached first: {', '.join(gate.what for gate in gates)}."
+
+    @property
     def date(self) -> str:
         """A page does not age by itself: when it was tested, not how long ago."""
         return "" if self.entry is None else moment(self.entry.when).partition(",")[0]
@@ -164,13 +175,20 @@ def printed(number: Published) -> str:
 
 
 def counts(claims: Sequence[Told]) -> list[tuple[Held, int, int, str]]:
-    """Each verdict, how many claims have it, how many of these records are stale, and what it means."""
-    all_, old = Counter(t.verdict for t in claims), Counter(t.verdict for t in claims if t.stale)
-    return [(verdict, all_[verdict], old[verdict], means) for verdict, means in VERDICTS.items()]
+    """Each verdict, how many claims have it by code as it is now, how many by stale records, and what it means."""
+    now, old = (Counter(t.verdict for t in claims if bool(t.stale) == stale) for stale in (False, True))
+    return [(verdict, now[verdict], old[verdict], means) for verdict, means in VERDICTS.items()]
 
 
 def markdown(claims: Sequence[Told]) -> str:
-    lines = ["# Claims", "", INTRODUCTION, "", "| verdict | claims | stale | what it means |", "|---|---:|---:|---|"]
+    lines = [
+        "# Claims",
+        "",
+        INTRODUCTION,
+        "",
+        "| verdict | by today's code | stale | what it means |",
+        "|---|---:|---:|---|",
+    ]
     lines += [f"| {v} | {n} | {old or ''} | {means} |" for v, n, old, means in counts(claims)]
     lines += ["", "| claim | print | here | verdict | size | tested |", "|---|---|---|---|---|---|"]
     for t in claims:
@@ -207,6 +225,7 @@ def markdown(claims: Sequence[Told]) -> str:
         if t.others:
             lines += ["", "Measured here, without a number of the kind in print:", ""]
             lines += [f"- {_md(f'{m.name}: {in_full(m)}')}" for m in t.others]
+        lines += ["", _md(t.gated)] if t.gated else []
         lines += ["", _md(t.how)] + ([f"Stale: {_md(t.stale)}."] if t.stale else [])
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -303,6 +304,32 @@ class Net(nn.Module):
         return self.written(self, x)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "pool"),
+    [(partial(nn.Conv2d, kernel_size=1), (3, 4, 2, 2), nn.AdaptiveAvgPool2d(1)), (nn.Linear, (3, 4), nn.Identity())],
+)
+def test_what_an_emptied_layer_gives_may_be_changed_in_place(
+    layer: Any, shape: tuple[int, ...], pool: nn.Module
+) -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        x = net.stem(x)
+        out = net.c(net.act(net.a(x)))
+        out += x
+        answer: Tensor = net.head(net.pool(net.act(out)).flatten(1))
+        return answer
+
+    parts = {"stem": layer(4, 4), "a": layer(4, 3), "c": layer(3, 4), "head": nn.Linear(4, 2)}
+    model = stirred(Net(forward, **parts, act=nn.ReLU(inplace=True), pool=pool))
+    x, keep = inputs(*shape), {"a": torch.zeros(3, dtype=torch.bool)}
+    found = edges(model, x)
+    small = cut(model, found, keep)
+    assert isinstance(small.a, Emptied)
+    assert isinstance(small.c, Emptied)
+    assert_close(small(x), masked(model, found, keep)(x))
+    small(x).sum().backward()
+    assert small.c.bias.grad is not None
+
+
 def tied() -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         out: Tensor = net.head(F.relu(net.up(F.relu(net.down(F.relu(net.first(x)))))))
@@ -359,6 +386,19 @@ MIXED: Mapping[str, tuple[nn.Module, tuple[int, ...], set[str], str]] = {
     "a scale for each channel": (
         Net(lambda n, x: n.head(n.b(n.a(x) * torch.arange(4.0))), a=nn.Linear(3, 4), b=nn.Linear(4, 5),
             head=nn.Linear(5, 2)), (2, 3), {"b"}, "which cannot be cut"),
+    "one map for all channels": (
+        Net(lambda n, x: n.head((n.a(x) * n.one(x).sigmoid()).mean((2, 3))), a=nn.Conv2d(2, 4, 1),
+            one=nn.Conv2d(2, 1, 1), head=nn.Linear(4, 2)), (2, 2, 4, 4), {"a"}, "mul() spreads the one channel"),
+    "the sum of two such maps": (
+        Net(lambda n, x: n.head((n.a(x) * (n.one(x) + n.two(x)).sigmoid()).mean((2, 3))), a=nn.Conv2d(2, 4, 1),
+            one=nn.Conv2d(2, 1, 1), two=nn.Conv2d(2, 1, 1), head=nn.Linear(4, 2)), (2, 2, 4, 4), {"a"},
+        "add() spreads the one channel"),
+    "a layer of one channel that forward asks": (
+        Net(lambda n, x: n.head(F.pad(n.one(x), (n.one.kernel_size[0], 0)).mean((2, 3))), one=nn.Conv2d(2, 1, 1),
+            head=nn.Linear(1, 2)), (2, 2, 4, 4), set(), "the forward pass fails"),
+    "what nobody reads": (
+        Net(lambda n, x: (n.head(n.a(x)), n.idle(x))[0], a=nn.Linear(3, 4), idle=nn.Linear(3, 5),
+            head=nn.Linear(4, 2)), (2, 3), {"a"}, "no layer reads them"),
 }  # fmt: skip
 
 
@@ -369,8 +409,9 @@ def test_what_cannot_be_cut_is_left_and_said(which: str) -> None:
     found = read(model.eval(), x)
     assert {name for edge in found.edges for name in edge.writers} == names
     assert any(why in said for said in found.fixed.values()), found.fixed
-    keep = {edge.name: torch.arange(edge.size) % 2 == 0 for edge in found.edges}
-    assert_close(cut(model, found.edges, keep)(x), masked(model, found.edges, keep)(x), rtol=1e-4, atol=1e-5)
+    for last in (9, -1):  # every second channel, or none
+        keep = {edge.name: (c := torch.arange(edge.size)).le(last) & (c % 2 == 0) for edge in found.edges}
+        assert_close(cut(model, found.edges, keep)(x), masked(model, found.edges, keep)(x), rtol=1e-4, atol=1e-5)
     if not names:
         with pytest.raises(SubjectError, match=r"No channel of the network can be cut: '\w+' must keep its own"):
             edges(model, x)

@@ -143,6 +143,17 @@ def test_it_begins_as_the_network_and_ends_as_the_one_that_is_cut(normed: bool, 
     assert sum(p.numel() for p in small.parameters()) < 0.4 * sum(p.numel() for p in net.parameters())
 
 
+class ByKeyword(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(input=self.a(input=self.first(input=x)).flatten(1))
+        return out
+
+
+def test_layers_and_norms_that_are_called_by_keyword_are_seen(x: Tensor) -> None:
+    run = method.order(ByKeyword(), x)
+    assert (run.layers, run.feeds) == (("first", "head"), {"a": "first"})
+
+
 def test_depthwise_convolutions_fade_with_the_layer_that_they_follow(x: Tensor) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(

@@ -218,6 +218,29 @@ def test_bills_of_flattened_maps_concatenations_and_what_follows() -> None:
             assert bill(net, found, x, of).total(counts).item() == true  # type: ignore[arg-type]
 
 
+class Joined(nn.Module):
+    """Two layers that are concatenated write one edge with a third, which is added to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1), nn.Conv2d(3, 8, 3)
+        self.head = nn.Conv2d(8, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: Tensor = self.head(torch.cat([self.a(x), self.b(x[..., 1:-1, 1:-1])], 1) + self.c(x))
+        return said
+
+
+def test_a_layer_that_writes_a_part_of_an_edge_costs_that_part() -> None:
+    net, x = Joined().eval(), torch.rand(1, 3, 6, 6)
+    (edge,) = found = edges(net, x)
+    small = cut(net, found, {edge.name: torch.arange(8) % 2 == 0})  # of each part half
+    for of, count in (("flops", lambda m: flops(m, x)), ("memory", memory), ("parameters", parameters)):
+        costs = bill(net, found, x, of)  # type: ignore[arg-type]
+        assert costs.total(costs.sizes).item() == count(net)
+        assert costs.total(costs.sizes / 2).item() == count(small)
+
+
 def test_each_layer_is_counted_once_for_each_side_that_can_be_cut() -> None:
     """By hand, layer by layer, for FLOPs of the true shapes: 7 x 7, and 4 x 4 after the stride."""
     net, x, found = residual()
@@ -424,6 +447,16 @@ def test_normalisations_are_measured_anew_and_nothing_else_changes() -> None:
     assert not any(m.training for m in net.modules())
     for name, tensor in before.items():
         assert torch.equal(net.state_dict()[name], tensor)
+
+
+def test_frozen_normalisations_are_not_measured_anew() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.BatchNorm1d(2)).eval()
+    net[1].requires_grad_(False)
+    remeasure(net, [torch.randn(16, 3) + 5])
+    assert torch.equal(net[1].running_mean, torch.zeros(4))
+    assert torch.equal(net[1].running_var, torch.ones(4))
+    assert net[3].running_mean.abs().min() > 0
+    assert not any(m.training for m in net.modules())
 
 
 def test_rounds_go_on_from_where_they_were_with_a_larger_alpha() -> None:

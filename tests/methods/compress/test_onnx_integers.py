@@ -176,6 +176,8 @@ def test_what_does_not_export_says_which_operator(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AssayError, match=r"answers 1 inputs otherwise, by") as e:
         to_onnx(decides, rows)
     assert decides.training  # untouched
+    with pytest.raises(AssayError, match=r"Looks does not export to ONNX \(its graph answers 1 inputs otherwise, by"):
+        to_onnx(Looks(), torch.tensor([[1.0] * 4, [-1.0] * 4]), alone=True)
     with pytest.raises(AssayError, match=r"No operator of the graph has an integer form \(it has 1 Relu\)"):
         onnx_integers.static(to_onnx(nn.ReLU(), rows), [rows])
     with pytest.raises(AssayError, match="no input to calibrate on"):
@@ -197,3 +199,28 @@ def test_a_program_that_depends_on_values_is_refused_in_one_line() -> None:
     with pytest.raises(AssayError, match="Looks does not export as a program") as e:
         to_program(Looks(), torch.zeros(2, 4))
     assert "\n" not in str(e.value)
+
+
+class Folds(nn.Module):
+    """Python that looks at how many inputs there are, and is the same function either way."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.layer, self.at = nn.Linear(4, 2), at
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if len(x) > self.at else self.layer(2 * x) - self.layer(x) + self.layer.bias
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_a_program_for_some_lengths_alone_is_refused_in_one_line(at: int) -> None:
+    with pytest.raises(AssayError, match=r"Folds does not .* fails on \d inputs: .*how many inputs") as e:
+        to_program(Folds(at), torch.ones(4, 4))
+    assert "\n" not in str(e.value)
+
+
+def test_a_program_that_answers_otherwise_once_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = nn.Linear(4, 2), nn.Linear(4, 2)
+    monkeypatch.setattr(export, "exported", lambda model, x, made=export.exported: made(wrong, x))
+    with pytest.raises(AssayError, match="Linear does not export as a program .* answers 4 inputs otherwise, by"):
+        to_program(right, torch.ones(4, 4))

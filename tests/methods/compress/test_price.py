@@ -43,6 +43,31 @@ def test_a_layer_that_is_called_twice_counts_twice_and_looking_changes_nothing()
     assert not one._forward_hooks
 
 
+class ByKeyword(nn.Module):
+    """Layers that are given their input by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.last = nn.ConvTranspose2d(3, 4, 2, stride=2), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(input=self.up(input=x))
+        return out
+
+
+def test_layers_that_are_called_by_keyword_count() -> None:
+    assert flops(ByKeyword(), torch.rand(1, 3, 5, 5)) == 25 * 4 * 3 * 4 + 100 * 4 * 2
+
+
+def test_the_example_comes_to_where_the_network_is() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    x, scores = torch.rand(2, 4), {"0": torch.arange(6.0)}
+    there = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)).to("meta")
+    assert flops(there, x) == flops(model, x) == 36
+    kept = affordable(there, edges(model, x), scores, Price("flops", 0.5), x)
+    assert kept["0"].tolist() == [False] * 3 + [True] * 3
+
+
 def test_a_residual_network_by_hand() -> None:
     model = ResNet18()
     by_hand, size = 9 * 3 * 64 * 32**2 + 4 * 9 * 64**2 * 32**2 + 512 * 10, 32

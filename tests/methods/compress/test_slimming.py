@@ -273,6 +273,21 @@ def test_papers_soft_mask_comes_before_the_first_epoch_too() -> None:
     ) == pytest.approx(1e-4)
 
 
+def test_a_scale_that_is_frozen_is_neither_masked_nor_priced() -> None:
+    net = block()
+    with torch.no_grad():
+        net.a.weight[0] = net.b.weight[0] = 1e-3
+    net.a.requires_grad_(False)
+    before = {name: t.clone() for name, t in net.a.state_dict().items()}
+    slim = Slimming(net, per_epoch=1, epochs=1, most=1.0, warm_up=0.0, way="code")
+    soft_mask(slim.norms, "code")
+    assert slim.norms == [net.b, net.c, net.d]
+    assert_close(slim.penalty(), sum(norm.weight.abs().sum() for norm in (net.b, net.c, net.d)))
+    assert_close(dict(net.a.state_dict()), before, rtol=0, atol=0)
+    assert float(net.b.weight[0].detach()) == pytest.approx(1e-4)
+    assert len(batch_norms(block().requires_grad_(False))) == 4  # nothing is trained: nothing is frozen
+
+
 def test_how_far_it_is_is_kept_with_its_weights() -> None:
     net = slimmed()
     again = Slimming(block(), per_epoch=4, epochs=6, most=0.05, way="off")

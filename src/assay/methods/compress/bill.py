@@ -70,7 +70,7 @@ def bill(model: nn.Module, edges: Sequence[Edge], example: Tensor, of: Counted) 
             own = {"weight": own["weight"] * (used.get(name, 0.0) if of == "flops" else 1)} if layer else {}
         if not own:
             continue
-        ins, outs = (_times([getattr(edge, side).get(name) for edge in edges]) for side in ("inputs", "outputs"))
+        ins, outs = (_times([getattr(edge, side).get(name) for edge in edges], sizes) for side in ("inputs", "outputs"))
         if isinstance(module, _ConvNd | nn.Linear):
             wide, tall = ends(module)
         else:
@@ -87,10 +87,10 @@ def bill(model: nn.Module, edges: Sequence[Edge], example: Tensor, of: Counted) 
     return Bill(sizes, lines, pairs, fixed)
 
 
-def _times(places: Sequence[Tensor | None]) -> Tensor:  # -> e
-    """How often each channel of each edge stands on this side of a module: as often as a flattened map has pixels."""
-    often = [0 if at is None else int((at >= 0).sum()) / (int(at.max()) + 1) for at in places]
-    return torch.tensor(often, dtype=torch.float64)
+def _times(places: Sequence[Tensor | None], sizes: Tensor) -> Tensor:  # e -> e
+    """How often a channel of each edge stands on this side of a module: as often as a flattened map has pixels, and on
+    the mean less than once where the module has a part of the edge, as one of several that are concatenated."""
+    return torch.tensor([0 if at is None else int((at >= 0).sum()) for at in places], dtype=torch.float64) / sizes
 
 
 def timed(flops: Bill, whole: float, saved: Tensor, removed: Tensor, *, as_coded: bool = False) -> Bill:  # e, e

@@ -300,7 +300,7 @@ class Reader:
             sides[name] = ids
 
     def elementwise(self, node: fx.Node) -> _Value | None:
-        """The terms broadcast; channels that meet are one."""
+        """The terms broadcast; channels that meet are one. A single channel is spread over all: it stays."""
         result: _Value | None = None
         rank = len(node.meta["shape"]) if node.meta["shape"] is not None else 0
         terms = [each for each in node.all_input_nodes if each.meta.get("shape") is not None]
@@ -309,7 +309,9 @@ class Reader:
             return None
         values = [value for each in terms if (value := self.value(each)) is not None]
         for each, value in ((each, self.value(each)) for each in terms):
-            if value is not None and len(value.ids) > 1:
+            if value is not None and len(value.ids) == 1 and len(terms) > 1:
+                self.stay(value, f"{_called(node)} spreads the one channel over others")
+            elif value is not None and len(value.ids) > 1:
                 at = value.dim + rank - len(each.meta["shape"])
                 result = _Value(at, value.ids) if result is None else result
                 if at != result.dim or len(value.ids) != len(result.ids):
@@ -559,6 +561,9 @@ class Reader:
             norms = tuple(name for name in inputs if name in outputs and name not in layers)
             readers = tuple(name for name in inputs if name in layers)
             assert all(group[c] == number for c in order)
+            if not readers:
+                fixed.update(dict.fromkeys(names, "no layer reads them"))
+                continue
             found.append(Edge(names[0], len(order), tuple(names), readers, norms, outputs, inputs))
         return tuple(found), fixed
 

@@ -1,8 +1,8 @@
 """A network as a file that runs without its code: an ONNX graph, or a program of torch.export.
 
-Each is asked again before it is believed: the graph must answer as the network does, for a batch of another length
-than it was exported with too. A model whose Python decides by what is in the batch is not caught by tracing, and is
-caught here.
+Each is asked again before it is believed: what was written must answer as the network does, for batches of other
+lengths than it was exported with too. A model whose Python decides by how many inputs there are is not caught by
+tracing, nor by torch.export, and is caught here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,9 +34,9 @@ OPERATOR = re.compile(r"\b(?:aten|prims|torch|quantized|torchvision)(?:::|\.)[a-
 def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n *d, n >= 2
     """The network in eval mode as the bytes of an .onnx file, as onnxruntime's graph optimiser leaves it.
 
-    Batches may have any length, or one input where it is `alone`; the other sides are those of `x`. The network is
-    traced, which takes a tenth of a second; where that fails or answers otherwise, it goes through torch.export, which
-    takes seconds and onnxscript.
+    Batches may have any length, or one input where it is `alone`; the other sides are those of `x`, of which each is
+    asked then, for a trace holds what the first one decides. The network is traced, which takes a tenth of a second;
+    where that fails or answers otherwise, it goes through torch.export, which takes seconds and onnxscript.
     """
     try:
         import onnx as onnx  # the exporters of torch need it, and say so in another way each
@@ -52,7 +52,7 @@ def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n 
         except Exception as e:  # exporters raise whatever they meet
             reasons.append(reason(e))
             continue
-        gap = _gap(model, content, x[:1] if alone else x)
+        gap = _graph_gap(model, content, torch.split(x, 1) if alone else _lengths(x))
         if gap is None:
             return content
         reasons.append(gap)
@@ -72,20 +72,25 @@ def optimised(content: bytes) -> bytes:
 
 def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
     """The network in eval mode as the bytes of a .pt2 file: its graph and weights, with gradients."""
+    model, x, file = copy.deepcopy(model).cpu().eval(), x.cpu(), io.BytesIO()
+    cause: Exception | None = None
     try:
         with quiet(), torch.no_grad():
-            program = exported(copy.deepcopy(model).cpu().eval(), x.cpu())
+            program = exported(model, x)
             program.example_inputs = None  # somebody's data, which a file that ships need not hold
             for node in program.graph.nodes:
                 for told in ("stack_trace", "torch_fn", "from_node"):
                     node.meta.pop(told, None)  # nor where its code lay
-            file = io.BytesIO()
             torch.export.save(program, file)
+            file.seek(0)
+            gap = _gap(model, torch.export.load(file).module(), _lengths(x))
     except Exception as e:  # torch.export raises whatever it meets
+        gap, cause = reason(e), e
+    if gap is not None:
         raise AssayError(
-            f"{type(model).__name__} does not export as a program ({reason(e)}); write that step without Python that "
-            "depends on values, or ship it as onnx."
-        ) from e
+            f"{type(model).__name__} does not export as a program ({gap}); write that step without Python that depends "
+            "on values or on how many inputs there are, or ship it as onnx."
+        ) from cause
     return file.getvalue()
 
 
@@ -114,18 +119,31 @@ def _through_export(model: nn.Module, x: Tensor, alone: bool) -> bytes:
     return content
 
 
-def _gap(model: nn.Module, content: bytes, x: Tensor) -> str | None:
-    """How the graph answers otherwise than the network, in words; None where it does not."""
+def _lengths(x: Tensor) -> tuple[Tensor, ...]:  # n *d
+    """Batches of several lengths, shorter and longer than what a network is exported with."""
+    return x, x[:1], x[:3], torch.cat([x, x[:3]])
+
+
+def _graph_gap(model: nn.Module, content: bytes, batches: tuple[Tensor, ...]) -> str | None:
+    """How an ONNX graph answers otherwise than the network, in words; None where it does not."""
     if len(content) > MOST_BYTES:
         return f"its {len(content):,} bytes are more than an .onnx file holds"
     running = session(content)
-    for batch in (x, x[:1]):
-        with torch.no_grad():
+    name = running.get_inputs()[0].name
+    return _gap(model, lambda batch: torch.from_numpy(running.run(None, {name: batch.numpy()})[0]), batches)
+
+
+def _gap(model: nn.Module, graph: Callable[[Tensor], Tensor], batches: tuple[Tensor, ...]) -> str | None:
+    """How what was exported answers otherwise than the network, in words; None where it does not."""
+    for batch in batches:
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
             said = model(batch)
-        try:
-            out = torch.from_numpy(running.run(None, {running.get_inputs()[0].name: batch.numpy()})[0])
-        except Exception as e:  # onnxruntime's exceptions share no class but this one
-            return f"its graph fails on {len(batch)} inputs: {reason(e)}"
+            torch.manual_seed(0)  # a network that draws is asked with the same draws
+            try:
+                out = graph(batch)
+            except Exception as e:  # onnxruntime's exceptions share no class but this one
+                return f"its graph fails on {len(batch)} inputs: {reason(e)}"
         if out.shape != said.shape:
             return f"its graph answers {len(batch)} inputs with shape {tuple(out.shape)}, not {tuple(said.shape)}"
         apart = float((out - said).abs().max())

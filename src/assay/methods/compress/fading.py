@@ -168,8 +168,9 @@ def order(net: nn.Module, example: Tensor) -> Order:
             layers.append(name)
         from_.append((out, name))
 
-    def normalises(name: str, module: nn.Module, given: tuple[Any, ...]) -> None:
-        layer = next((layer for out, layer in from_ if out is given[0]), None)
+    def normalises(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = args[0] if args else kwargs["input"]
+        layer = next((layer for out, layer in from_ if out is given), None)
         if layer is not None:
             feeds[name] = layer
 
@@ -177,7 +178,7 @@ def order(net: nn.Module, example: Tensor) -> Order:
         if isinstance(module, _ConvNd | nn.Linear):
             module.register_forward_hook(partial(ran, name))
         elif isinstance(module, _NormBase):
-            module.register_forward_pre_hook(partial(normalises, name))
+            module.register_forward_pre_hook(partial(normalises, name), with_kwargs=True)
     net(example)
     return Order(tuple(layers), feeds)
 

@@ -38,7 +38,7 @@ from assay.errors import AssayError
 from assay.methods.compress.bill import Bill
 from assay.methods.compress.dependency import Edge
 from assay.methods.compress.surgery import closed, masked, through_readers
-from assay.methods.train.fit import Loss
+from assay.methods.train.fit import Loss, into_training
 
 CLOSED_AT_FIRST = 0.005
 START = math.log((1 - CLOSED_AT_FIRST) / CLOSED_AT_FIRST)  # 5.293
@@ -295,8 +295,13 @@ def thin(
 @torch.no_grad()
 def remeasure(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Take means and variances of the batch normalisations anew, as their means over these batches: those of a training
-    with gates are of noisier inputs. Nothing else of the model changes."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    with gates are of noisier inputs. Batches weigh alike, so let them be of about one size. Nothing else of the model
+    changes, nor do normalisations that are frozen (`into_training`)."""
+    modes = [(m, m.training) for m in model.modules()]
+    into_training(model)
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats and m.training]
+    for module, training in modes:
+        module.training = training
     held = [(m, m.momentum, m.training) for m in norms]
     for norm in norms:
         norm.reset_running_stats()

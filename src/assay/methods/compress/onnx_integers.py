@@ -74,9 +74,11 @@ def dynamic(content: bytes) -> bytes:
 
 
 def kinds(before: bytes, after: bytes) -> tuple[dict[str, int], dict[str, int]]:
-    """Of a graph and its quantised form: operators that are computed in 8 bits, and those that stay in floats.
+    """Of a graph and its quantised form: operators that are given 8-bit values, and those that stay in floats.
 
-    By name, with how many there are of each. Operators that only move values count as neither.
+    By name, with how many there are of each. Operators that only move values count as neither. Of the first, those of
+    a static graph stand between 8-bit values; whether one is computed in integers is for the session that loads it,
+    which has kernels for convolutions and products and, say, none for layer normalisation: that runs in floats.
     """
     was = {(node.op_type, node.output[0]) for node in _read(before).graph.node}
     nodes = [node for node in _read(after).graph.node if node.op_type not in FRAME | SHAPES]

@@ -16,7 +16,8 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from functools import partial
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -65,22 +66,24 @@ def uses(model: nn.Module, example: Tensor) -> dict[str, float]:
     """How often each layer's weights are used for one input: at each place of its output, a transposed one's input."""
     used: dict[str, float] = {}
 
-    def count(name: str, x: Tensor, out: Tensor) -> None:
-        module = model.get_submodule(name)
-        at = x if isinstance(module, _ConvTransposeNd) else out
+    def count(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+        at = out
+        if isinstance(module, _ConvTransposeNd):
+            at = args[0] if args else kwargs["input"]
         places = at.shape[1:-1] if isinstance(module, nn.Linear) else at.shape[2:]
         used[name] = used.get(name, 0) + len(at) / len(example) * math.prod(places)
 
     handles = [
-        module.register_forward_hook(lambda _, args, out, name=name: count(name, args[0], out))
+        module.register_forward_hook(partial(count, name), with_kwargs=True)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | _ConvNd)
     ]
     modes = [(module, module.training) for module in model.modules()]
+    held = next((t for t in (*model.parameters(), *model.buffers())), example)
     try:
         model.eval()  # a pass in training mode would move running statistics
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model(example)
+            model(example.to(held.device))
     finally:
         for handle in handles:
             handle.remove()

@@ -71,8 +71,11 @@ def price(done: Tensor, *, most: float, warm_up: float = 0.05, end: float = 0.0)
 
 
 def batch_norms(net: nn.Module) -> list[_BatchNorm]:
-    """Those with a scale."""
-    return [module for module in net.modules() if isinstance(module, _BatchNorm) and module.affine]
+    """Those with a scale that is trained; where nothing takes a gradient, nothing counts as frozen."""
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.affine]
+    if not any(p.requires_grad for p in net.parameters()):
+        return norms
+    return [norm for norm in norms if norm.weight.requires_grad]
 
 
 @torch.no_grad()
@@ -124,8 +127,8 @@ class Slimming(nn.Module):
         self.net, self.norms = net, batch_norms(net)
         if not self.norms:
             raise AssayError(
-                f"{type(net).__name__} has no batch normalisation with a scale, by which channels are ranked here; "
-                "choose a remedy that ranks by weights."
+                f"{type(net).__name__} has no batch normalisation with a scale that is trained, by which channels are "
+                "ranked here; choose a remedy that ranks by weights."
             )
         if way not in get_args(SoftMask):
             raise AssayError(f"There is no soft mask {way!r}; choose one of {', '.join(get_args(SoftMask))}.")
@@ -286,7 +289,7 @@ def with_norms(net: nn.Module, x: Tensor) -> nn.Module:
     that in eval mode the copy answers as `net` does.
     """
     runs = order(net, x)
-    bare = [name for name in runs.layers if name not in runs.feeds.values() and _foldable(net.get_submodule(name))]
+    bare = [name for name in runs.layers if name not in runs.feeds.values() and foldable(net.get_submodule(name))]
     net = copy.deepcopy(net).eval()
     heard: dict[str, Tensor] = {}
     hooks = [
@@ -336,6 +339,7 @@ def folded(net: nn.Module) -> nn.Module:
     return net
 
 
-def _foldable(layer: nn.Module) -> bool:
+def foldable(layer: nn.Module) -> bool:
+    """Whether `with_norms` can put a batch normalisation behind it, and `folded` take it out again."""
     transposed = isinstance(layer, _ConvTransposeNd)
     return isinstance(layer, _ConvNd) and layer.bias is not None and not (transposed and layer.groups > 1)

@@ -55,16 +55,16 @@ def read(model: nn.Module, example: Tensor) -> Reading:
     reader = Reader(model, example)
     found, fixed = reader.edges()
     trial = {edge.name: torch.arange(edge.size) > 0 for edge in found if edge.size > 1}
-    if trial and _gap(model, found, trial, reader.example[:1]) is not None:
-        good = []
-        for edge in found:
-            why = _gap(model, (edge,), {edge.name: torch.arange(edge.size) > 0}, reader.example[:1])
-            if edge.size > 1 and why is not None:
-                fixed[edge.name] = why
-            else:
-                good.append(edge)
-        found = tuple(good)
-    return Reading(found, fixed)
+    doubted = bool(trial) and _gap(model, found, trial, reader.example[:1]) is not None
+    good = []
+    for edge in found:  # one channel goes as a whole and would hide the others: it is tried by itself
+        tried = doubted or edge.size == 1
+        why = _gap(model, (edge,), {edge.name: torch.arange(edge.size) > 0}, reader.example[:1]) if tried else None
+        if why is None:
+            good.append(edge)
+        else:
+            fixed[edge.name] = why
+    return Reading(tuple(good), fixed)
 
 
 def masked(model: nn.Module, edges: Sequence[Edge], keep: Keep) -> nn.Module:
