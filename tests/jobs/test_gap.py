@@ -86,7 +86,8 @@ def test_what_is_not_finite_inside_both_is_written_as_none(pair: tuple[Subject, 
             self.sick = Sick()
 
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + self.sick(x).nan_to_num()
+            nothing: Tensor = self.sick(x).nan_to_num()
+            return super().forward(x) + nothing
 
     gap = between(replace(pair[0], model=Masked()), replace(pair[1], model=Masked()), run)
     told = json.loads(json.dumps(gap.to_json(), allow_nan=False))
