@@ -91,7 +91,7 @@ def test_what_is_not_finite_inside_both_is_written_as_none(pair: tuple[Subject, 
 
     gap = between(replace(pair[0], model=Masked()), replace(pair[1], model=Masked()), run)
     told = json.loads(json.dumps(gap.to_json(), allow_nan=False))
-    assert [layer["gap"] for layer in told["layers"]] == [0, 0, None]
+    assert [layer["gap"] for layer in told["layers"]] == [None, 0, 0]
     assert told["largest"] == 0
 
 
