@@ -219,6 +219,15 @@ def test_a_program_for_some_lengths_alone_is_refused_in_one_line(at: int) -> Non
     assert "\n" not in str(e.value)
 
 
+class Views(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(x.shape[0], -1))
+
+
+def test_a_length_that_is_followed_exports() -> None:
+    assert to_program(Views(4, 2), torch.ones(4, 2, 2))
+
+
 def test_a_program_that_answers_otherwise_once_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = nn.Linear(4, 2), nn.Linear(4, 2)
     monkeypatch.setattr(export, "exported", lambda model, x, made=export.exported: made(wrong, x))

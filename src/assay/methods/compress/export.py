@@ -89,7 +89,7 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
     if gap is not None:
         raise AssayError(
             f"{type(model).__name__} does not export as a program ({gap}); write that step without Python that depends "
-            "on values or on how many inputs there are, or ship it as onnx."
+            "on values or on how many inputs there are (x.shape[0] is followed, len(x) is not), or ship it as onnx."
         ) from cause
     return file.getvalue()
 
