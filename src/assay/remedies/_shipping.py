@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Data, Subject
 
-SHOWN = 4  # inputs that a network is exported with: two lengths of batch are tried of them
+SHOWN = 4  # inputs that a network is exported with: four lengths of batch are tried of them
 AT_ONCE = 64  # inputs that calibration sees at a time
 TIMED = 64  # inputs of a pass that is timed
 CALIBRATED_ON = ("train", "calibration", "validation")
