@@ -48,7 +48,8 @@ def few() -> Subject:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_remedy_that_trains_says_at_which_epoch_it_left_the_numbers(name: str, few: Subject, run: Run) -> None:
-    remedy = shelf.load("remedies", name)(epochs=6, lr=1e30)
+    more = {"rate": 0.5} if name == "slimming" else {}  # two channels are too few for half the multiply-adds
+    remedy = shelf.load("remedies", name)(epochs=6, lr=1e30, **more)
     with pytest.raises(Diverged, match=r"epoch \d of \d.*try lr=") as caught:
         remedy.apply(few, run)
     assert all(p.isfinite().all() for p in caught.value.model.parameters())
