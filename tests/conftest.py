@@ -77,7 +77,7 @@ def _shelves_lie_still() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_seed_is_kept_for_devices_that_are_not_there() -> Iterator[None]:
-    """`torch.manual_seed` writes down its whole stack for each kind of device that may yet start: a millisecond each."""
+    """`torch.manual_seed` writes down its stack for each kind of device that may yet start: a millisecond or two."""
     import torch
 
     with pytest.MonkeyPatch.context() as patch:
