@@ -128,7 +128,10 @@ class Forker:
 def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     folder = tmp_path_factory.mktemp("resume")
     (folder / "subject.py").write_text(SUBJECT)
-    (folder / "assay.toml").write_text("[probes.worst-case-accuracy]\nsteps = 4\n")
+    (folder / "assay.toml").write_text(
+        "[probes.worst-case-accuracy]\nsteps = 4\n"
+        "[probes.everyday-change]\ncorruptions = ['gaussian-noise', 'contrast']\n"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", f"PROBES = {PROBES}\n{FORKER}"],
         cwd=folder,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -91,6 +92,22 @@ def test_two_probes_of_one_name_are_refused(tmp_path, monkeypatch):
     (tmp_path / "two/same.py").touch()
     with pytest.raises(AssayError, match="the probe 'same': assay.probes.one.same, assay.probes.two.same; rename one"):
         shelf.names("probes")
+
+
+def test_a_shelf_is_read_again_where_a_file_came(tmp_path, monkeypatch):
+    monkeypatch.setattr(assay.probes, "__path__", [str(tmp_path)])
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "__init__.py").touch()
+    (tmp_path / "one" / "first.py").touch()
+    for folder in (tmp_path / "one", tmp_path):
+        os.utime(folder, (1, 1))
+    read = shelf._kept.cache_info().misses
+    assert shelf.ours("probes") == shelf.ours("probes") == ["first"]
+    assert shelf._kept.cache_info().misses == read + 1  # kept
+    (tmp_path / "one" / "second.py").touch()
+    assert shelf.ours("probes") == ["first", "second"]
+    (tmp_path / "one" / "second.py").unlink()  # in the same tick
+    assert shelf.ours("probes") == ["first"]
 
 
 def test_third_parties_shelve_through_entry_points(monkeypatch):

@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import pkgutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,13 +24,26 @@ Shelf = Literal["probes", "remedies", "subjects", "claims"]
 _ONE: dict[str, str] = {
     "probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim", "tasks": "task",
 }  # fmt: skip
+SETTLED = 2_000_000_000
+"""Nanoseconds after which a folder's time tells whether anything came since."""
 
 
 def _modules(shelf: Shelf) -> dict[str, str]:
     """The modules of a shelf by the names of what stands in them; none of them is loaded."""
     package = importlib.import_module(f"assay.{shelf}")
+    paths = tuple(package.__path__)
+    inner = [f.path for path in paths for f in os.scandir(path) if f.is_dir()] if shelf == "probes" else []
+    where = tuple(map(_state, (*paths, *inner)))
+    # A file that comes in the same tick of the clock as the last one leaves a folder's time as it was.
+    settled = time.time_ns() - max(changed for _, _, changed in where) > SETTLED
+    return (_kept if settled else _kept.__wrapped__)(shelf, package.__name__, paths, where)
+
+
+@lru_cache(maxsize=8)
+def _kept(shelf: Shelf, package: str, paths: tuple[str, ...], where: tuple[object, ...]) -> dict[str, str]:
+    """Kept as long as no file comes or goes: an audit looks dozens of times, and each time all are read."""
     found: dict[str, str] = {}
-    for module in _files(package.__name__, package.__path__, folders=shelf == "probes"):
+    for module in _files(package, paths, folders=shelf == "probes"):
         name = module.rpartition(".")[2].replace("_", "-")
         if name in found:
             raise AssayError(f"Two files hold the {_ONE[shelf]} {name!r}: {found[name]}, {module}; rename one.")
