@@ -122,6 +122,22 @@ def test_third_parties_shelve_through_entry_points(monkeypatch):
         shelf.load("probes", "gone")
 
 
+def test_a_package_that_is_installed_meanwhile_is_found_and_a_run_that_is_written_is_no_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "late" not in shelf.names("probes")
+    read = shelf._offered.cache_info().misses
+    (tmp_path / "runs").mkdir()
+    os.utime(tmp_path, (1, 1))
+    assert "late" not in shelf.names("probes")
+    assert shelf._offered.cache_info().misses == read  # nothing was read again
+    record = tmp_path / "late_probes-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: late-probes\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("[assay.probes]\nlate = assay.probes.right.accuracy:Accuracy\n")
+    os.utime(tmp_path, (2, 2))
+    assert shelf.load("probes", "late").__name__ == "Accuracy"
+
+
 def test_an_unknown_name_says_what_is_near():
     with pytest.raises(AssayError, match="no probe 'acuracy'; did you mean 'accuracy'"):
         shelf.load("probes", "acuracy")

@@ -62,7 +62,7 @@ def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
 
 
 def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
-    where = tuple(_state(path or os.curdir) for path in sys.path)
+    where = tuple(_packages(*_state(path or os.curdir)) for path in sys.path)
     return _offered(f"assay.{shelf}", importlib.metadata.entry_points, where)
 
 
@@ -72,6 +72,16 @@ def _offered(
 ) -> dict[str, importlib.metadata.EntryPoint]:
     """Kept as long as packages lie where they lay: an audit looks dozens of times, and each time all are read."""
     return {e.name: e for e in read(group=group)}
+
+
+@lru_cache(maxsize=256)
+def _packages(path: str, number: int, changed: int) -> tuple[str, int, int]:
+    """A folder's state where packages lie; where none does, as where runs are written, it stays the same."""
+    try:
+        lies = any(name.endswith((".dist-info", ".egg-info", ".egg")) for name in os.listdir(path))
+    except OSError:  # an archive, or nothing
+        lies = True
+    return (path, number, changed) if lies else (path, 0, 0)
 
 
 def _state(path: str) -> tuple[str, int, int]:
