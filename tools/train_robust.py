@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="90 for cifar, 25 for fashion")
     parser.add_argument("--perturb", type=float, default=0.005, help="of cifar: how far weights move, 0.005")
     parser.add_argument(
-        "--early", type=int, help="of cifar: steps of the attacker up to half of the epochs: 7, as later"
+        "--early", type=int, help="of cifar: steps of the attacker in the first half: 7, as later"
     )
     parser.add_argument("--attacked", type=int, help="test images that meet the ensemble, from the first on: all")
     parser.add_argument(
