@@ -254,8 +254,8 @@ def cifar(given: argparse.Namespace, device: str) -> None:
     held = Held.of(data["train"], device)
     watch, learnt = Held(held.x[:1000], held.y[:1000]), Held(held.x[1000:], held.y[1000:])
     model = trained(
-        ResNet18(), learnt, epochs=given.epochs or 90, lr=0.3, batch=250, steps=7, early=given.early, shift=4,
-        smoothing=0.1, perturb=given.perturb, average=0.995, watch=watch, swift=device == "cuda",
+        ResNet18(), learnt, epochs=given.epochs or 90, lr=given.lr, batch=given.batch, steps=7, early=given.early,
+        shift=4, smoothing=0.1, perturb=given.perturb, average=0.995, watch=watch, swift=device == "cuda",
     )  # fmt: skip
     print(f"trained in {time.monotonic() - start:.0f} s", flush=True)
     keep(model, given.out)
@@ -282,9 +282,9 @@ def main() -> None:
     parser.add_argument("which", choices=("cifar", "fashion"))
     parser.add_argument("--epochs", type=int, help="90 for cifar, 25 for fashion")
     parser.add_argument("--perturb", type=float, default=0.005, help="of cifar: how far weights move, 0.005")
-    parser.add_argument(
-        "--early", type=int, help="of cifar: steps of the attacker in the first half: 7, as later"
-    )
+    parser.add_argument("--batch", type=int, default=250, help="of cifar: 250")
+    parser.add_argument("--lr", type=float, default=0.3, help="of cifar: the largest rate, 0.3")
+    parser.add_argument("--early", type=int, help="of cifar: steps of the attacker in the first half: 7, as later")
     parser.add_argument("--attacked", type=int, help="test images that meet the ensemble, from the first on: all")
     parser.add_argument(
         "--out", type=Path, help="where to write the weights; fashion's place is among the bundled ones"
