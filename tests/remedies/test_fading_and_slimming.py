@@ -156,6 +156,25 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
     assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
 
 
+@pytest.mark.parametrize(
+    ("remedy", "asked"),
+    [
+        (replace(FADING, share=0.25), "With 0.25 of each layer's channels gone it has "),
+        (replace(SLIM, rate=0.3), "With 0.3 of the channels gone in each of 2 rounds it has "),
+    ],
+    ids=lambda each: each.name() if isinstance(each, Shrinking) else "",
+)
+def test_a_price_that_was_not_asked_for_is_not_told(remedy: Shrinking, asked: str, few: Subject, run: Run) -> None:
+    assert Shrinking.beside(remedy, few, few, run)[0].startswith(asked)
+
+
+def test_what_is_put_in_for_the_training_alone_is_not_paid_for(run: Run) -> None:
+    plain = subject_of(seeded(lambda: Residual(normed=False)))
+    normed = method.with_norms(plain.model, X)
+    by_size = replace(SLIM, with_norms=True, price="parameters=0.5")
+    assert by_size.paid(normed, plain, run) == by_size.paid(plain.model, plain, run) == parameters(plain.model)
+
+
 def test_what_is_told_at_the_end_leaves_both_networks_where_they_were(few: Subject, run: Run) -> None:
     whole = replace(few, model=copy.deepcopy(few.model))
     found, gone = FADING._gone(whole.model, whole, run)

@@ -125,7 +125,7 @@ def latency(
 def cost(kind: Kind, model: nn.Module, example: Tensor, device: torch.device | str = "cpu") -> float:
     if kind == "latency":
         return latency(model, example, device)
-    return flops(model, example) if kind == "flops" else parameters(model) if kind == "parameters" else memory(model)
+    return flops(model, example[:1]) if kind == "flops" else parameters(model) if kind == "parameters" else memory(model)
 
 
 def affordable(
