@@ -251,6 +251,27 @@ def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_traine
     assert len(method.batch_norms(method.with_norms(seeded(Residual), X))) == 3  # each has its own already
 
 
+def test_no_batch_normalisation_is_put_behind_what_is_frozen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be trained, and folded into the weights that are to stay."""
+    plain = seeded(lambda: Residual(normed=False))
+    plain.get_submodule("stem.0").requires_grad_(False)
+    assert method.foldable(plain) == ["inner.0", "inner.3"]
+    subject, seen = subject_of(plain), []
+    monkeypatch.setattr(_retraining, "fit", lambda model, *a, **k: seen.append(model) or fit(model, *a, **k))
+    small = replace(SLIM, with_norms=True, price="flops=0.8", lr=0.1).apply(subject, run).model
+    assert [len(each.norms) for each in seen] == [2, 2, 2]
+    kept, was = (each.get_parameter("stem.0.weight") for each in (small, plain))
+    assert not kept.requires_grad
+    assert all(any(torch.equal(mine, its) for its in was) for mine in kept)
+    assert not torch.equal(small.get_parameter("head.bias"), plain.get_parameter("head.bias"))
+    stone = subject_of(plain.requires_grad_(False))  # where all is frozen, nothing is
+    assert len(method.foldable(stone.model)) == 3
+    plain.get_submodule("head").requires_grad_(True)
+    why = replace(SLIM, with_norms=True).why_not(stone)
+    assert why is not None
+    assert "trains none" in why
+
+
 def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, run: Run) -> None:
     assert "a weight decay of 0.0005 is all that ties" in SLIM.remarks(few, run)[0]
     assert "set weight_decay or score=gamma" in replace(SLIM, weight_decay=0.0).remarks(few, run)[0]

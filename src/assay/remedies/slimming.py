@@ -81,7 +81,7 @@ class Slimming(Shrinking):
             return lacks
         if method.batch_norms(subject.model):
             return None
-        foldable = any(method.foldable(module) for module in subject.model.modules())
+        foldable = method.foldable(subject.model)
         if self.with_norms and foldable:
             return None
         return (
