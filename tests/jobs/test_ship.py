@@ -16,8 +16,11 @@ from torch import nn
 from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Witnesses
+from assay.jobs.cure import _price
 from assay.jobs.forms import FORMS, Form
-from assay.jobs.ship import Shipped, _spared, ship
+from assay.jobs.ship import Shipped, Speed, _spared, _speeds, ship
+from assay.methods.compress import weighed
+from assay.nn.onnx_net import OnnxNet
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
@@ -88,6 +91,36 @@ def test_the_same_model_in_another_form_is_fit_to_ship(exported: Shipped) -> Non
     assert exported.gap.largest < 1e-4
     assert exported.maps is not None
     assert exported.maps.value == pytest.approx(1, abs=0.02)
+
+
+def test_each_time_is_told_with_the_device_it_was_measured_on(
+    exported: Shipped, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ONNX graph answers on the CPU: beside its time stands the original's on the run's device, and there."""
+    there = {"cuda": 0.001, "cpu": 0.004}
+
+    def seconds(model: nn.Module, x: torch.Tensor, device: str, **_: object) -> float:
+        return 0.002 if isinstance(model, OnnxNet) else there[str(device)]
+
+    for module in ("price", "weighed"):
+        monkeypatch.setattr(f"assay.methods.compress.{module}.latency", seconds)
+    one, small = subject(), exported.cure.cured
+    on_gpu = _speeds(one, small, replace(run, device="cuda"))
+    assert set(on_gpu) == {
+        Speed(n, there[device], device, 0.002, "cpu") for n in (1, 64) for device in ("cuda", "cpu")
+    }  # fmt: skip
+    said = " ".join(replace(exported, speeds=on_gpu).told())
+    assert "over 64 inputs takes 2 ms on cpu of this machine, and took 1 ms on cuda (0.50 times as fast)" in said
+    assert "over 64 inputs takes 2 ms on cpu of this machine, and took 4 ms on cpu (2.00 times as fast)" in said
+    assert {each.before_on for each in _speeds(one, one, run)} == {"cpu"}
+    there["meta"] = 0.001
+    monkeypatch.setattr(
+        "assay.jobs.cure._pass_seconds", lambda each, run: seconds(each.model, torch.empty(0), run.device)
+    )
+    price = _price(FORMS["onnx"].made_by(), one, small, 1.0, replace(run, device="cuda"))
+    assert price.endswith("an answer takes 2.00 times as long on cpu as it took on cuda.")
+    told = weighed.told(one.model, small.model, (10, 20), torch.empty(8, 1, 3, 3, device="meta"))
+    assert "8 inputs take 2 ms on cpu, and took 1 ms on meta (2.00 times as long)" in told
 
 
 def test_attacks_of_one_model_are_judged_on_the_other(run: Run) -> None:

@@ -314,6 +314,8 @@ def _longer(plain: Remedy) -> str:
 
 def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run: Run) -> str:
     """What the cure costs: by its settings, and as measured here."""
+    from assay.methods.compress.weighed import answers_on
+
     passes = [_pass_seconds(each, run) for each in (subject, cured)]
     stated = remedy.cost()
     words = (
@@ -322,7 +324,12 @@ def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run
         else f"By its settings {remedy.name()} takes {stated.training:.3g} times the plain training and "
         f"{stated.inference:.3g} times the plain answer. "
     )
-    return f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long."
+    before, after = (answers_on(each.model, run.device) for each in (subject, cured))
+    where = "" if before == after else f" on {after} as it took on {before}"
+    return (
+        f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long"
+        f"{where}."
+    )
 
 
 def _pass_seconds(subject: Subject, run: Run) -> float:

@@ -49,11 +49,13 @@ MAP = "occlusion"  # asks for no gradient, so that an integer graph has the same
 
 
 class Speed(NamedTuple):
-    """Seconds of one pass over a batch, the median of several, before and after."""
+    """Seconds of one pass over a batch, the median of several, before and after, each with where it was measured."""
 
     batch: int
     before: float
+    before_on: str
     after: float
+    after_on: str
 
 
 class Alone(NamedTuple):
@@ -117,8 +119,9 @@ class Shipped:
             f"({self.sizes[1] / max(1, self.sizes[0]):.2f} times as many)."
         ]
         said += [
-            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {1000 * each.after:.3g} ms on this "
-            f"machine, and took {1000 * each.before:.3g} ms ({each.before / each.after:.2f} times as fast)."
+            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {1000 * each.after:.3g} ms on "
+            f"{each.after_on} of this machine, and took {1000 * each.before:.3g} ms on {each.before_on} "
+            f"({each.before / each.after:.2f} times as fast)."
             for each in self.speeds
         ]
         for each in self.alone:
@@ -300,17 +303,24 @@ def _stored(subject: Subject) -> int:
 
 
 def _speeds(original: Subject, small: Subject, run: Run) -> tuple[Speed, ...]:
-    """Seconds of a pass over each batch, one model right after the other."""
+    """Seconds of a pass over each batch, one model right after the other; where the smaller answers on another device
+    than the run's, on that one too."""
     import numpy as np
 
     from assay.methods.compress.price import latency
+    from assay.methods.compress.weighed import answers_on
 
     data, made = small.data["test"], []
-    with run.progress("seconds of a pass", len(BATCHES)) as tick:
+    devices = dict.fromkeys((run.device, answers_on(small.model, run.device)))
+    with run.progress("seconds of a pass", len(BATCHES) * len(devices)) as tick:
         for batch in BATCHES:
-            x = data.take(np.arange(min(batch, len(data))))[0].to(run.device)
-            made.append(Speed(len(x), *(latency(each.model, x, run.device) for each in (original, small))))
-            tick(1)
+            x = data.take(np.arange(min(batch, len(data))))[0]
+            for device in devices:
+                before, after = (
+                    (latency(each.model, x, device), answers_on(each.model, device)) for each in (original, small)
+                )
+                made.append(Speed(len(x), *before, *after))
+                tick(1)
     return tuple(dict.fromkeys(made))
 
 

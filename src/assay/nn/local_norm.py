@@ -74,8 +74,8 @@ class LocalNorm(nn.Module):
             return self._normalised(x, shared, first, last)
         if self.training and x.shape[0] < self.groups:
             raise AssayError(
-                f"A batch of {x.shape[0]} inputs cannot be split into {self.groups} groups; use groups={x.shape[0]} or fewer, "
-                "or larger batches."
+                f"A batch of {x.shape[0]} inputs cannot be split into {self.groups} groups; use groups={x.shape[0]} "
+                "or fewer, or larger batches."
             )
         size, longer = divmod(x.shape[0], self.groups)
         if not longer:
