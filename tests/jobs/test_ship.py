@@ -15,12 +15,13 @@ from torch import nn
 
 from assay import shelf
 from assay.errors import AssayError
-from assay.finding import Witnesses
+from assay.finding import Finding, Measure, Witnesses
 from assay.jobs.cure import _price
 from assay.jobs.forms import FORMS, Form
 from assay.jobs.ship import Shipped, Speed, _spared, _speeds, ship
 from assay.methods.compress import weighed
 from assay.nn.onnx_net import OnnxNet
+from assay.probe import Probe
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
@@ -47,6 +48,16 @@ class Blunt(Remedy):
         return subject.cured(model, "blunt")
 
 
+@dataclass(frozen=True)
+class Plain(Probe):
+    """What is its number?"""
+
+    source: ClassVar[str] = "nowhere"
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        return Finding(says="It has one.", measures=(Measure(name="plain number", value=1.0, better="higher"),))
+
+
 def subject() -> Subject:
     """The class is which of three pixels is brightest, and the model says so; each is as frequent as the others."""
     x = torch.rand(N, 1, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -61,8 +72,8 @@ def subject() -> Subject:
 def forms() -> object:
     """A form that forgets, and reports without drawings."""
     with pytest.MonkeyPatch.context() as patch:
-        real = shelf.load
-        patch.setattr(shelf, "load", lambda w, name: Blunt if (w, name) == ("remedies", "blunt") else real(w, name))
+        real, own = shelf.load, {("remedies", "blunt"): Blunt, ("probes", Plain.name()): Plain}
+        patch.setattr(shelf, "load", lambda w, name: own.get((w, name)) or real(w, name))
         form = Form(name="blunt", says="", remedy="blunt", suffix=".onnx")
         patch.setattr("assay.jobs.ship.FORMS", {**FORMS, "blunt": form})
         patch.setattr("assay.report.page.draw", lambda view, key: f"<svg><!-- {view.name} --></svg>")
@@ -234,6 +245,14 @@ def test_what_cannot_be_shipped_is_told_in_one_line_and_nothing_is_made(
     assert not list(tmp_path.glob("cure-*"))
 
 
+def test_a_unit_that_only_an_audit_knows_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blunt, "apply", lambda *a: pytest.fail("it was made"))
+    with pytest.raises(AssayError, match="is in points of a share, and plain number is a plain number"):
+        ship(subject(), "blunt", probes=[Plain()], limits=[f"{Plain.name()}=2pt"], inputs=50, out=tmp_path)
+
+
 @pytest.mark.parametrize(("draws", "form"), [(5, "int8"), (5, "float16"), (5, "compiled"), (1, "mc-dropout")])
 def test_what_is_random_is_refused_before_any_audit_for_a_file_gives_one_pass(
     draws: int, form: str, tmp_path: Path
@@ -277,6 +296,11 @@ def test_the_command_prints_the_table_the_verdict_and_where_the_files_are(assay:
         (("--as", "onnx", "--limit", "accuracy"), "is not NAME=AMOUNT"),
         (("--as", "onnx", "--price", "flops=0.5"), "'onnx' has no setting 'price'"),
         (("--as", "jpeg"), "There is no form 'jpeg' to ship in"),
+        (("--as", "onnx", "--limit", "acc=1"), "has no unit, and accuracy gained is a share"),
+        (
+            ("--as", "onnx", "--probe", "accuracy", "--limit", "worst-case=1pt"),
+            "worst-case-accuracy, which is not asked",
+        ),
     ],
 )
 def test_a_slip_of_the_pen_is_told_before_the_model_is_opened(

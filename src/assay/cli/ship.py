@@ -73,15 +73,13 @@ def ship(
     Example: assay ship fashion-cnn --as onnx-int8 --limit accuracy=0.5pt,worst-case=2pt
     """
     from assay.engine.opening import device_named
-    from assay.jobs.limits import parsed
-    from assay.jobs.ship import LIMITS, made_by
+    from assay.jobs.ship import planned
     from assay.jobs.ship import ship as apply
     from assay.report.ship import COLUMNS, limits_text
     from assay.report.terminal import table
 
     chosen = {**pairs(settings), **({} if price is None else {"price": price})}
-    parsed(limit or LIMITS)  # a slip of the pen is told before the model is opened
-    made_by(form, chosen)
+    planned(form, limits=limit, settings=chosen, probes=probe or None)  # a slip of the pen is told before it is opened
     source, most = opening.source(subject), bound(inputs)
     with metered() as meter:
         device, found = device_named(work.device), opened(source, meter)
