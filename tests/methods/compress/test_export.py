@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from assay import shelf
-from assay.methods.compress.export import to_program
+from assay.errors import AssayError
+from assay.methods.compress.export import to_onnx, to_program
 from assay.nn.batch_ensemble import as_batch_ensemble
 from assay.nn.local_norm import LocalNorm, LocalNormed
 from assay.nn.read_as import OneScore
@@ -37,6 +38,29 @@ NETS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "one-score": lambda: (OneScore(nn.Sequential(nn.Flatten(), nn.Linear(72, 1)), probability=False), X),
     "sape": lambda: (RelationAttention(8, (3, 3)), X),
 }
+
+
+class Picky(nn.Module):
+    """Takes any number of inputs but one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.jit.is_tracing() and not torch.compiler.is_exporting() and len(x) == 1:
+            raise ValueError("one is too few")
+        out: Tensor = self.line(x)
+        return out
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_program])
+def test_a_network_that_fails_by_itself_is_told_of_in_one_line(export: Callable[[nn.Module, Tensor], bytes]) -> None:
+    if export is to_onnx:
+        pytest.importorskip("onnx")
+    with pytest.raises(AssayError, match=r"Picky does not export .* \(it fails on 1 inputs: one is too few") as told:
+        export(Picky(), torch.rand(4, 3))
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -352,7 +352,7 @@ def _gap(model: nn.Module, edges: Sequence[Edge], keep: Keep, example: Tensor) -
             for smaller in (masked(model, edges, keep), cut(model, edges, keep)):
                 torch.manual_seed(0)
                 answers.append([t for t in tree_leaves(smaller(example)) if isinstance(t, Tensor)])
-    except Exception as e:
+    except Exception as e:  # somebody's forward pass, which may count on its channels in any way
         why = (str(e).strip().splitlines() or ["no message"])[0]
         return f"without one of its channels the forward pass fails ({type(e).__name__}: {why})"
     for one, other in zip(*answers, strict=True):
