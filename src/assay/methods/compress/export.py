@@ -74,6 +74,7 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
     """The network in eval mode as the bytes of a .pt2 file: its graph and weights, with gradients."""
     model, x, file = copy.deepcopy(model).cpu().eval(), x.cpu(), io.BytesIO()
     cause: Exception | None = None
+    gap: str | None
     try:
         with quiet(), torch.no_grad():
             program = exported(model, x)
