@@ -8,13 +8,19 @@ import torch
 from numpy.typing import NDArray
 
 from assay.claim import Claim
+from assay.claims import _networks
 from assay.claims import liu2021_ensembles as study
 from assay.data import beyond, corruptions, fashion
 from assay.errors import AssayError
+from assay.methods.train.well_trained import Recipe
 from assay.methods.uncertainty import ece, nll
+from assay.nn.resnet import ResNet18
 from assay.run import Run
 
-CACHED = (study._data, study._made, study._fast, study._lam, study._seen)
+CACHED = (
+    *(study._data, study._made, study._fast, study._lam, study._seen, study._member_seconds),
+    *(_networks.images, _networks.network),
+)
 
 
 def forget() -> None:
@@ -34,10 +40,13 @@ def _kept_here_alone() -> Iterator[None]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10 is a few images of the bundled sample in three equal colours, and every effort is small."""
     for name, value in {
-        "SEEDS": 1, "EPOCHS": 2, "BATCH": 40, "WIDTH": 1, "MEMBERS": 2, "HELD_OUT": 20, "CORRUPTED": 20, "DRAWS": 2,
+        "SEEDS": 1, "MEMBERS": 2, "HELD_OUT": 20, "CORRUPTED": 20, "DRAWS": 2,
         "LAMBDAS": (5.0, 500.0),
     }.items():  # fmt: skip
         monkeypatch.setattr(study, name, value)
+    for place in (study, _networks):
+        monkeypatch.setattr(place, "SHORTER", Recipe(epochs=2, batch=40, lr=0.2, moved=2, mirrored=True))
+        monkeypatch.setattr(place, "narrow_vgg16", lambda: ResNet18(width=1))
     whole = fashion.load_fashion()
     small = {
         name: type(data)(np.repeat(data.x[:100, :, ::2, ::2], 3, axis=1), data.labels[:100], data.classes)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from assay.claims import liu2021_random as study
+from assay.methods.train.well_trained import Half
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
 from assay.nn.variational import Variational
@@ -55,12 +56,12 @@ def test_the_search_of_a_training_is_that_of_worst_inputs(tiny: None, monkeypatc
 
 def test_gaussian_weights_as_one_vector_are_those_of_the_layers(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is negative_elbo's of the model that is made of them, for the same draws."""
-    from assay.claims import _recorded
+    from assay.methods.train import recorded
     from assay.methods.train.variational import negative_elbo
     from assay.nn.variational import MeanField
 
     data, losses = study._data("cpu")["train"], []
-    plain = _recorded.fit_recorded
+    plain = recorded.fit_recorded
 
     def watched(model: Any, weights: Any, loss: Any, n: int, **rest: Any) -> None:
         def still(rows: torch.Tensor) -> torch.Tensor:
@@ -74,7 +75,7 @@ def test_gaussian_weights_as_one_vector_are_those_of_the_layers(tiny: None, monk
     monkeypatch.setattr(study, "SIGMA", 1e-9)  # so that every draw is the mean
     monkeypatch.setattr(study.recipe, "_shift", lambda x, y, rng: (x, y))
     torch.manual_seed(0)
-    half = study.recipe._Half(Vgg16(width=2))
+    half = Half(Vgg16(width=2))
     start = [p.detach().clone() for p in half.parameters()]
     model = study._gaussian(half, data, 0.0, 1, 0, "cpu")
     layers = [m for m in model.modules() if isinstance(m, MeanField)]

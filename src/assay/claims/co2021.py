@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.errors import AssayError
 from assay.finding import Measure
 
