@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from assay.claim import Claim, Evidence, judged
 from assay.claims import (
     _networks,
     he2021_pruning,
@@ -99,6 +100,12 @@ class FewBlocks(nn.Sequential):
             *(resnet.Block(width, width, 1) for _ in range(blocks)),
             *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)),
         )
+
+
+def ruled(study: ModuleType, name: str, evidence: Evidence) -> Evidence:
+    """With the verdict that a claim of the study may have."""
+    claim: Claim = next(c for c in study.SHELVED if c.name == name)
+    return judged(claim, evidence)
 
 
 def forget() -> None:

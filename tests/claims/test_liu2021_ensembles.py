@@ -142,27 +142,6 @@ def test_fast_ensembles_start_from_the_single_net(tiny: None) -> None:
     assert study._lam(0, "cpu") in study.LAMBDAS
 
 
-def test_images_are_moved_by_at_most_four_pixels_and_turned_as_a_whole() -> None:
-    x = torch.rand(100, 1, 12, 10, generator=torch.Generator().manual_seed(0))
-    moved, y = study._shift(x, torch.arange(100), torch.Generator().manual_seed(1))
-    assert torch.equal(y, torch.arange(100))
-    assert moved.shape == x.shape
-    padded = torch.nn.functional.pad(x, (4, 4, 4, 4), mode="reflect")
-    found = set()
-    for i in range(100):
-        places = [
-            (dy, dx, turned)
-            for dy in range(9)
-            for dx in range(9)
-            for turned in (False, True)
-            if torch.equal(moved[i], padded[i, :, dy : dy + 12, dx : dx + 10].flip([2] if turned else []))
-        ]
-        assert len(places) >= 1
-        found.update(places)
-    assert {dy for dy, _, _ in found} == {dx for _, dx, _ in found} == set(range(9))
-    assert {turned for _, _, turned in found} == {False, True}
-
-
 def made_up(gains: Callable[[str, int], tuple[float, float, float]]) -> Callable[..., study._Seen]:
     """Predictors with these accuracies, NLL and ECE by method and seed, on 400 images, with a wobble."""
 
@@ -180,8 +159,9 @@ def made_up(gains: Callable[[str, int], tuple[float, float, float]]) -> Callable
     ("fast", "verdict"),
     [
         ((0.94, 0.32, 0.045), "holds"),
-        ((0.94, 0.45, 0.045), "fails"),  # little of the NLL gain
-        ((0.94, 0.32, 0.055), "fails"),  # little of the ECE gain
+        ((0.94, 0.45, 0.045), "cannot tell"),  # little of the NLL gain
+        ((0.94, 0.32, 0.055), "cannot tell"),  # little of the ECE gain
+        ((0.94, 0.55, 0.045), "fails"),  # a higher NLL than the single net
         ((0.92, 0.32, 0.045), "fails"),  # less accurate than the single net
         ((0.93, 0.32, 0.045), "cannot tell"),
     ],

@@ -42,7 +42,7 @@ def test_it_runs_and_knows_it_is_not_print(small: ModuleType, claim: Claim, run:
     evidence = judged(claim, claim.test(run))
     if claim.name not in STUDIES[small].ungated:
         assert evidence.verdict == "cannot tell"
-        assert "The networks are not those in print" in evidence.says or "which are not print's" in evidence.says
+        assert any(gate.missed() for gate in evidence.gates) or "which are not print's" in evidence.says
     names = [m.name for m in evidence.measures]
     assert len(set(names)) == len(names) > 0
     assert all(m.value is not None and np.isfinite(m.value) for m in evidence.measures)
