@@ -394,8 +394,7 @@ def _unless(name: Name) -> str:
     return (
         f"`cannot tell` unless the standard network is right on at least {100 * LEAST[name]:g} % (printed: "
         f"{100 - clean:g}) and wrong on {universal - 100 * NEAR:.0f} % under one change (printed: {universal:g}) in "
-        "every "
-        "seed"
+        "every seed"
     )
 
 
@@ -421,14 +420,12 @@ def _sweep(name: Name) -> Claim:
             Published(f"{what}, {_called(arm)}", round(value / 100, 4), f"table 1, {name}, {columns[arm]}", "%")
             for what, arm, value in _printed(name)
         ),
-        here=f"LeNet trained as for table 1 (universal-error-{name.lower()}) with "
-        f"each of {', '.join(_called(arm) for arm in SWEPT)} (universal adversarial training at {RADIUS[name]:g}, "
-        f"{UAT_EPOCHS} epochs), "
-        f"{SEEDS} paired seeds; changes of {', '.join(f'{radius:g}' for radius in RADII)} made on training images in "
-        f"{STEPS} steps of {MADE_ON}, judged on all 10,000 test images, clipped to [0, 1]; holds if the error "
-        f"falls at all these and the test error rises by less than {100 * NO_COST:g} points, fails if it falls not: "
-        "what is "
-        f"negligible, print does not say; {_unless(name)}",
+        here=f"LeNet trained as for table 1 (universal-error-{name.lower()}) with each of "
+        f"{', '.join(_called(arm) for arm in SWEPT)} (universal adversarial training at {RADIUS[name]:g}, "
+        f"{UAT_EPOCHS} epochs), {SEEDS} paired seeds; changes of {', '.join(f'{radius:g}' for radius in RADII)} made "
+        f"on training images in {STEPS} steps of {MADE_ON}, judged on all 10,000 test images, clipped to [0, 1]; "
+        f"holds if the error falls at all these and the test error rises by less than {100 * NO_COST:g} points, fails "
+        f"if it falls not: what is negligible, print does not say; {_unless(name)}",
         minutes=30,
         test=partial(over_weight_and_radius, name),
         seeds=SEEDS,
@@ -472,8 +469,7 @@ SHELVED = (
             Published("median similarity on Fashion-MNIST, JR", 0.11, "figure 4, right"),
         ),
         here=f"{TRAINED}; all pairs of {PAIRED} test images, every class equally often; `cannot tell` unless the "
-        "median of "
-        f"the standard network is within {ALIKE:g} of print's on both",
+        f"median of the standard network is within {ALIKE:g} of print's on both",
         minutes=60,
         test=less_alignment,
         seeds=SEEDS,

@@ -256,16 +256,13 @@ def distillation_fails(run: Run) -> Evidence:
 NETS = (
     f"VGG16 of width {WIDTH} without input normalisation on CIFAR-10, {SEEDS} seeds, {EPOCHS} epochs of SGD with one "
     f"cycle up to {LR:g} ({SHORTER.epochs} of the undefended net), in bfloat16; the first {IMAGES} test images, clean "
-    "mistakes counted; intervals over "
-    "seeds and images, and every seed must agree; `cannot tell` unless the undefended net has a clean accuracy of at "
-    "least "
-    f"{100 * USUAL:g} % on the first {CLEAN:,} in every seed"
+    "mistakes counted; intervals over seeds and images, and every seed must agree; `cannot tell` unless the "
+    f"undefended net has a clean accuracy of at least {100 * USUAL:g} % on the first {CLEAN:,} in every seed"
 )
 HOLDS = (
     f"holds if it is over {100 * MUCH:g} points ahead of the undefended net under the first and under "
     f"{100 * NO_MORE:g} under the second, which print does not give; fails if the first leaves it no lead, or the "
-    "second "
-    "takes nothing of that"
+    "second takes nothing of that"
 )
 DEFENCES = (
     f"FGSM retraining: {AGAIN} further epochs at {LR / 10:g}, every second batch one step of {LEAST:g} to {LARGEST:g} "

@@ -429,14 +429,13 @@ def _row(method: Method, images: Images, seen: Sequence[_Seen]) -> tuple[Measure
 
 
 NETS = (
-    f"{NARROW} (printed: VGG16, 200 epochs of AdamW), {MEMBERS} members, "
-    f"{SEEDS} seeds; FastEnsemble: {100 * SHARE:g} % of a training for each further member, half to escape and half to "
-    f"settle, Adam at {FAST_LR:g}, the lambda of {', '.join(f'{lam:g}' for lam in LAMBDAS)} with the least NLL on "
-    f"{HELD_OUT:,} held-out training images; corrupted: the first {CORRUPTED} test images under each of Assay's 16 "
-    f"corruptions at each of 5 severities, which are not CIFAR-10-C's; probabilities are averaged, ECE in {BINS} bins; "
-    "intervals over the seeds and the images, and every seed must agree; `cannot tell` unless the single net has a "
-    "clean "
-    f"accuracy of at least {100 * LEAST:g} % in every seed (printed: 92.89)"
+    f"{NARROW} (printed: VGG16, 200 epochs of AdamW), {MEMBERS} members, {SEEDS} seeds; FastEnsemble: {100 * SHARE:g} "
+    f"% of a training for each further member, half to escape and half to settle, Adam at {FAST_LR:g}, the lambda of "
+    f"{', '.join(f'{lam:g}' for lam in LAMBDAS)} with the least NLL on {HELD_OUT:,} held-out training images; "
+    f"corrupted: the first {CORRUPTED} test images under each of Assay's 16 corruptions at each of 5 severities, "
+    f"which are not CIFAR-10-C's; probabilities are averaged, ECE in {BINS} bins; intervals over the seeds and the "
+    "images, and every seed must agree; `cannot tell` unless the single net has a clean accuracy of at least "
+    f"{100 * LEAST:g} % in every seed (printed: 92.89)"
 )
 TABLE: dict[Images, dict[Method, tuple[float, float, float]]] = {
     "clean": {

@@ -339,8 +339,7 @@ def ensemble_when_strong(run: Run) -> Evidence:
     return over.evidence(
         over.above(0.0, weak, turned),
         f"Under the printed attack the mean of {DRAWS['RSE']} passes is {over.points(weak)} points ahead of one pass "
-        "at "
-        f"c = {WEAK:g} and {over.points(strong)} at c = {STRONG:g}; under the adaptive one "
+        f"at c = {WEAK:g} and {over.points(strong)} at c = {STRONG:g}; under the adaptive one "
         f"{over.points(gains['adaptive', WEAK])} and {over.points(gains['adaptive', STRONG])}.",
         _clean_gates(run),
         *(gap.measure for gap in gains.values()),
@@ -370,8 +369,7 @@ def mid_radius(run: Run) -> Evidence:
     return over.evidence(
         over.above(0.0, *gaps),
         f"At {MID:g} Adv-BNN is {over.points(gaps[0])} points ahead of adversarial training under the printed attack "
-        "and "
-        f"{over.points(gaps[1])} under the adaptive one.",
+        f"and {over.points(gaps[1])} under the adaptive one.",
         (
             _gate("adversarial training", 0.803, run),
             _gate("Adv-BNN", 0.797, run),

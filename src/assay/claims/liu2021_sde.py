@@ -276,9 +276,9 @@ TABLE_2_5 = {
 NETS = (
     f"one equation in {round(1 / GRID)} steps (print: 10 or so) of {WIDTH} channels (print: 64 or more) on 16 x 16 "
     f"maps of CIFAR-10, images moved and mirrored, {EPOCHS} epochs of {BATCH} (print: 160 of 128), one cycle, {SEEDS} "
-    "seeds; the same "
-    "net, order of batches and schedule for every noise; sigma "
-    f"{', '.join(f'{SIGMA[arm]:g} ({_name(arm)})' for arm in NOISY)}, where print searched; dropout is the Gaussian one"
+    "seeds; the same net, order of batches and schedule for every noise; sigma "
+    f"{', '.join(f'{SIGMA[arm]:g} ({_name(arm)})' for arm in NOISY)}, where print searched; dropout is the Gaussian "
+    "one"
 )
 GATED = (
     f"`cannot tell` unless the neural ODE has a clean accuracy of at least {100 * LEAST:g} % in every seed (printed: "
