@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty book with all tables of the queue, which take long to make."""
     from assay.server.book import Book
 
@@ -42,7 +42,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _prepared_there(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+def prepared_there(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     from assay.server.book import Book
 
     made = Book(tmp_path_factory.mktemp("prepared"), cluster.database("prepared"))
@@ -52,20 +52,20 @@ def _prepared_there(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path, _prepared: Path) -> Iterator[Book]:
+def sqlite(tmp_path: Path, prepared: Path) -> Iterator[Book]:
     from assay.server.book import Book, Quota
 
-    shutil.copy(_prepared, tmp_path)
+    shutil.copy(prepared, tmp_path)
     made = Book(tmp_path, quota=Quota(free=0))
     yield made
     made.close()
 
 
 @pytest.fixture
-def postgres(tmp_path: Path, cluster: Cluster, _prepared_there: str) -> Iterator[Book]:
+def postgres(tmp_path: Path, cluster: Cluster, prepared_there: str) -> Iterator[Book]:
     from assay.server.book import Book, Quota
 
-    made = Book(tmp_path, cluster.database("assay", _prepared_there), Quota(free=0))
+    made = Book(tmp_path, cluster.database("assay", prepared_there), Quota(free=0))
     yield made
     made.close()
 

@@ -12,7 +12,7 @@ import dbos  # noqa: F401  so that those who are forked have it
 from assay.server import worker
 from assay.server.book import GB, Book, Quota
 
-worker.BEAT = 0.2
+worker.BEAT, worker.LOST = 0.2, 6.0
 COMMAND = (sys.executable, "-S", "-E", str(Path(__file__).parent / "fake_command.py"), "{leash}")
 
 

@@ -1,7 +1,7 @@
-"""Stands for the command line in tests: `fake_command.py LEASH audit SUBJECT --seed S --inputs N --timeout SECONDS ...`
+"""Stands for the command line in tests: `fake_command.py LEASH audit SUBJECT --seed S --inputs N --size MS ...`
 
-It takes N steps of so many seconds, keeps what it has after each, and goes on from there: the last number is the same
-however often it was killed. --budget standard breaks; full is a verdict (status 1).
+It takes N steps of so many milliseconds, keeps what it has after each, and goes on from there: the last number is the
+same however often it was killed. --budget standard breaks; full is a verdict (status 1).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 leash, words = int(sys.argv[1]), sys.argv[2:]
 given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
-out, steps, each = Path(given["--out"]), int(given.get("--inputs", 1)), float(given.get("--timeout", 0))
+out, steps, each = Path(given["--out"]), int(given.get("--inputs", 1)), int(given.get("--size", 0)) / 1000
 
 
 def tied() -> None:
@@ -24,7 +24,7 @@ def tied() -> None:
 
 
 threading.Thread(target=tied, daemon=True).start()
-signal.signal(signal.SIGTERM, lambda *a: (print("assay: stopped"), os._exit(130)))
+signal.signal(signal.SIGTERM, lambda *a: (print("assay: stopped", flush=True), os._exit(130)))
 if given.get("--budget") == "standard":
     print("loading", flush=True)
     print("assay: It broke <on purpose>; mend it.", flush=True)
