@@ -217,6 +217,8 @@ class Seal:
 
     def invitation(self, name: str, role: str) -> str:
         """A word with which somebody may open the account `name` and choose its password; it holds for a week."""
+        if role not in ROLES:
+            raise AssayError(f"There is no role {role!r}; there are {', '.join(ROLES)}.")
         ends = str(int(time.time() + LASTS))
         return "~".join((checked_name(name), role, ends, self.of("invitation", checked_name(name), role, ends)))
 

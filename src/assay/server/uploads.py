@@ -7,6 +7,7 @@ table is looked at only in the sandboxed child that every command opens models i
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -155,6 +156,14 @@ class Uploads:
         if not size:
             raise AssayError(f"{name!r} is empty; choose another file.")
 
+    def adopt(self, owner: str, draft: str, path: Path) -> None:
+        """A file of an earlier job, for a form that begins with its settings; on one disk it takes no room twice."""
+        to = self._made(owner, draft) / "files" / path.name
+        if path.is_dir():
+            shutil.copytree(path, to, copy_function=_link)
+        elif path.is_file():
+            _link(path, to)
+
     def drop(self, owner: str, draft: str, name: str) -> None:
         found = self.files(owner, draft).get(name)
         if found is not None:
@@ -181,6 +190,14 @@ def _seen(path: Path) -> Upload:
         return Upload(path.name, path, path.stat().st_size)
     sizes = [each.stat().st_size for each in path.rglob("*") if each.is_file()]
     return Upload(path.name, path, sum(sizes), len(sizes))
+
+
+def _link(path: str | Path, to: str | Path) -> str:
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copy2(path, to)
+    return str(to)
 
 
 def _free(folder: Path, name: str) -> Path:

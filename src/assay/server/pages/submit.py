@@ -14,6 +14,7 @@ from assay import shelf
 from assay.errors import AssayError
 from assay.server import kinds
 from assay.server.book import Full, Refused
+from assay.server.children import Understood
 from assay.server.kinds import Field, Kind
 from assay.server.pages.job import wait_for, words
 from assay.server.uploads import Upload, Uploads
@@ -120,7 +121,7 @@ def filled(
         start=start,
         samples=[each for each in SAMPLES if each in shelf.ours("subjects")],
         subjects=shelf.names("subjects"),
-        looks=can_look(kind, name),
+        looks=can_look(name),
     )
 
 
@@ -252,3 +253,40 @@ def understood(here: Using, kind: str, posted: Form) -> Response:
     folder = here.desk.uploads.folder(here.owner, draft) or here.desk.uploads.root
     found = look(here, chosen, settings, folder, kept=not files)
     return HTMLResponse(fragment("understood.html", found=found))
+
+
+LOOKED = {"audit": 1, "cure": 2, "explain": 1}
+"""The commands whose subject can be looked at before, and where it stands among their words."""
+DROPPED = ("--out", "--seed", "--probe", "--standards", "--set", "--more", "--timeout", "--memory", "--index", "--method")
+"""Options with a value that are not about the model and its data."""
+DROPPED_FLAGS = ("--control", "--no-control", "--sandbox", "--no-sandbox")
+
+
+def can_look(name: str) -> bool:
+    return name in LOOKED
+
+
+def check_words(argv: Sequence[str]) -> list[str]:
+    """The words of `assay check` for the same model and data."""
+    left, kept = list(argv[LOOKED[argv[0]] :]), []
+    while left:
+        word = left.pop(0)
+        if word in DROPPED:
+            left = left[1:]
+        elif word not in DROPPED_FLAGS:
+            kept.append(word)
+    return kept
+
+
+def look(here: Visit, kind: Kind, settings: Mapping[str, Any], folder: Path, *, kept: bool) -> Understood:
+    """What is understood; of what comes with Assay it is asked once, as it stays the same."""
+    words = tuple(check_words(kind.argv(settings, folder)))
+    if kept and words in _UNDERSTOOD:
+        return _UNDERSTOOD[words]
+    found = here.desk.children.understood(words, folder)
+    if kept and not found.wrong:
+        _UNDERSTOOD[words] = found
+    return found
+
+
+_UNDERSTOOD: dict[tuple[str, ...], Understood] = {}
