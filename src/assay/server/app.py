@@ -46,12 +46,13 @@ def make_app(
     *,
     accounts: bool = False,
     home: Path | None = None,
-    hosts: Sequence[str] = LOCAL,
+    hosts: Sequence[str] | None = None,
     sign_up: bool = True,
     most_upload: int = MOST,
     children: Children | None = None,
 ) -> FastAPI:
-    """The pages over this book. `hosts` are the names under which this server may be called.
+    """The pages over this book. `hosts` are the names under which this server may be called: without accounts this
+    machine's own, so that no page elsewhere can have its name point here; with accounts any.
 
     With `accounts` and nobody in them yet, `app.state.says` has the address at which the first operator signs up.
     """
@@ -80,6 +81,8 @@ def make_app(
     app.add_api_route("/favicon.ico", lambda: RedirectResponse("/static/mark.svg"), methods=["GET"])
     for kind, answer in ((HTTPException, _refused), (AssayError, _wrong), (Exception, _broke)):
         app.add_exception_handler(kind, answer)
+    if hosts is None and not accounts:
+        hosts = LOCAL
     app.add_middleware(Safe, hosts=hosts, most=most_upload + 2**20, large=LARGE)
     return app
 

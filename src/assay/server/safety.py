@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Sequence
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ class TooLarge(Exception):
 class Safe:
     """Around the whole application."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str] = LOCAL, most: int = SMALL, large: Sequence[str] = ()):
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str] | None, most: int = SMALL, large: Sequence[str] = ()):
         self.app, self.most, self.large = app, most, tuple(large)
-        self.hosts = {host.lower().strip("[]") for host in hosts}
+        self.hosts = None if hosts is None else {host.lower().strip("[]") for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,7 +72,7 @@ class Safe:
         headers = {name: value for name, value in scope["headers"]}
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._ours(host):
-            await _plain(send, 421, f"This server is not called {host[:80]!r}; start it with --host-name to allow it.")
+            await _plain(send, 421, f"This server is not called {host[:80]!r}; ask for it by the address that it printed.")
             return
         most = self.most if scope["path"].startswith(self.large) else SMALL
         length = headers.get(b"content-length", b"0").decode("latin-1")
@@ -114,12 +113,14 @@ class Safe:
 
     def _ours(self, host: str) -> bool:
         """Else a page elsewhere could have its own name point here, and read what it likes."""
+        if self.hosts is None:
+            return True
         name = host.lower()
         if name.startswith("["):
             name = name[1:].partition("]")[0]
         else:
             name = name.rpartition(":")[0] or name if name.count(":") == 1 else name
-        return name in self.hosts or ("*" in self.hosts and _is_address(name))
+        return name in self.hosts
 
 
 def cookie_header(value: str, secure: bool, lasts: int = 7 * 24 * 3600) -> bytes:
@@ -133,15 +134,6 @@ def _cookie(header: str) -> str:
     except CookieError:
         return ""
     return found.value if found is not None and 20 <= len(found.value) <= 100 else ""
-
-
-def _is_address(name: str) -> bool:
-    """Of a server that listens to all: an address cannot be pointed elsewhere, a name can."""
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 async def _plain(send: Send, status: int, says: str) -> None:

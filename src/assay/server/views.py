@@ -51,6 +51,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(when=when, duration=words.duration, bytes=in_bytes)
+    made.filters.update(measured=words.measured, interval=words.interval, number=words.number, moment=words.moment)
     made.globals.update(asset=asset, states=STATES, now=time.time)
     return made
 

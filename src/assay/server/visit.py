@@ -27,6 +27,8 @@ class Visit:
     user: User
     cookie: str
     signed_in: bool
+    address: str
+    """Under which this server was asked, without a slash at its end."""
 
     @property
     def token(self) -> str:
@@ -50,11 +52,11 @@ class Visit:
 
 def visit(request: Request) -> Visit:
     desk = desk_of(request)
-    cookie = str(request.scope["state"]["cookie"])
+    cookie, address = str(request.scope["state"]["cookie"]), str(request.base_url).rstrip("/")
     if desk.accounts is None:
-        return Visit(desk, ALONE, cookie, signed_in=False)
+        return Visit(desk, ALONE, cookie, signed_in=False, address=address)
     user = desk.accounts.who(cookie)
-    return Visit(desk, user or NOBODY, cookie, signed_in=user is not None)
+    return Visit(desk, user or NOBODY, cookie, signed_in=user is not None, address=address)
 
 
 def desk_of(request: Request) -> Desk:

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 router = APIRouter()
 FIRST = ("audit", "translate", "cure", "explain", "rank", "claims", "study")
 """The order of the tabs; kinds that nobody thought of here come after."""
-SAMPLES = ("fashion-cnn", "digits-mlp", "credit-logit", "topics-text", "scenes-segmenter", "rotated-digits")
-"""One click each: a picture classifier, rows, people, texts, masks, domains."""
+SAMPLES = {
+    "fashion-cnn": "pictures of clothes",
+    "hiring-mlp": "rows about people",
+    "topics-text": "texts by topic",
+    "scenes-segmenter": "a mask over each picture",
+    "rotated-digits": "digits turned, as domains",
+    "seasons-forecaster": "how a series goes on",
+}
+"""One click each, in a few words."""
 LONGEST_TITLE = 120
 RADIOS = 5  # choices that are all shown; of more one is picked from a list
 
@@ -119,7 +126,7 @@ def filled(
         title=title,
         wrong=wrong,
         start=start,
-        samples=[each for each in SAMPLES if each in shelf.ours("subjects")],
+        samples=[(each, says) for each, says in SAMPLES.items() if each in shelf.ours("subjects")],
         subjects=shelf.names("subjects"),
         looks=can_look(name),
     )
@@ -171,7 +178,12 @@ def called(kind: str, settings: Mapping[str, Any]) -> str:
 
 
 def _typed(kind: Kind, posted: FormData) -> dict[str, list[str]]:
-    return {each.name: texts(posted, each.name) for each in kind.fields if each.name in posted}
+    """What is text in the form; an empty control for files counts as nothing."""
+    return {
+        each.name: [value for value in texts(posted, each.name) if value or each.type not in ("file", "files")]
+        for each in kind.fields
+        if each.name in posted
+    }
 
 
 def taken(here: Visit, kind: Kind, draft: str, posted: FormData) -> dict[str, list[str]]:
