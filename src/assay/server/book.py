@@ -391,6 +391,7 @@ class Book:
                 return False
             c.execute(sa.delete(EVENTS).where(EVENTS.c.job == id))
             c.execute(sa.delete(SHARES).where(SHARES.c.job == id))
+        self.queue.forget(id)
         shutil.rmtree(self._folder(id), ignore_errors=True)
         return True
 
@@ -483,10 +484,10 @@ class Book:
         with self._writing() as c:
             return bool(c.execute(mine.values(values)).rowcount)
 
-    def is_of(self, id: str, attempt: int) -> bool:
-        """Whether the job still runs as that attempt."""
+    def still_runs(self, job: Job) -> bool:
+        """Whether it still runs as this attempt."""
         with self._reading() as c:
-            mine = (JOBS.c.id == id, JOBS.c.state == RUNNING, JOBS.c.attempt == attempt)
+            mine = (JOBS.c.id == job.id, JOBS.c.state == RUNNING, JOBS.c.attempt == job.attempt)
             return c.scalar(sa.select(JOBS.c.id).where(*mine)) is not None
 
     def weigh(self, id: str) -> None:
@@ -510,6 +511,11 @@ class Book:
         """The worker has left, or was lost and all that it had was handed back."""
         with self._writing() as c:
             c.execute(sa.delete(WORKERS).where(WORKERS.c.id == worker))
+
+    def requeue(self, worker: str) -> None:
+        """Put what this worker had taken into the queue again. First its jobs are handed back, or they end at once."""
+        with self._reached():
+            self.queue.requeue(worker)
 
     def running(self, worker: str) -> list[Job]:
         with self._reading() as c:

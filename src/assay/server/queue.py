@@ -68,6 +68,17 @@ class Queue:
         with suppress(sa.exc.DBAPIError):
             self.open().cancel_workflow(id)
 
+    def requeue(self, worker: str) -> None:
+        """What this worker had taken waits again, in its old place; not while the worker lives, unless it asks."""
+        client = self.open()
+        had = client.list_workflows(status="PENDING", executor_id=worker, load_input=False, load_output=False)
+        if had:
+            client.resume_workflows([workflow.workflow_id for workflow in had], queue_name=QUEUE)
+
+    def forget(self, id: str) -> None:
+        with suppress(sa.exc.DBAPIError):
+            self.open().delete_workflow(id)
+
     def hold(self, on: bool) -> None:
         """Let no worker take anything more, or let them again."""
         self._settings().set_worker_concurrency(0 if on else AT_ONCE)

@@ -156,7 +156,8 @@ class Kind:
 
     def whole(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """With the defaults of what was left out."""
-        return {each.name: settings.get(each.name, each.default) for each in self.fields}
+        given = {name: value for name, value in settings.items() if value is not None}
+        return {each.name: given.get(each.name, each.default) for each in self.fields}
 
     def argv(self, settings: Mapping[str, Any], folder: Path) -> list[str]:
         """The words after `assay`: what was uploaded is in folder/files, what comes out goes to folder/run."""
