@@ -16,6 +16,7 @@ from assay.server import kinds
 from assay.server.book import Full, Refused
 from assay.server.children import Understood
 from assay.server.kinds import Field, Kind
+from assay.server.kinds._opening import KNOBS, SUBJECT, opening_words, option, subject_words
 from assay.server.pages.job import wait_for, words
 from assay.server.uploads import Upload, Uploads
 from assay.server.views import fragment, render, told
@@ -37,6 +38,8 @@ SAMPLES = {
 }
 """One click each, in a few words."""
 LONGEST_TITLE = 120
+LOOKED_AT = {"budget", *(each.name for each in (*SUBJECT, *KNOBS))}
+"""What changes what is understood."""
 RADIOS = 5  # choices that are all shown; of more one is picked from a list
 
 
@@ -70,7 +73,12 @@ class Shown:
             case "yes":
                 return "box"
             case _:
-                return "subject" if self.field.name == "subject" else "text"
+                return self.field.name if self.field.name in ("subject", "budget") else "text"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is understood otherwise when it changes."""
+        return self.field.name not in LOOKED_AT
 
 
 @router.get("/")
@@ -128,8 +136,17 @@ def filled(
         start=start,
         samples=[(each, says) for each, says in SAMPLES.items() if each in shelf.ours("subjects")],
         subjects=shelf.names("subjects"),
-        looks=can_look(name),
+        hints=hints(here),
+        looks=can_look(kind),
     )
+
+
+def hints(here: Visit) -> dict[str, str]:
+    """What questions and remedies say of themselves, where the shelves were read already."""
+    if not here.desk.children.ready("shelves", ".json"):
+        return {}
+    found = here.desk.children.shelves()
+    return {each["name"]: each["says"] for each in (*found["probes"], *found["remedies"])}
 
 
 def _shown(field: Field, settings: Mapping[str, Any], files: Mapping[str, Upload]) -> Shown:
@@ -178,12 +195,15 @@ def called(kind: str, settings: Mapping[str, Any]) -> str:
 
 
 def _typed(kind: Kind, posted: FormData) -> dict[str, list[str]]:
-    """What is text in the form; an empty control for files counts as nothing."""
-    return {
-        each.name: [value for value in texts(posted, each.name) if value or each.type not in ("file", "files")]
-        for each in kind.fields
-        if each.name in posted
-    }
+    """What is text in the form, by field; what is empty counts as nothing, and a list without choices has lines."""
+    found: dict[str, list[str]] = {}
+    for each in kind.fields:
+        if each.name in posted:
+            values = texts(posted, each.name)
+            if each.type == "several" and not each.choices:
+                values = [line.strip() for value in values for line in value.splitlines()]
+            found[each.name] = [value for value in values if value.strip()]
+    return found
 
 
 def taken(here: Visit, kind: Kind, draft: str, posted: FormData) -> dict[str, list[str]]:
@@ -267,32 +287,14 @@ def understood(here: Using, kind: str, posted: Form) -> Response:
     return HTMLResponse(fragment("understood.html", found=found))
 
 
-LOOKED = {"audit": 1, "cure": 2, "explain": 1}
-"""The commands whose subject can be looked at before, and where it stands among their words."""
-DROPPED = ("--out", "--seed", "--probe", "--standards", "--set", "--more", "--timeout", "--memory", "--index", "--method")
-"""Options with a value that are not about the model and its data."""
-DROPPED_FLAGS = ("--control", "--no-control", "--sandbox", "--no-sandbox")
-
-
-def can_look(name: str) -> bool:
-    return name in LOOKED
-
-
-def check_words(argv: Sequence[str]) -> list[str]:
-    """The words of `assay check` for the same model and data."""
-    left, kept = list(argv[LOOKED[argv[0]] :]), []
-    while left:
-        word = left.pop(0)
-        if word in DROPPED:
-            left = left[1:]
-        elif word not in DROPPED_FLAGS:
-            kept.append(word)
-    return kept
+def can_look(kind: Kind) -> bool:
+    return {"model", "subject"} <= {each.name for each in kind.fields}
 
 
 def look(here: Visit, kind: Kind, settings: Mapping[str, Any], folder: Path, *, kept: bool) -> Understood:
     """What is understood; of what comes with Assay it is asked once, as it stays the same."""
-    words = tuple(check_words(kind.argv(settings, folder)))
+    whole = kind.whole(settings)
+    words = (subject_words(whole, folder), *opening_words(whole, folder), *option("budget", whole.get("budget")))
     if kept and words in _UNDERSTOOD:
         return _UNDERSTOOD[words]
     found = here.desk.children.understood(words, folder)
