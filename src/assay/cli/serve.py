@@ -61,6 +61,8 @@ def serve(
 
     def started() -> None:
         typer.echo(f"The workbench is at {address}")
+        for path in app.state.says:
+            typer.echo(f"Nobody has an account yet. The operator opens one at {address}{path}")
         hands.start()
 
     threading.Thread(target=book.queue.open, daemon=True).start()  # so that the first job need not wait for it
