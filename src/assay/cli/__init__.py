@@ -10,7 +10,23 @@ from typing import Annotated
 
 import typer
 
-from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, ship, verify
+from assay.cli import (
+    ask,
+    audit,
+    check,
+    claims,
+    cure,
+    diff,
+    explain,
+    rank,
+    report,
+    seal,
+    serve,
+    shelves,
+    ship,
+    verify,
+    worker,
+)
 from assay.cli.guard import InChild, app, child, main
 
 __all__ = ["app", "child", "main"]
@@ -48,3 +64,5 @@ app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
 app.add_typer(claims.claims_app, name="claims")
+app.command()(serve.serve)
+app.command()(worker.worker)
