@@ -147,7 +147,7 @@ def _start(rng: np.random.Generator, most_epochs: int) -> tuple[Configuration, d
             chosen[knob.name] = "cross-entropy"
         else:
             drawn = CUSTOM[knob.name][rng.integers(len(CUSTOM[knob.name]))]  # type: ignore[index]
-            chosen[knob.name] = min(drawn, most_epochs) if isinstance(drawn, int) else drawn
+            chosen[knob.name] = min(int(drawn), most_epochs) if knob.name == "epochs" else drawn
     return chosen, {k.name: BY_EARLIER_WORK if k.mandatory else BY_DEFAULT for k in KNOBS}
 
 
