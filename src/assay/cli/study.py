@@ -86,7 +86,7 @@ class Definition:
         bool,
         typer.Option(
             "--as-published",
-            help="As in print: who has exactly the cut is in no group, and means are over those who made as many tries.",
+            help="As in print: exactly the cut is in no group, and means are over those who made so many tries.",
         ),
     ] = False
     seed: Annotated[

@@ -141,6 +141,8 @@ def run_try(
 
     It ends early where somebody cancels it and where the participant's time is over; both stay in the log.
     """
+    from assay.methods.study.training import Trained
+
     who = folder.participant(id)
     one = next((t for t in who.tries if t.number == number), None)
     if one is None:
@@ -158,7 +160,9 @@ def run_try(
         live.epoch(loss)
         told(f"epoch {epochs} of {one.configuration['epochs']}: training loss {loss:.4f}")
 
-    found = trainer.tried(one.configuration, on_batch=live.batch, on_epoch=after, stop=stop)
+    late = stop()  # a configuration that is known already is not handed out after the time either
+    watch = {"on_batch": live.batch, "on_epoch": after, "stop": stop}
+    found = Trained(late, (), ()) if late else trainer.tried(one.configuration, **watch)
     return folder.end(
         id,
         replace(

@@ -137,3 +137,27 @@ def test_a_day_of_steps_is_refused():
     chosen = checked({**NEEDED, "epochs": 1000, "batch-size": 1}, most_epochs=1000)
     with pytest.raises(AssayError, match=f"400,000 steps, where at most {STEPS:,}"):
         train(network(), LEARNT, JUDGED, chosen, seed=0)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_one_vector_of_weights_takes_the_steps_of_torch_itself(optimiser):
+    """The same loop, weight by weight, as anybody would write it."""
+    from assay.methods.train.fit import reset
+
+    chosen = checked({**NEEDED, "optimiser": optimiser, "momentum": 0.5, "weight-decay": 0.01}, most_epochs=30)
+    model, order = reset(network(), torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+    kinds = {
+        "sgd": lambda w: torch.optim.SGD(w, 0.01, momentum=0.5, weight_decay=0.01),
+        "adam": lambda w: torch.optim.Adam(w, 0.01, eps=1e-5, weight_decay=0.01),
+    }
+    step, losses = kinds[optimiser](model.parameters()), []
+    for _ in range(3):
+        total = 0.0
+        for batch in torch.randperm(400, generator=order).split(50):
+            cost = nn.functional.cross_entropy(model(LEARNT.x[batch]), LEARNT.y[batch])
+            step.zero_grad()
+            cost.backward()
+            step.step()
+            total += cost.item() * len(batch)
+        losses.append(total / 400)
+    assert train(network(), LEARNT, JUDGED, chosen, seed=0).losses == pytest.approx(losses, rel=1e-5)

@@ -73,7 +73,9 @@ def test_the_four_tests_are_those_of_scipy(first, second, rnd):
 
 def test_of_few_cases_all_orders_are_looked_at():
     x, y = [1.0, 2, 3, 4, 5], [0.2, 0.1, 0.4, 0.3, 0.5]
-    at_least = [abs(spearman_written_out(x, list(o))) >= abs(spearman_written_out(x, y)) - 1e-9 for o in permutations(y)]
+    at_least = [
+        abs(spearman_written_out(x, list(o))) >= abs(spearman_written_out(x, y)) - 1e-9 for o in permutations(y)
+    ]
     assert spearman(x, y).p == pytest.approx(np.mean(at_least))
     assert spearman([1, 2, 3], [1, 2, 3]).p == pytest.approx(1 / 3)  # by the t distribution 0
 

@@ -78,7 +78,7 @@ def train(
     streams = [3 * seed + stream for stream in range(3)]  # weights, order, layers: no two seeds share one
     model = reset(network, torch.Generator().manual_seed(streams[0])).to(device).requires_grad_(True)
     order = torch.Generator().manual_seed(streams[1])
-    optimiser, loss = _optimiser(model, configuration), _loss(str(configuration["loss"]))
+    optimiser, loss = _optimiser(_one_vector(model), configuration), _loss(str(configuration["loss"]))
     losses: list[float] = []
     accuracies: list[float] = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -93,7 +93,7 @@ def train(
                 value = float(cost.detach())
                 if not math.isfinite(value):
                     return Trained("diverged", tuple(losses), tuple(accuracies))
-                optimiser.zero_grad()
+                optimiser.zero_grad(set_to_none=False)
                 cost.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 total += value * len(rows)
@@ -127,11 +127,27 @@ def _loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:  # n k, n -> ()
     }[name]
 
 
-def _optimiser(model: nn.Module, c: Mapping[str, Value]) -> torch.optim.Optimizer:
+def _one_vector(model: nn.Module) -> nn.Parameter:
+    """All weights as one vector that they are views of, and so their gradients.
+
+    Every optimiser here works entry by entry, and takes a sixth of the time for one tensor that it takes for six.
+    """
+    weights = list(model.parameters())
+    whole = nn.Parameter(torch.cat([w.detach().flatten() for w in weights]))
+    whole.grad = torch.zeros_like(whole)
+    at = 0
+    for w in weights:
+        part = slice(at, at + w.numel())
+        w.data, w.grad = whole.data[part].view_as(w), whole.grad[part].view_as(w)
+        at = part.stop
+    return whole
+
+
+def _optimiser(whole: nn.Parameter, c: Mapping[str, Value]) -> torch.optim.Optimizer:
     def of(name: str) -> float:
         return float(c[name])
 
-    weights, kind = list(model.parameters()), c["optimiser"]
+    weights, kind = [whole], c["optimiser"]
     lr, decay = of("learning-rate"), of("weight-decay")
     if kind == "sgd":
         return torch.optim.SGD(weights, lr, momentum=of("momentum"), weight_decay=decay)

@@ -4,7 +4,7 @@ A tuner is a generator: it yields what it chooses, and is sent the validation ac
 it would name in the end is its best try; it never sees a test accuracy. None of them is a person: they are for trying a
 study out, and to compare people with at equal tries.
 
-    expert   all defaults first; then one at a time the learning rate and the epochs, going on in what helped
+    expert   all defaults first; then one at a time the learning rate and the epochs, going on as long as that helps
     medium   all defaults first; then one at a time any of the fifteen, drawn at random; keeps what helped
     novice   all fifteen drawn at once in every try, evenly between their ends as a form shows them
     random   the same on the scale that each is thought of on (learning rates by powers of ten): the reference
@@ -58,32 +58,38 @@ def medium(rng: np.random.Generator, most_epochs: int) -> Tuner:
 
 
 def expert(rng: np.random.Generator, most_epochs: int) -> Tuner:
-    """Defaults first, then learning rate and epochs in turn, each in the direction that helped.
+    """Defaults first, then the learning rate as long as that helps, then the epochs, and again in smaller steps.
 
-    The learning rate moves by a factor of ten, that of the epochs is two. Where a move did not help the next one of
-    that knob goes the other way, and after both ways by the square root of the factor.
+    The learning rate moves by a factor of ten, up and, where that does not help, down; the epochs by two. Where a step
+    up changes nothing, as long as nothing is learnt at all, it goes on. Each time both were gone through, the factors
+    become their square roots. Where nothing is left to move, the batch size is drawn.
     """
     best, why = _start(rng, most_epochs)
     height = yield Chosen(best, why)
-    factor = {"learning-rate": 10.0, "epochs": 2.0}
-    missed = dict.fromkeys(factor, 0)
-    seen = {_key(best)}
+    factor, seen = {"learning-rate": 10.0, "epochs": 2.0}, {_key(best)}
+    by_tries = dict.fromkeys(best, BY_TRIES)
     while True:
+        before = len(seen)
         for name in factor:
-            tried = {**best, name: _moved(name, best[name], factor[name], most_epochs)}
-            if _key(tried) not in seen:
-                seen.add(_key(tried))
-                found = yield Chosen(tried, {**dict.fromkeys(best, BY_TRIES), name: BY_TRIES})
-                if _better(found, height):
-                    best, height, missed[name] = tried, found, 0
-                    continue
-            missed[name] += 1
-            factor[name] = 1 / factor[name] if missed[name] % 2 else math.sqrt(1 / factor[name])
-        if all(abs(math.log(f)) < 0.02 for f in factor.values()):  # the knobs stand: the next of the others moves
+            helped = False
+            for way in (factor[name], 1 / factor[name]):
+                while True:
+                    tried = {**best, name: _moved(name, best[name], way, most_epochs)}
+                    if _key(tried) in seen:
+                        break
+                    seen.add(_key(tried))
+                    found = yield Chosen(tried, by_tries)
+                    if not _better(found, height) and not (way > 1 and found == height):
+                        break
+                    best, height, helped = tried, found, True
+                if helped:
+                    break
+            factor[name] = math.sqrt(factor[name])
+        if len(seen) == before:
             batch = int(rng.choice(CUSTOM["batch-size"]))  # type: ignore[arg-type]
             tried = {**best, "batch-size": batch, "learning-rate": _near(best["learning-rate"], rng)}
             seen.add(_key(tried))
-            found = yield Chosen(tried, dict.fromkeys(best, BY_TRIES))
+            found = yield Chosen(tried, by_tries)
             if _better(found, height):
                 best, height = tried, found
 
