@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -45,7 +46,7 @@ from assay.server.book import ARROWS, ENDED, JOBS, RUNNING, SUCCESS, Book, Gone,
 
 HOST = "127.0.0.1"
 P95, GROWTH, UP = 0.300, 0.05, 3.0
-"""Seconds of the 95th of 100 loads; of its memory, what a server may gain in the second half; seconds until it is up."""
+"""Seconds of the 95th of 100 loads; the share of its memory that a server may gain; seconds until it is up."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _store(book: Book, n: int) -> None:
         made = now - rng.random() * 365 * 86400
         rows.append(
             {
-                "id": f"{i:022d}", "owner": "", "kind": rng.choice(("audit", "cure", "explain")), "title": f"model {i} & <co>",
+                "id": f"{i:022d}", "owner": "", "kind": rng.choice(("audit", "cure")), "title": f"model {i} & <co>",
                 "settings": json.dumps({"subject": "fashion-cnn", "seed": i}), "state": state, "made": made,
                 "reason": "The model broke; mend it." if state == "FAILURE" else "", "progress": 1.0, "began": made + 1,
                 "ended": made + 60, "worker": "w", "attempt": 1, "bytes": 10_000,
@@ -245,9 +246,8 @@ def burst(size: Size, root: Path) -> bool:
             and all(job.state == "QUEUED" and (job.folder / "job.json").exists() for job in jobs)
         )
         good &= held
-        print(
-            f"{name:10} {size.burst} forms in {took:.1f} s: {len(jobs)} jobs, {len(waiting)} in the queue, {_held(held)}"
-        )
+        told = f"{len(jobs)} jobs, {len(waiting)} in the queue, {_held(held)}"
+        print(f"{name:10} {size.burst} forms in {took:.1f} s: {told}", flush=True)
         book.close()
     return good
 
@@ -290,7 +290,8 @@ FAILS = {"claim": ["co2021/nobody-made-this-claim"]}
 
 def faults(size: Size, root: Path) -> bool:
     known = _undisturbed(root, size)
-    return all([_under_fire(name, url, known, size, root) for name, url in _databases(root)])
+    held = [_under_fire(name, url, known, size, root) for name, url in _databases(root)]
+    return all(held)
 
 
 def _undisturbed(root: Path, size: Size) -> dict[int, str]:
@@ -306,7 +307,7 @@ def _undisturbed(root: Path, size: Size) -> dict[int, str]:
 
 
 def _numbers(job: Job) -> str:
-    """All that the questions found, with the digests of what they keep of each input; not when, nor how long it took."""
+    """All that the questions found, with the digests of what they keep of each input; not when, nor in what time."""
     found = {}
     for path in sorted((job.folder / "run").glob("*/findings/*.json")):
         told = json.loads(path.read_text())
@@ -361,10 +362,9 @@ def _under_fire(name: str, url: str, known: dict[int, str], size: Size, root: Pa
     counts = {state: n for state, n in book.counts().items() if n}
     again = sum(job.attempt > 1 for job in book.jobs(limit=1000))
     held = not wrong and all(n == size.kills for n in kills.values())
-    print(
-        f"{name:10} {size.faulty} jobs in {took:.0f} s, server killed {kills['server']} times, workers {kills['worker']}: "
-        f"{counts}, {again} begun more than once, {_held(held)}"
-    )
+    killed = f"server killed {kills['server']} times, workers {kills['worker']} times"
+    print(f"{name:10} {size.faulty} jobs in {took:.0f} s, {killed}:", flush=True)
+    print(f"           {counts}, {again} begun more than once, {_held(held)}", flush=True)
     for line in wrong[:10]:
         print(f"           {line}")
     book.close()
@@ -379,7 +379,7 @@ def _wrong(book: Book, id: str, state: str, numbers: str) -> list[str]:
         wrong.append(f"{job.title}: {job.state}, not {state}: {job.reason}")
     if sum(event.became in ENDED for event in events) != 1:
         wrong.append(f"{job.title}: ended {[event.became for event in events]}")
-    if any(b.was != a.became or b.became not in ARROWS[a.became] for a, b in zip(events, events[1:], strict=False)):
+    if any(b.was != a.became or b.became not in ARROWS[a.became] for a, b in pairwise(events)):
         wrong.append(f"{job.title}: moved {[(event.was, event.became) for event in events]}")
     if job.state == SUCCESS and _numbers(job) != numbers:
         wrong.append(f"{job.title}: other numbers than undisturbed")
