@@ -464,6 +464,59 @@ def test_a_link_is_shared_and_taken_back(alone, submitted, book, bench):
     assert stranger.get(f"/shared/{token}").status_code == 404
 
 
+# What comes with Assay
+
+
+def test_the_shelves_are_listed_once_they_are_read(alone, monkeypatch):
+    from assay.server import children
+
+    told = {"subjects": [{"name": "fashion-cnn", "says": "Clothes <b>", "source": "Xiao"}], "remedies": [],
+            "probes": [{"name": "accuracy", "says": "Is it right?", "source": "W.", "theme": "right", "quick": True}],
+            "themes": [{"name": "right", "says": "Is it right?"}]}  # fmt: skip
+    asked = []
+
+    def python(words, folder, seconds):
+        asked.append(words)
+        Path(words[-1]).write_text(json.dumps(told))
+        return 0, "", ""
+
+    monkeypatch.setattr(children, "python", python)
+    assert 'hx-get="/shelf/subjects"' in alone.get("/subjects").text  # not read yet
+    assert '<a href="/subjects/fashion-cnn">' in alone.get("/shelf/subjects").text
+    page = alone.get("/subjects").text
+    assert '<a href="/subjects/fashion-cnn">' in page
+    assert "Clothes &lt;b&gt;" in page
+    assert "<code>accuracy</code>" in alone.get("/questions").text
+    assert "Clothes" in alone.get("/subjects/fashion-cnn").text
+    assert "Is it right?" in alone.get("/new/audit").text  # beside the name of the question
+    assert len(asked) == 1
+    assert alone.get("/shelf/nothing").status_code == 404
+    assert alone.get("/subjects/nothing").status_code == 404
+
+
+def test_the_ledger_stands_in_a_frame_of_its_own(alone, monkeypatch):
+    from assay.server import children
+
+    def python(words, folder, seconds):
+        Path(words[-1]).write_text("<!doctype html>claims")
+        return 0, "", ""
+
+    monkeypatch.setattr(children, "python", python)
+    assert "/claims/ledger" in alone.get("/claims/page").text
+    assert alone.get("/claims/ledger").headers["content-security-policy"].startswith("sandbox")
+    assert '<iframe class="frame" src="/claims/ledger"' in alone.get("/claims").text
+
+    def broken(words, folder, seconds):
+        return 2, "", "assay: The record 'x' was edited after it was written.\n"
+
+    monkeypatch.setattr(children, "python", broken)
+    for page in alone.client.app.state.desk.children.kept.glob("ledger-*"):
+        page.unlink()
+    answer = alone.get("/claims/page", headers={"hx-request": "true"})
+    assert answer.status_code == 400
+    assert "was edited after it was written" in answer.text
+
+
 # The operator's
 
 
