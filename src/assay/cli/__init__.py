@@ -24,6 +24,7 @@ from assay.cli import (
     serve,
     shelves,
     ship,
+    study,
     verify,
     worker,
 )
@@ -63,6 +64,7 @@ app.command(cls=InChild)(cure.cure)
 app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
+app.add_typer(study.study_app, name="study")
 app.add_typer(claims.claims_app, name="claims")
 app.command()(serve.serve)
 app.command()(worker.worker)

@@ -594,7 +594,11 @@ def _engine(url: str) -> sa.Engine:
             where.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,  # a database that was started anew is found again
             pool_size=10,
-            connect_args={"connect_timeout": 5, "application_name": "assay"},
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "assay",
+                "options": "-c idle_in_transaction_session_timeout=60000",  # a process that sleeps holds nobody up
+            },
         )
     if where.get_backend_name() != "sqlite" or not where.database:
         raise AssayError(f"{url!r} is neither PostgreSQL nor a file of SQLite; write postgresql://USER@HOST/NAME.")

@@ -223,7 +223,7 @@ class Hands:
                 why = self._until_it_ends(process, job, kind, log)
             finally:
                 _end(process)
-            reader.join(GRACE)
+                reader.join(GRACE)
             return process.returncode, why
 
     def _until_it_ends(self, process: subprocess.Popen[bytes], job: Job, kind: kinds.Kind, log: Log) -> str:
