@@ -10,7 +10,22 @@ from typing import Annotated
 
 import typer
 
-from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, ship, verify
+from assay.cli import (
+    ask,
+    audit,
+    check,
+    claims,
+    cure,
+    diff,
+    explain,
+    rank,
+    report,
+    seal,
+    shelves,
+    ship,
+    translate,
+    verify,
+)
 from assay.cli.guard import InChild, app, child, main
 
 __all__ = ["app", "child", "main"]
@@ -47,4 +62,5 @@ app.command(cls=InChild)(cure.cure)
 app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
+app.command(cls=InChild)(translate.translate)
 app.add_typer(claims.claims_app, name="claims")

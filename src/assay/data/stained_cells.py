@@ -39,6 +39,7 @@ RATIO = (2.0, 4.0)  # of its half axes
 ROUND = (4.0, 6.0)  # the radius of a foreign cell
 GROUND, BODY, HALO = 0.5, 0.25, 0.3  # brightness of nothing, how much darker a cell is, and how much brighter its rim
 STRIPES, NOISE = 0.06, 0.03  # the texture of a cell, and the noise of the camera
+RIM = 1.45  # radii from the middle of a foreign cell beyond which nothing of it shows
 AROUND = 20  # pixels from the middle of a cell beyond which nothing of it shows
 Floats = NDArray[np.float32]
 
@@ -95,7 +96,7 @@ def _scene(
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:  # h w, h w, MOST_MARKED 4
     """One scene. Its cells are drawn last: the same seed at another density has the same ones, and more or fewer."""
     noise, grain = rng.standard_normal((2, side, side), dtype=np.float32)
-    count = int(rng.integers(1, MOST_MARKED + 1)) if rng.random() < share else 0
+    count = int(rng.integers(1, MOST_MARKED + 1)) * (rng.random() < share)
     kinds = rng.integers(3, size=MOST_MARKED)
     places = rng.uniform(ROUND[1] + 2, side - ROUND[1] - 2, size=(MOST_MARKED, 2))  # column, row
     radii, angles = rng.uniform(*ROUND, size=MOST_MARKED), rng.uniform(0, np.pi, size=MOST_MARKED)
@@ -107,7 +108,7 @@ def _scene(
             x, stain = _foreign(x, stain, d, radii[slot], grain)
         else:
             x, stain = _impurity(x, stain, d, along, radii[slot], kinds[slot], grain)
-        reach = radii[slot] + 1  # the rim
+        reach = radii[slot] * (RIM if holds == "foreign" else 1)
         low, high = np.floor(places[slot] - reach), np.ceil(places[slot] + reach)
         boxes[slot] = np.clip([*low, *high], 0, side)
     return x + NOISE * noise, stain, boxes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.errors import AssayError
 from assay.methods.train.fast_ensemble import fast_ensemble
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import BATCH, epochs_on, how_alike
+from assay.remedies._retraining import BATCH, averaged, epochs_on, how_alike, loss_of
 from assay.remedy import Cost, Remedy, Tried
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class FastEnsemble(Remedy):
     chain: bool = False
     guard: float = 0.0
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     needs_train: ClassVar[bool] = True
     source: ClassVar[str] = "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 5.4"
     mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
@@ -80,11 +81,12 @@ class FastEnsemble(Remedy):
                 chain=self.chain,
                 guard=self.guard or None,
                 batch=BATCH,
+                loss=loss_of(subject),
                 rng=run.rng(),
                 on_member=lambda count: tick(1),
                 device=run.device,
             )
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
     def settled(self, subject: Subject) -> FastEnsemble:
         return replace(self, epochs=epochs_on(subject.data["train"], self.epochs))
@@ -94,7 +96,7 @@ class FastEnsemble(Remedy):
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
 
 SHELVED = FastEnsemble
