@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.data.image_pairs import ImagePairs, Split
+    from assay.nn.translator import Translator
     from assay.report.translation import Pictures, Review, Scores, Translation
     from assay.run import Run
 
@@ -254,7 +255,7 @@ class _Rows:
         return as_inputs(self.split.x[index]), as_inputs(self.split.y[index])
 
 
-def network(pairs: ImagePairs, settings: Settings) -> nn.Module:
+def network(pairs: ImagePairs, settings: Settings) -> Translator:
     """A translator for such pairs, before any training."""
     import torch
 

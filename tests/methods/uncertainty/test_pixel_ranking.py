@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 
 from assay.errors import AssayError, ShapeError
-from assay.methods.uncertainty.pixel_ranking import MOST, found_at, partial_auc, ranked, roc
+from assay.methods.uncertainty.pixel_ranking import MOST, found_at, partial_auc, ranked, resampled_areas, roc
 
 BOX = np.zeros((16, 16), dtype=bool)
 BOX[3:7, 5:12] = True
@@ -127,3 +127,15 @@ def test_the_curve_for_the_eye_has_the_area() -> None:
     assert np.trapezoid(near, far) == pytest.approx(float(partial_auc(order)), abs=1e-3)
     assert (far[0], far[-1]) == (0, MOST)
     assert roc(order)[1][-1] == 1
+
+
+def test_resampled_areas_are_those_of_copies_and_of_what_is_left() -> None:
+    draw = rng(7)
+    u, inside = draw.random((4, 30)), draw.random((4, 30)) < 0.4
+    order = ranked(u.ravel(), inside.ravel(), rng=draw)
+    image = np.repeat(np.arange(4), 30)[order.order]
+    counts = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [2, 2, 2, 2], [0, 0, 0, 0]], dtype=float)
+    found = resampled_areas(order, image, counts)
+    some = partial_auc(ranked(u[::2].ravel(), inside[::2].ravel(), rng=draw))
+    assert found[:3] == pytest.approx([float(partial_auc(order)), float(some), float(partial_auc(order))])
+    assert np.isnan(found[3])

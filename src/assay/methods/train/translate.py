@@ -16,16 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import l1_loss, mse_loss
 
 from assay.errors import AssayError
 from assay.methods.train.fit import Loss, Rows, fit, reset
+from assay.nn.translator import Translator
 
 Distance = Literal["l1", "l2"]
 DISTANCES: dict[Distance, Loss] = {"l1": l1_loss, "l2": mse_loss}
 BETA = 0.5  # Adam's beta_1
+LOOKED_AT = 64  # targets whose mean a net begins with
 
 
 class Taught(NamedTuple):
@@ -34,7 +37,7 @@ class Taught(NamedTuple):
 
 
 def fit_translators(
-    model: nn.Module,
+    model: Translator,
     data: Rows,
     *,
     members: int,
@@ -59,10 +62,13 @@ def fit_translators(
         raise AssayError(f"fit_translators got members={members}; it wants at least 1.")
     if distance not in get_args(Distance):
         raise AssayError(f"There is no distance {distance!r}; choose {' or '.join(get_args(Distance))}.")
+    first = torch.as_tensor(data.take(np.arange(min(LOOKED_AT, len(data))))[1])
     taught = []
     for member in range(members):
         rng = torch.Generator().manual_seed((seed << 8) + member)
         net = reset(model, rng)
+        assert isinstance(net, Translator)
+        net.begin(first)
         curve = fit(
             net, data, epochs=epochs, lr=lr, rng=rng, batch=batch, momentum=BETA, weight_decay=weight_decay,
             optimiser="adamw", schedule="late-fall", loss=DISTANCES[distance], augment=turned_over if turned else None,

@@ -34,6 +34,7 @@ class Ranking(NamedTuple):
 
     positive: Masks  # ... p
     negative: Masks  # ... p
+    order: NDArray[np.int64]  # ... p: where each stood before
 
 
 class Found(NamedTuple):
@@ -55,7 +56,7 @@ def ranked(
     order = np.lexsort((rng.random(u.shape), -u.astype(np.float64)), axis=-1)
     counted = np.ones(u.shape, dtype=bool) if counted is None else counted
     return Ranking(
-        np.take_along_axis(positive & counted, order, -1), np.take_along_axis(~positive & counted, order, -1)
+        np.take_along_axis(positive & counted, order, -1), np.take_along_axis(~positive & counted, order, -1), order
     )
 
 
@@ -68,6 +69,24 @@ def partial_auc(ranking: Ranking, most: float = MOST) -> Floats:  # ... p -> ...
     width = np.clip(most * strangers[..., None] - before, 0, 1) * ranking.negative  # in units of one negative
     area = (width * ranking.positive.cumsum(-1)).sum(-1)
     return _over(area, hits.astype(np.float64) * strangers)
+
+
+def resampled_areas(
+    ranking: Ranking, image: NDArray[np.int64], counts: Floats, most: float = MOST
+) -> Floats:  # p, p, draws n -> draws
+    """The partial areas of one pooled ranking where the images come so often as `counts` says: for a bootstrap.
+
+    `image` says of which image each pixel of the ranking is. NaN where a draw has no positives, or nothing else.
+    """
+    areas = np.full(len(counts), np.nan)
+    for draw, count in enumerate(counts):
+        weight = count[image]
+        hits, strangers = weight * ranking.positive, weight * ranking.negative
+        total = hits.sum() * strangers.sum()
+        if total > 0:
+            room = most * strangers.sum() - (strangers.cumsum() - strangers)
+            areas[draw] = (np.clip(room, 0, strangers) * hits.cumsum()).sum() / total
+    return areas
 
 
 def found_at(ranking: Ranking, k: int | NDArray[np.int64]) -> Found:  # ... p, ... -> ...
