@@ -2,8 +2,8 @@
 
     python tools/train_cells.py                  train on the 200 training fields, write the weights
 
-Nothing was tuned: the test fields are looked at once, at the end. The shipped weights were made with one thread and torch
-2.13.
+Nothing was tuned: the test fields are looked at once, at the end. The shipped weights were made with one thread and
+torch 2.13.
 """
 
 from __future__ import annotations
