@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 SAMPLE = "cells"
 """The word for data made here: fields of cells, see data/stained_cells.py."""
 SAMPLE_TRAIN, SAMPLE_TEST = 120, 24
-DATA = f"a folder or a .zip of pairs, or the word {SAMPLE!r} for data made here"
 AT_ONCE = 2**21  # pixels of all members' answers that are held at once
 KEPT = 2**22  # pixels that ranks and thresholds are taken from
 STEPS = 100  # of the slider
 LONGEST = 120  # letters of a title
 PAGE, ARCHIVE, WEIGHTS, TOLD = "translation.html", "results.zip", "translator.safetensors", "translation.json"
+PROGRESS = "progress.json"  # while it trains
 
 
 class Knob(NamedTuple):
@@ -148,7 +148,17 @@ def translate(
     write_atomically(folder / PAGE, render(told))
     write_atomically(folder / TOLD, strict_json({"key": key, "says": says, **told.told()}))
     shutil.rmtree(keep, ignore_errors=True)
+    (folder / PROGRESS).unlink(missing_ok=True)
     return Done(told, folder, says)
+
+
+def progress_in(path: Path) -> float | None:
+    """How far a training is, from 0 to 1, by what it leaves as it goes; None where nothing is known."""
+    try:
+        told = read_json(path.read_bytes())
+        return min(1.0, float(told["done"]) / float(told["of"]))
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def write_sample(path: str | Path, *, train: int = SAMPLE_TRAIN, test: int = SAMPLE_TEST) -> Path:
@@ -283,6 +293,8 @@ def _trained(
         def told(member: int, epoch: int, loss: float) -> None:
             tick(epoch - seen[member])
             seen[member] = epoch
+            done = member * s.epochs + epoch
+            write_atomically(keep.parent / PROGRESS, strict_json({"done": done, "of": s.members * s.epochs}))
 
         taught = fit_translators(
             network(pairs, s), rows, members=s.members, epochs=s.epochs, lr=s.learning_rate, seed=run.seed,

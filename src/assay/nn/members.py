@@ -47,8 +47,8 @@ class Ensemble(Members):
             raise AssayError("An ensemble needs at least one net, got none.")
         if average not in get_args(Average):
             raise AssayError(
-                f"An ensemble averages probabilities or logits, or answers that are no classes, got {average=}; name "
-                "one of them."
+                f"An ensemble averages probabilities or logits, got {average=}; name one of them, or answers that are "
+                "no classes."
             )
         self.nets, self.average = nn.ModuleList(nets), average
 
