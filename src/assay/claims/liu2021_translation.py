@@ -14,7 +14,7 @@ from torch import nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims.wang2024_outliers import _seeds
+from assay.claims.wang2024_outliers import _seeds as over_seeds
 from assay.finding import Measure
 from assay.methods.uncertainty.image_correlation import pearson, spearman
 from assay.methods.uncertainty.pixel_ranking import MOST, partial_auc, ranked
@@ -91,7 +91,7 @@ def _remedy(method: str) -> Remedy:
         "batch": ("batch-ensemble", {"members": MEMBERS, **taught}),
         "snapshot": ("snapshot", {"members": MEMBERS, **taught}),
         "FastEnsemble": ("fast-ensemble", {"members": MEMBERS, "share": SHARE, "lam": LAM, "lr": LR / 2,
-                                           "weight_decay": WEIGHT_DECAY, "epochs": EPOCHS}),
+                                           "weight_decay": WEIGHT_DECAY, "epochs": EPOCHS, "batch": BATCH}),
     }  # fmt: skip
     name, settings = names[method]
     remedy: Remedy = shelf.load("remedies", name)(**settings)
@@ -111,6 +111,7 @@ def _single(home: str, seed: int, device: str) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         net = Translator(1, 1, width=WIDTH, levels=LEVELS)
+    net.begin(torch.from_numpy(data[home].labels))
     task = ImageToImage(tuple(data[home].x.shape[1:]), TOLERANCE)  # type: ignore[arg-type]
     subject = Subject.of(
         net.eval(), {"train": data[home], "test": data[HOMES[home]]}, task, name=f"{home}, seed {seed}"
@@ -123,18 +124,17 @@ def _single(home: str, seed: int, device: str) -> Subject:
 
 
 @cache
-def _made(method: str, home: str, seed: int, run_of: tuple[str, int]) -> Members:
+def _made(method: str, home: str, seed: int, device: str) -> Members:
     from assay.engine.local import ThisProcess
     from assay.nn.members import Ensemble
     from assay.run import Run
 
-    device, _ = run_of
     subject = _single(home, seed, device)
     if method == "single":
         return Ensemble([subject.model], average="answers").eval()
     run = Run(engine=ThisProcess(), seed=seed, device=device)
     if method == AS_SAVED:
-        return _as_saved(_made("snapshot", home, seed, run_of), subject, seed)
+        return _as_saved(_made("snapshot", home, seed, device), subject, seed)
     model = _remedy(method).apply(subject, run).model
     return model.eval()  # type: ignore[return-value]
 
@@ -172,11 +172,12 @@ def _look(model: Members, data: Marked, device: str, seed: int) -> _Seen:
     true, inside = y.numpy(), data.inside(np.arange(len(data)))
     r = pearson(mean, true)
     goes = spearman(spread, np.abs(mean - true).mean(1))
-    pooled = ranked(spread.ravel(), inside.ravel(), rng=np.random.default_rng(seed))
-    alone = ranked(spread.reshape(len(x), -1), inside.reshape(len(x), -1), rng=np.random.default_rng(seed))
-    return _Seen(
-        _known(r), int(np.isnan(r).sum()), float(partial_auc(pooled)), _known(partial_auc(alone)), _known(goes)
-    )
+    area = each = float("nan")
+    if inside.any():
+        pooled = ranked(spread.ravel(), inside.ravel(), rng=np.random.default_rng(seed))
+        alone = ranked(spread.reshape(len(x), -1), inside.reshape(len(x), -1), rng=np.random.default_rng(seed))
+        area, each = float(partial_auc(pooled)), _known(partial_auc(alone))
+    return _Seen(_known(r), int(np.isnan(r).sum()), area, each, _known(goes))
 
 
 def _known(values: Array) -> float:
@@ -193,7 +194,7 @@ def _all(
         for home, places in homes.items():
             for seed in range(run.seed, run.seed + SEEDS):
                 for method in methods:
-                    model = _made(method, home, seed, (run.device, SEEDS))
+                    model = _made(method, home, seed, run.device)
                     for place in places:
                         found = _look(model, _data()[place], run.device, seed)
                         seen.setdefault((method, home, place), []).append(found)
@@ -203,6 +204,14 @@ def _all(
 
 def _learnt(seen: dict[tuple[str, str, str], list[_Seen]], home: str, place: str) -> bool:
     return all(each.correlation >= LEARNT for each in seen["single", home, place])
+
+
+def _seeds(name: str, values: list[float], *, share: bool = False) -> Measure:
+    """The mean over the seeds in which it is defined, with Student's interval; None where it is in none."""
+    known = [value for value in values if np.isfinite(value)]
+    if not known:
+        return Measure(name=name, value=None, n=0, better="neither", about="undefined in every seed")
+    return over_seeds(name, known, share=share)
 
 
 def _gap(name: str, ours: list[float], theirs: list[float]) -> Measure:
@@ -372,10 +381,10 @@ def _published(rows: tuple[str, ...], what: str) -> tuple[Published, ...]:
 HERE = (
     f"{TRAINED} generated fields of 64 x 64 to train on (assay.data.stained_cells), {TESTED} of each kind to test, "
     f"{SEEDS} seeds; U-Nets of {LEVELS} sizes and width {WIDTH}, {EPOCHS} epochs of AdamW at {LR:g} in batches of "
-    f"{BATCH}, squared errors; {MEMBERS} members, {DRAWS} passes of random ones, each way as its remedy has it, trained "
-    f"as long as a single network; FastEnsemble: lambda {LAM:g}, {100 * SHARE:g} % of a training for each further "
-    f"member; nothing is concluded unless a single network has a correlation of {LEARNT:g} at home in every seed; "
-    f"print has microscope images: {RULE}"
+    f"{BATCH}, squared errors; {MEMBERS} members, {DRAWS} passes of random ones, each way as its remedy has it, "
+    f"trained as long as a single network; FastEnsemble: lambda {LAM:g}, {100 * SHARE:g} % of a training for each "
+    f"further member; nothing is concluded unless a single network has a correlation of {LEARNT:g} at home in every "
+    f"seed; print has microscope images: {RULE}"
 )
 SHELVED = (
     Claim(

@@ -24,14 +24,19 @@ class Translator(nn.Module):
         super().__init__()
         self.net = UNet(channels, answers, width=width, levels=levels, dropout=dropout)
         self.multiple = 2 ** (levels - 1)
+        self.start: Tensor
+        self.register_buffer("start", torch.zeros(answers))
 
     @torch.no_grad()
     def begin(self, targets: Tensor) -> None:  # n k h w
-        """Answer about the mean of these before any training: most pixels of a stain are dark, and a sigmoid that
-        begins at a half takes thousands of small steps to get there."""
-        self.net.head.bias.copy_(targets.mean((0, 2, 3)).clamp(0.001, 0.999).logit())  # type: ignore[union-attr]
+        """Answer about the mean of these before any training, and again wherever the weights are drawn anew.
+
+        Most pixels of a stain are dark, and a sigmoid that begins at a half takes thousands of small steps down.
+        """
+        self.start.copy_(targets.mean((0, 2, 3)).clamp(0.001, 0.999).logit())
 
     def forward(self, x: Tensor) -> Tensor:  # n c h w -> n k h w
         height, width = x.shape[-2:]
         down, right = -height % self.multiple, -width % self.multiple
-        return torch.sigmoid(self.net(pad(x, (0, right, 0, down), mode="replicate"))[..., :height, :width])
+        out = self.net(pad(x, (0, right, 0, down), mode="replicate"))[..., :height, :width]
+        return torch.sigmoid(out + self.start.view(-1, 1, 1))

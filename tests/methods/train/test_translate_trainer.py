@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from assay.data.arrays import Targets
 from assay.errors import AssayError
 from assay.methods.train import translate as module
-from assay.methods.train.fit import fit
+from assay.methods.train.fit import fit, reset
 from assay.methods.train.translate import fit_translators, turned_over
 from assay.nn.translator import Translator
 
@@ -93,7 +93,8 @@ def test_answers_lie_between_0_and_1_at_the_size_of_the_image_and_begin_at_the_m
     assert out.shape == (2, 1, 10, 14)
     assert float(out.min()) > 0
     assert float(out.max()) < 1
-    assert float(model.net.head.bias.detach()) == pytest.approx(np.log(0.02 / 0.98), rel=1e-3)  # type: ignore[arg-type]
+    assert float(model.start) == pytest.approx(np.log(0.02 / 0.98), rel=1e-3)
+    assert float(reset(model, torch.Generator()).start) == float(model.start)  # type: ignore[arg-type]
 
 
 def test_a_training_that_was_stopped_ends_at_the_same_weights(tmp_path: Path) -> None:
