@@ -42,7 +42,7 @@ class RankOne(nn.Module):
         self._scatter(rng)
 
     def forward(self, x: Tensor) -> Tensor:  # n in h w -> n out h' w', or n *k in -> n *k out
-        member = torch.arange(len(x), device=x.device) * self.count // max(len(x), 1)  # n
+        member = torch.arange(x.shape[0], device=x.device) * self.count // max(x.shape[0], 1)  # n
         y: Tensor = self.layer(x * self._beside(self.r[member], x))
         y = y * self._beside(self.s[member], y)
         return y if self.b is None else y + self._beside(self.b[member], y)
@@ -61,7 +61,7 @@ class RankOne(nn.Module):
 
     def _beside(self, vectors: Tensor, x: Tensor) -> Tensor:  # n c -> n c 1 1, or n *1 c
         ones = (1,) * (x.ndim - 2)
-        shape = (*vectors.shape, *ones) if isinstance(self.layer, nn.Conv2d) else (len(vectors), *ones, -1)
+        shape = (*vectors.shape, *ones) if isinstance(self.layer, nn.Conv2d) else (vectors.shape[0], *ones, -1)
         return vectors.reshape(shape)
 
     def extra_repr(self) -> str:
@@ -83,7 +83,7 @@ class BatchEnsemble(Members):
 
     def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
         every: Tensor = self.net(x.repeat(self.count, *(1,) * (x.ndim - 1)))  # mn *o
-        return every.view(self.count, len(x), *every.shape[1:])
+        return every.view(self.count, x.shape[0], *every.shape[1:])
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
         if self.training:

@@ -29,7 +29,10 @@ class BatchEnsemble(Retraining):
 
     needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Wen, Tran & Ba, ICLR 2020, arXiv:2002.06715; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",

@@ -30,7 +30,13 @@ class NaiveEnsemble(Retraining):
 
     needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Lakshminarayanan, Pritzel & Blundell, NeurIPS 2017, arXiv:1612.01474"
-    mends: ClassVar[tuple[str, ...]] = ("accuracy", "everyday-change", "confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "accuracy",
+        "everyday-change",
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="accuracy",

@@ -32,7 +32,11 @@ class Sgld(Retraining):
 
     needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Welling & Teh, ICML 2011; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1 + self.samples * self.every / (self.epochs or EPOCHS), self.samples)

@@ -27,7 +27,10 @@ class SnapshotEnsemble(Retraining):
 
     needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Huang et al., ICLR 2017, arXiv:1704.00109"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",

@@ -36,7 +36,11 @@ class Variational(Retraining):
 
     needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Blundell et al., ICML 2015, arXiv:1505.05424; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1, self.draws)
