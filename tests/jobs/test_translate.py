@@ -213,8 +213,8 @@ def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
 
 
 def test_the_command_line_does_all_of_it(assay: Command, tmp_path: Path) -> None:
-    assert assay("translate", "--write-sample", "cells.zip").status == 0
-    with zipfile.ZipFile(tmp_path / "cells.zip") as archive:
+    assert assay("translate", "--write-sample", "--out", "pairs").status == 0
+    with zipfile.ZipFile(tmp_path / "pairs" / "cells.zip") as archive:
         assert len(archive.namelist()) == 2 * (job.SAMPLE_TRAIN + job.SAMPLE_TEST)
     write_sample(tmp_path / "few.zip", train=2, test=1)
     words = ("few.zip", "--epochs", "1", "--members", "2", "--width", "2", "--levels", "2", "--learning-rate", "1.0e-3")

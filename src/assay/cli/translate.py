@@ -52,9 +52,8 @@ def translate(
         float, typer.Option("--tolerance", metavar="ERROR", help=_help("tolerance"))
     ] = USUAL.tolerance,
     sample: Annotated[
-        Path | None,
-        typer.Option("--write-sample", metavar="FILE.zip", help="Write data made here in the layout, and stop."),
-    ] = None,
+        bool, typer.Option("--write-sample", help=f"Write the data made here as {SAMPLE}.zip into --out, and stop.")
+    ] = False,
     seed: Seed = 0,
     device: Device = "cpu",
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where page, archive and weights go.")] = Path(
@@ -77,12 +76,12 @@ def translate(
 
     Example: assay translate
 
-    Example: assay translate --write-sample cells.zip
+    Example: assay translate --write-sample --out pairs
 
-    Example: assay translate cells.zip --epochs 20 --members 3 --out stain
+    Example: assay translate pairs/cells.zip --epochs 20 --members 3 --out stain
     """
-    if sample is not None:
-        typer.echo(write_sample(sample))
+    if sample:
+        typer.echo(write_sample(out / f"{SAMPLE}.zip"))
         return
     settings = Settings(
         epochs=epochs, members=members, batch=batch, learning_rate=learning_rate, weight_decay=weight_decay,

@@ -36,7 +36,7 @@ def build() -> Subject:
         domains=sets,
         at={name: float(cells) for name, cells in DENSITIES.items()},
         about="Three small U-Nets that draw the stain of cells on images of 64 x 64, trained on 200 of 8 cells each; "
-        "closeness FILLED on the 60 test images, where an error of 0.1 is worth nothing.",
+        "closeness 0.8048 on the 60 test images, where an error of 0.1 is worth nothing.",
     )
 
 
