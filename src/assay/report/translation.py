@@ -175,7 +175,7 @@ def in_words(told: Translation) -> str:
     if s.error is not None and s.root is not None and s.blind is not None:
         said += (
             f": on {told.tested_on:,} test images a pixel is {s.error:.3g} off on average (root mean square "
-            f"{s.root:.3g}; always the mean stain: {s.blind:.3g})"
+            f"{s.root:.3g}; always the mean training image: {s.blind:.3g})"
         )
     else:
         said += f", asked about {told.tested_on:,} test images whose truth nobody gave"
