@@ -75,6 +75,18 @@ def _shelves_lie_still() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_seed_is_kept_for_devices_that_are_not_there() -> Iterator[None]:
+    """`torch.manual_seed` writes down its stack for each kind of device that may yet start: a millisecond or two."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            if not kind.is_available():
+                patch.setattr(kind, "manual_seed_all", lambda seed: None)
+        yield
+
+
 @pytest.fixture
 def run() -> Run:
     from assay.engine.local import ThisProcess

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from assay.claim import Claim
 from assay.claims import liu2021_explanations as claims
-from assay.claims._whole import Whole
 from assay.data import beyond, fashion
+from assay.data.whole import Whole
 from assay.errors import AssayError
 from assay.run import Run
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:

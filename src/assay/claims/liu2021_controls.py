@@ -11,7 +11,7 @@ from torch import Tensor
 
 from assay.claim import Claim, Evidence, Published
 from assay.claims import liu2021_smoothing as study
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:

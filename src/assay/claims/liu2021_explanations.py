@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.finding import Better, Measure
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from assay.claim import Claim, Evidence, Held, Published
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.finding import Measure, bootstrap
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims._whole import Whole
 from assay.data.textured_places import Texture
+from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.nn.vlad import VARIANTS, PlaceNet, Variant
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims._whole import Whole
 from assay.claims.wang2024_outliers import _seeds
+from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.methods.right.masks import boundary_f1, edges, f1_between
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._four_convolutions import four_convolutions
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.finding import Measure, bootstrap
 
 if TYPE_CHECKING:

@@ -21,10 +21,13 @@ from assay.cli import (
     rank,
     report,
     seal,
+    serve,
     shelves,
     ship,
+    study,
     translate,
     verify,
+    worker,
 )
 from assay.cli.guard import InChild, app, child, main
 
@@ -63,4 +66,7 @@ app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
 app.command(cls=InChild)(translate.translate)
+app.add_typer(study.study_app, name="study")
 app.add_typer(claims.claims_app, name="claims")
+app.command()(serve.serve)
+app.command()(worker.worker)
