@@ -7,11 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from assay.server.kinds._opening import GUARD, WORK, option
-
 from assay.errors import AssayError
 from assay.jobs.translate import KNOBS, LONGEST, PROGRESS, SAMPLE, Settings, progress_in
 from assay.server.kinds import Field, Kind
+from assay.server.kinds._opening import GUARD, WORK, option
 
 LABELS = {
     "epochs": "Epochs",
