@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,18 +125,15 @@ def _single(home: str, seed: int, device: str) -> Subject:
 
 
 @cache
-def _made(method: str, home: str, seed: int, device: str) -> Members:
-    from assay.engine.local import ThisProcess
+def _made(method: str, home: str, seed: int, run: Run) -> Members:
     from assay.nn.members import Ensemble
-    from assay.run import Run
 
-    subject = _single(home, seed, device)
+    subject = _single(home, seed, run.device)
     if method == "single":
         return Ensemble([subject.model], average="answers").eval()
-    run = Run(engine=ThisProcess(), seed=seed, device=device)
     if method == AS_SAVED:
-        return _as_saved(_made("snapshot", home, seed, device), subject, seed)
-    model = _remedy(method).apply(subject, run).model
+        return _as_saved(_made("snapshot", home, seed, run), subject, seed)
+    model = _remedy(method).apply(subject, replace(run, seed=seed)).model
     return model.eval()  # type: ignore[return-value]
 
 
@@ -194,7 +192,7 @@ def _all(
         for home, places in homes.items():
             for seed in range(run.seed, run.seed + SEEDS):
                 for method in methods:
-                    model = _made(method, home, seed, run.device)
+                    model = _made(method, home, seed, run)
                     for place in places:
                         found = _look(model, _data()[place], run.device, seed)
                         seen.setdefault((method, home, place), []).append(found)
