@@ -54,7 +54,16 @@ class Budget:
         dear = self.dear if self.dear is not None and self.dear < inputs else None
         return replace(self, samples=samples, dear=dear, inputs=inputs)
 
+    def few(self, count: int) -> int:
+        """How many inputs a question has that puts hundreds of passes to each, where it would take `count`.
 
+        One look of several, which alone says what is dear of all that there is, takes as many as it is bound by, but
+        no more than FEW_TIMES of them: such a question may hold its inputs in memory.
+        """
+        return FEW_TIMES * count if self.samples is None and self.dear is not None else count
+
+
+FEW_TIMES = 10
 BUDGETS = {
     "quick": Budget("quick", samples=500, steps=20, restarts=1, dear=200),
     "standard": Budget("standard", samples=2000, steps=50, restarts=2),

@@ -22,7 +22,7 @@ from assay import shelf, store
 from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
-from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, ladder, looked
 from assay.probe import Answer, Probe, configure, put
 from assay.report import write
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
@@ -250,7 +250,8 @@ class Record:
         before = () if row is None else row.answer.looks
         if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
             (self.folder / chain.HEAD).unlink(missing_ok=True)
-        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
+        rungs = len(ladder(self.budget, self.begun.subject.splits.get("test", 1)))
+        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, rungs))
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""

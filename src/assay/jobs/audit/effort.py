@@ -99,7 +99,7 @@ def inputs_of(probe: str, budget: Budget, there: int) -> int:
     """How many inputs a question looks at, of so many that there are."""
     effort = EFFORTS.get(probe, OTHERWISE)
     samples = there if budget.samples is None else budget.samples
-    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.steps}[effort.of]
+    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.few(budget.steps)}[effort.of]
     wanted = max(1, round(effort.share * of))
     return min(wanted, there, there if budget.inputs is None else budget.inputs)
 
