@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,7 +90,7 @@ class Begun:
     applies: tuple[bool, ...] = ()
     """Of an audit with a time limit: which questions can be put to the subject."""
     pace: float = 0.0
-    """Of such an audit: the seconds that the model takes for an input."""
+    """Likewise: the seconds that the model takes for an input."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
@@ -146,23 +146,32 @@ class Asker:
             offers=tuple(offers(self.subject)),
         )
         if run.budget.seconds is not None:
-            from assay.jobs.audit.pace import tried
-
             applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
-            pace = tried(self.subject.in_classes(), run.device).seconds
-            self.begun = dataclasses.replace(self.begun, applies=applies, pace=pace)
+            self.begun = dataclasses.replace(self.begun, applies=applies, pace=self.pace)
+
+    @cached_property
+    def pace(self) -> float:
+        """The seconds that the model takes for an input, measured when somebody first asks."""
+        from assay.jobs.audit.pace import pace
+
+        return pace(self.subject.in_classes(), self.run.device)
 
     def put(self, place: int) -> Answer:
+        return self._put(place, self.run)
+
+    def _put(self, place: int, run: Run) -> Answer:
         probe, question = self.planned[place]
-        return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+        answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+        if answer.spent is None or not answer.spent.passes:
+            return answer
+        return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
-        probe, question = self.planned[place]
         progress = until(most, self.run.progress)
         run = dataclasses.replace(self.run, budget=budget, whole=self.run.budget, progress=progress, drawn=[])
         try:
-            answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+            answer = self._put(place, run)
         except OutOfTime:
             return None
         return answer, run.drawn[0].grows if run.drawn else None

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from assay.run import BUDGETS, Budget
 
-BACK = 3.0
-"""A pass with its gradient takes about as long as three without."""
 QUICK = BUDGETS["quick"]
 
 

@@ -44,7 +44,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEVELS = ("quick", "standard", "full")
 SEARCHES = (0.9, 0.09, 0.01)
 """What share of the error each search of its own has, in the order in which they were made."""
-FIRST = 50  # inputs of a question's first look, and more where that costs little
+FIRST = 100  # inputs of a question's first look, and more where that costs little
 LITTLE = 2.0  # times what those cost
 MOST_FIRST = 1600
 FIRST_ROUND = 1 / 8
@@ -195,17 +195,19 @@ class Rounds:
 
     def _first(self, place: int, alone: bool) -> Turn | None:
         left = self.left
-        if place not in self.done:
-            for level, inputs in ((self.level, self._many(place)), (LEVELS[0], FIRST), (LEVELS[0], 1)):
-                budget = self._budget(level, inputs)
-                about = self._about(place, budget)
-                if about <= left:
-                    return Turn(place, budget, about, left if alone else max(about, left / 2))
+        few = [(LEVELS[0], rung) for rung in reversed(self.rungs) if rung <= FIRST]
+        for level, inputs in ((self.level, self._many(place)), *few) if place not in self.done else ():
+            budget = self._budget(level, inputs)
+            about = self._about(place, budget)
+            if about <= left:
+                return Turn(place, budget, about, left if alone else max(about, left / 2))
         self.too_long[place] = self.why_not(place)
         return None
 
     def _many(self, place: int) -> int:
-        """The inputs of a first look: as many as cost little more than the fewest."""
+        """The inputs of a first look: as many as cost little more than a few; the fewest where there is no limit."""
+        if not self.limited[place]:
+            return 1
         few = self._about(place, self._budget(self.level, FIRST))
         fits = [n for n in self.rungs if self._about(place, self._budget(self.level, n)) <= LITTLE * few]
         return max([FIRST, *(n for n in fits if n <= MOST_FIRST)])
