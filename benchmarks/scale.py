@@ -17,10 +17,8 @@ exactly the time that a named budget takes to its end.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
-import sys
 from dataclasses import dataclass
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

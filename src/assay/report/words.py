@@ -162,7 +162,9 @@ def taken(audit: Audit) -> str:
     if not counted or not seconds:
         return told
     share = 100 * sum(s.least for _, s in counted) / seconds
-    return f"{told}, of which the model's {sum(s.passes for _, s in counted):,} passes alone would take {share:.0f}{NBSP}%"
+    return (
+        f"{told}, of which the model's {sum(s.passes for _, s in counted):,} passes alone would take {share:.0f}{NBSP}%"
+    )
 
 
 def spent(answer: Answer) -> str:

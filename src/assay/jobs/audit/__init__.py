@@ -24,11 +24,12 @@ from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, ladder, looked
 from assay.probe import Answer, Probe, configure, put
-from assay.report import write
+from assay.report import write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
 from assay.store.typed import check_types
+from assay.trace import Asked, Trace
 
 if TYPE_CHECKING:
     from assay.remedy import Remedy
@@ -117,10 +118,18 @@ class Begun:
 class Asker:
     """The side of an audit that needs the model: it lets the subject in, makes the keys, and puts one question a time.
 
-    A limit on a question that can never apply to this subject is an error: the standards are wrong.
+    A limit on a question that can never apply to this subject is an error: the standards are wrong. `heard` is told
+    where the time of each question went.
     """
 
-    def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        planned: Sequence[Planned],
+        run: Run,
+        standards: Standards,
+        heard: Callable[[Asked], None] | None = None,
+    ) -> None:
         from assay.data.digest import reading
         from assay.door import admit
         from assay.subject import check
@@ -148,6 +157,12 @@ class Asker:
         if run.budget.seconds is not None:
             applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
             self.begun = dataclasses.replace(self.begun, applies=applies, pace=self.pace)
+        self.heard, self.trace = heard, Trace()
+        if heard is not None:
+            from assay.engine.traced import Traced, in_parts
+
+            progress = in_parts(run.progress, self.trace)
+            self.run = dataclasses.replace(run, engine=Traced(run.engine, self.trace), progress=progress)
 
     @cached_property
     def pace(self) -> float:
@@ -161,7 +176,14 @@ class Asker:
 
     def _put(self, place: int, run: Run) -> Answer:
         probe, question = self.planned[place]
-        answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+        answer = None
+        try:
+            with self.trace.question(probe.name(), run.budget.inputs or 0):
+                answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+        finally:  # a question that was ended took its time too
+            if self.heard is not None and (answer is None or answer.status != "does not apply"):
+                spent = None if answer is None else answer.spent
+                self.heard(self.trace.asked() if spent is None else self.trace.asked(spent.answers, spent.slopes))
         if answer.spent is None or not answer.spent.passes:
             return answer
         return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
@@ -325,6 +347,7 @@ def audit(
     source: tuple[str, ...] = (),
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
+    profile: bool = False,
 ) -> Audit:
     """Ask a subject many questions and judge the answers, all in this process.
 
@@ -340,9 +363,13 @@ def audit(
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
 
-    `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
+    `open` gives the further subjects that settings name, such as `others` of does-it-transfer. `profile` writes a page
+    beside the report that shows where the time went.
     """
     from assay.engine.local import ThisProcess
+
+    if profile and out is None:
+        raise AssayError("profile=True writes a page beside the report; give a folder with out=.")
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
@@ -359,7 +386,8 @@ def audit(
         debug=debug,
         open=open,
     )
-    asker = Asker(subject, planned, run, standards)
+    heard: list[Asked] = []
+    asker = Asker(subject, planned, run, standards, heard.append if profile else None)
     rounds = None
     if chosen.seconds is not None:
         rounds = rounds_of(chosen, planned_questions, asker.begun, standards, lambda: time.monotonic() - began)
@@ -375,11 +403,15 @@ def audit(
         source=source,
     )
     if rounds is not None:
-        return _in_rounds(rounds, record, asker)
-    for place in range(len(planned)):
-        if not record.knows(place):
-            record.take(place, asker.put(place))
-    return record.conclude()
+        done = _in_rounds(rounds, record, asker)
+    else:
+        for place in range(len(planned)):
+            if not record.knows(place):
+                record.take(place, asker.put(place))
+        done = record.conclude()
+    if profile:
+        write_profile(done, heard, asker.pace)
+    return done
 
 
 def rounds_of(
