@@ -60,7 +60,7 @@ class Asked:
                 Span(kind, str(name)[:LONGEST_NAME], float(start), float(end), int(inputs))
                 for kind, name, start, end, inputs in listed[: 2 * MOST]
             )
-            sums = {kind: float(seconds.get(kind, 0.0)) for kind in OF_A_BATCH}
+            sums: dict[str, float] = {kind: float(seconds.get(kind, 0.0)) for kind in OF_A_BATCH}
             ends = [t for s in spans for t in (s.start, s.end)] + list(sums.values())
             known = all(s.kind in get_args(Kind) and s.start <= s.end and s.inputs >= 0 for s in spans)
             known &= isinstance(answers, int) and isinstance(slopes, int) and min(answers, slopes) >= 0

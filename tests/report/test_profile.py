@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,9 +59,14 @@ def test_a_traced_engine_finds_the_same_and_tells_of_each_batch_in_order():
 
 def test_parts_are_told_and_a_question_that_is_ended_is_one_too():
     trace = Trace()
-    with pytest.raises(KeyError), trace.question("it"), in_parts(silent, trace)("looking", 7) as tick:
-        tick(1)
-        raise KeyError
+
+    def ended():
+        with trace.question("it"), in_parts(silent, trace)("looking", 7) as tick:
+            tick(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        ended()
     kinds = [(s.kind, s.name, s.inputs) for s in trace.asked().spans]
     assert kinds == [("question", "it", 0), ("part", "looking", 7)]
 
@@ -76,7 +82,7 @@ def test_ever_so_many_batches_become_few_and_no_time_and_no_input_is_lost():
     assert asked.seconds["read"] == pytest.approx(2.5e-3 * MOST)
     spans = asked.spans[1:]
     assert sum(s.inputs for s in spans if s.kind in ("read", "batches")) == pytest.approx(10 * MOST, rel=1e-3)
-    assert all(a.end <= b.start + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.end <= b.start + 1e-9 for a, b in pairwise(spans))
 
 
 def asked_of(name: str, start: float = 0.0) -> Asked:

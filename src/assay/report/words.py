@@ -157,14 +157,12 @@ def duration(seconds: float) -> str:
 def taken(audit: Audit) -> str:
     """How long all questions took, and how much of that the model alone would have."""
     seconds = sum(row.answer.seconds for row in audit.rows)
-    counted = [(a, s) for row in audit.rows if (s := (a := row.answer).spent) is not None and s.pace]
+    counted = [spent for row in audit.rows if (spent := row.answer.spent) is not None and spent.pace]
     told = f"{duration(seconds)} for all questions"
     if not counted or not seconds:
         return told
-    share = 100 * sum(s.least for _, s in counted) / seconds
-    return (
-        f"{told}, of which the model's {sum(s.passes for _, s in counted):,} passes alone would take {share:.0f}{NBSP}%"
-    )
+    passes, least = sum(s.passes for s in counted), sum(s.least for s in counted)
+    return f"{told}, of which the model's {passes:,} passes alone would take {100 * least / seconds:.0f}{NBSP}%"
 
 
 def spent(answer: Answer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from assay.methods.uncertainty.sequences import mean_interval, rungs, share_of_e
 def test_a_ladder_doubles_ends_at_the_top_and_its_shares_are_the_error(most):
     ladder = rungs(most)
     assert ladder[-1] == most
-    assert all(b == 2 * a for a, b in zip(ladder, ladder[1:-1], strict=False))
+    assert all(b == 2 * a for a, b in pairwise(ladder[:-1]))
     assert ladder[:-1] == () or ladder[0] == 25
     assert all(1.5 * a <= most for a in ladder[:-1])
     assert len(ladder) * share_of_error(most, 0.05) == pytest.approx(0.05)

@@ -44,9 +44,9 @@ def rungs(most: int) -> tuple[int, ...]:
     """The numbers of inputs at which one looks, where there are `most`: doubled from the first, the last is all."""
     if most < 1:
         raise AssayError(f"There is no ladder to {most} inputs; give at least one.")
-    doubled, n = [], FIRST
-    while n <= most / CLOSE:
-        doubled, n = [*doubled, n], 2 * n
+    doubled: list[int] = []
+    while (n := FIRST * 2 ** len(doubled)) <= most / CLOSE:
+        doubled.append(n)
     return (*doubled, most)
 
 
