@@ -18,8 +18,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -208,14 +215,81 @@ def anytime(audits: int, spread: float) -> None:
         print(f"in the time that {name} takes to its end: {ours / theirs:.2f} times what it settles")
 
 
+MODEL = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 2))
+    with torch.no_grad():
+        net[0].weight[0] = 1.0
+        net[2].weight[:] = torch.tensor([[-1.0], [1.0]]) * (torch.arange(32) == 0)
+        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 4
+    return net.eval()
+"""
+FEATURES = 8
+LIMIT = 2_000  # megabytes
+
+
+def made(folder: Path, rows: int) -> None:
+    """A table of numbers between 0 and 1, whose label is whether their sum is above its middle, nine times in ten."""
+    rng = np.random.default_rng(0)
+    x = rng.random((rows, FEATURES), dtype=np.float32)
+    y = (x.sum(1) > FEATURES / 2) ^ (rng.random(rows, dtype=np.float32) < 0.1)
+    np.savez(folder / "rows.npz", x=x, y=y.astype(np.int64))
+    (folder / "net.py").write_text(MODEL.replace("FEATURES", str(FEATURES)))
+
+
+def held(of: int) -> int:
+    """Bytes of main memory that a process and all that it started hold, each by its own count."""
+    parents, sizes = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (path / "stat").read_text().rpartition(")")[2].split()
+            parents[int(path.name)], sizes[int(path.name)] = int(told[1]), int(told[21]) * resource.getpagesize()
+        except (OSError, IndexError):
+            continue  # it is gone
+    total = 0
+    for each in sizes:
+        above = each
+        while above and above != of:
+            above = parents.get(above, 0)
+        total += sizes[each] if above == of else 0
+    return total
+
+
+def memory(rows: int, budget: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with multiprocessing.get_context("fork").Pool(1) as pool:  # what it takes to make them is given back
+            pool.apply(made, (folder, rows))
+        words = [sys.executable, "-m", "assay", "audit", "net.py:model", "--data", "rows.npz", "--budget", budget]
+        begun, peak = time.monotonic(), 0
+        with subprocess.Popen(words, cwd=folder) as audit:
+            while audit.poll() is None:
+                peak = max(peak, held(audit.pid))
+                time.sleep(0.1)
+        took = time.monotonic() - begun
+        size = rows * (4 * FEATURES + 8) / 1e6
+        print(f"{rows:,} rows, {size:,.0f} MB of them; ended with {audit.returncode} after {took:.1f} s")
+        at_most("  memory of all its processes together", peak / 1e6, LIMIT, "MB")
+        over = took - (rounds.seconds_named(budget) or 0.0)
+        at_most("  beyond the time", over, max(3.0, 0.05 * (took - over)), "s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["anytime", "memory"])
     parser.add_argument("--audits", type=int, default=200)
     parser.add_argument("--spread", type=float, default=0.1)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--budget", default="5m")
     options = parser.parse_args()
     if options.what == "anytime":
         anytime(options.audits, options.spread)
+    else:
+        memory(options.rows, options.budget)
 
 
 if __name__ == "__main__":
