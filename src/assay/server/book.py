@@ -211,7 +211,7 @@ class Book:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.ProgrammingError, sa.exc.TimeoutError) as e:
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as e:
             says = " ".join(str(getattr(e, "orig", None) or e).split())[:200]
             raise Gone(f"The workbench's database cannot be used: {says}; see that it runs, then try again.") from e
 
@@ -380,7 +380,10 @@ class Book:
         job = self.job(id)
         if job is None:
             raise Refused(f"There is no job {id[:40]!r} to run again.")
-        files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        try:
+            files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        except OSError as e:
+            raise Refused("The folder of this job is gone, and its files with it; send it anew.") from e
         return self.submit(owner, job.kind, job.title, job.settings, files)
 
     def remove(self, id: str) -> bool:
