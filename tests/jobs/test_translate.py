@@ -19,7 +19,9 @@ from assay.errors import AssayError
 from assay.jobs import translate as job
 from assay.jobs.translate import KNOBS, Settings, network, translate, write_sample
 from assay.methods.train import translate as trainer
+from assay.nn.members import Members
 from assay.run import Run
+from assay.subjects import Source, open_subject
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -96,6 +98,25 @@ def test_the_page_is_whole_and_what_a_person_typed_stays_text(made: Path) -> Non
     assert review["flagged"][0] == 1
     at = review["thresholds"].index(review["threshold"])
     assert review["flagged"][at] == pytest.approx(0.05, abs=0.01)
+
+
+def test_the_networks_can_be_asked_about_and_answer_as_the_archive_says(made: Path, tmp_path: Path) -> None:
+    data = made.parent / "pairs.zip"
+    subject = open_subject(Source(str(made / "translator.safetensors"), data=str(data)))
+    x, _ = subject.data["test"].take(np.arange(2))
+    for answer, mean in zip(subject.predict(x), arrays(made, "mean").values(), strict=True):
+        assert np.allclose(answer.numpy(), mean, atol=1e-6)
+    assert isinstance(subject.model, Members)
+    for source, words in (
+        (Source(str(made / "translator.safetensors")), "is a translator without data; give --data"),
+        (Source(str(made / "translator.safetensors"), data=str(pairs(tmp_path, truth=False))), "has no output/test"),
+    ):
+        with pytest.raises(AssayError, match=words):
+            open_subject(source)
+    spoilt = tmp_path / "other.safetensors"
+    spoilt.write_bytes((made / "translator.safetensors").read_bytes().replace(b'"width":"2"', b'"width":"4"'))
+    with pytest.raises(AssayError, match="is no whole translator"):
+        open_subject(Source(str(spoilt), data=str(data)))
 
 
 def test_thresholds_flag_what_counting_by_hand_flags(made: Path) -> None:

@@ -2,7 +2,7 @@
 
     out/translation.html     every test image with truth, mean, spread and error side by side, and a review threshold
     out/results.zip          the same for all of them, as pictures and as arrays in full precision, with the settings
-    out/translator.safetensors
+    out/translator.safetensors   to be asked: `assay audit out/translator.safetensors --data PAIRS`
     out/translation.json     the numbers; written last, so that where it lies all of it is there
 
 A command that was stopped goes on where it was when it is given again with the same folder. No torch is imported before
@@ -303,17 +303,13 @@ def _trained(
 
 
 def _write_weights(path: Path, nets: list[nn.Module], pairs: ImagePairs, settings: Settings) -> None:
-    from safetensors.torch import save
+    from assay.subjects.doors.translator_file import packed
 
     (channels, _, _), (answers, _, _) = pairs.shapes
-    state = {
-        f"{k}.{name}": tensor.detach().cpu().clone().contiguous()
-        for k, net in enumerate(nets)
-        for name, tensor in net.state_dict().items()
-    }
-    about = {"kind": "assay translator", "channels": channels, "answers": answers, "members": len(nets),
-             "width": settings.width, "levels": settings.levels}  # fmt: skip
-    write_atomically(path, save(state, {name: str(value) for name, value in about.items()}))
+    write_atomically(
+        path, packed(nets, channels=channels, answers=answers, width=settings.width, levels=settings.levels,
+                     tolerance=settings.tolerance)
+    )  # fmt: skip
 
 
 class _Answer(NamedTuple):

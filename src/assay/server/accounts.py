@@ -127,13 +127,17 @@ class Accounts:
 
     def users(self) -> list[User]:
         with self.engine.connect() as at:
-            found = at.execute(sql.select(users.c.name, users.c.role, users.c.mail, users.c.made).order_by(users.c.name))
+            found = at.execute(
+                sql.select(users.c.name, users.c.role, users.c.mail, users.c.made).order_by(users.c.name)
+            )
             return [User(*row) for row in found]
 
     def user(self, name: str) -> User | None:
         return next((user for user in self.users() if user.name == name), None)
 
-    def change(self, name: str, *, role: str | None = None, password: str | None = None, mail: str | None = None) -> None:
+    def change(
+        self, name: str, *, role: str | None = None, password: str | None = None, mail: str | None = None
+    ) -> None:
         """Change what is given. Whoever's role or password changes signs in anew; there is always an operator left."""
         new: dict[str, Any] = {}
         if role is not None:

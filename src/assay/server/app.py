@@ -126,5 +126,3 @@ def _told(request: Request, status: int, says: str, headers: dict[str, str] | No
     page = render(request, here, "wrong.html", status, word=word, says=says)
     page.headers.update(headers or {})
     return page
-
-

@@ -57,7 +57,9 @@ class Children:
 
     def shelves(self) -> dict[str, list[dict[str, Any]]]:
         """What stands on the shelves, by `catalogue.py`."""
-        return json.loads(self._made("shelves", ".json", lambda to: ["-m", "assay.server.catalogue", str(to)]).read_text())
+        return json.loads(
+            self._made("shelves", ".json", lambda to: ["-m", "assay.server.catalogue", str(to)]).read_text()
+        )
 
     def ledger(self) -> Path:
         """The page of the ledger of claims."""
@@ -72,7 +74,9 @@ class Children:
         to = self.kept / f"diff-{key}.html"
         if not to.exists():
             with self._turns:
-                status, _, err = self._run(["diff", str(before), str(after), "--page", str(to)], self.kept, SHELF_SECONDS)
+                status, _, err = self._run(
+                    ["diff", str(before), str(after), "--page", str(to)], self.kept, SHELF_SECONDS
+                )
             if not to.exists():
                 raise AssayError(last_line(err) or f"They could not be compared (status {status}).")
         return to
