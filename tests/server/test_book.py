@@ -404,6 +404,17 @@ def test_a_password_is_not_told(tmp_path: Path) -> None:
     assert "secret" not in str(e.value)
 
 
+def test_a_folder_without_a_job_is_swept_up_when_it_is_old(sqlite: Book) -> None:
+    job = audit(sqlite)
+    old, new = sqlite.home / "jobs" / ("o" * 22), sqlite.home / "jobs" / ("n" * 22)
+    for folder in (old, new):
+        folder.mkdir()
+    for folder in (old, job.folder):
+        os.utime(folder, (1, 1))
+    sqlite.sweep()
+    assert [folder.exists() for folder in (old, new, job.folder)] == [False, True, True]
+
+
 # The rest of a page
 
 

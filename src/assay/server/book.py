@@ -20,7 +20,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ ARROWS = {QUEUED: (RUNNING, CANCELLED), RUNNING: (*ENDED, QUEUED)}
 MOST_ATTEMPTS = 20
 """A job whose worker is lost that often is what ends its workers."""
 LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON, READ_AT_ONCE = 200, 2**16, 500, 2**18
+ABANDONED = 86400.0  # seconds after which a folder without a job is nobody's
 GB = 10**9
 ID = re.compile(r"[A-Za-z0-9_-]{22}")
 NAME = re.compile(r"(?!\.)[^/\\\0]{1,200}")
@@ -394,6 +395,15 @@ class Book:
         self.queue.forget(id)
         shutil.rmtree(self._folder(id), ignore_errors=True)
         return True
+
+    def sweep(self) -> None:
+        """Remove folders of jobs that were never written: whoever sent them was cut off in between."""
+        with self._reading() as c:
+            known = set(c.scalars(sa.select(JOBS.c.id)))
+        for folder in (self.home / "jobs").iterdir():
+            with suppress(OSError):
+                if folder.name not in known and time.time() - folder.stat().st_mtime > ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def share(self, id: str) -> str:
         """A word that opens this job to whoever has it, until it is taken back."""

@@ -69,7 +69,7 @@ class Safe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name: value for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._ours(host):
             await _plain(
