@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from assay.run import BUDGETS, Budget
 
-BACK = 3.0
-"""A pass with its gradient takes about as long as three without."""
 QUICK = BUDGETS["quick"]
 
 
@@ -101,7 +99,7 @@ def inputs_of(probe: str, budget: Budget, there: int) -> int:
     """How many inputs a question looks at, of so many that there are."""
     effort = EFFORTS.get(probe, OTHERWISE)
     samples = there if budget.samples is None else budget.samples
-    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.steps}[effort.of]
+    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.few(budget.steps)}[effort.of]
     wanted = max(1, round(effort.share * of))
     return min(wanted, there, there if budget.inputs is None else budget.inputs)
 
