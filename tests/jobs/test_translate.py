@@ -155,28 +155,6 @@ def test_without_truth_there_are_answers_and_no_errors(run: Run, tmp_path: Path)
     assert json.loads((done.folder / "translation.json").read_text())["review"]["found"] is None
 
 
-def test_slider_text_is_the_number_that_trains(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As posted: 1.0e-3 is 0.001 and no 1.0; dropout and every other field arrive."""
-    posted = {"epochs": "2", "members": "2", "batch": "3", "learning_rate": "1.0e-3", "weight_decay": "2.5e-5",
-              "dropout": "0.7", "width": "2", "levels": "2", "distance": "l2", "turned": "false",
-              "review": "0.1", "tolerance": ""}  # fmt: skip
-    settings = Settings.read(posted)
-    assert settings.learning_rate == 0.001
-    assert settings.tolerance == Settings().tolerance
-    seen: dict[str, Any] = {}
-
-    def watched(model: Any, data: Any, **told: Any) -> Any:
-        seen.update(told, dropout=model.net.drop.p, width=model.net.wide[0], levels=len(model.net.wide))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer, "fit_translators", watched)
-    with pytest.raises(KeyboardInterrupt):
-        translate(pairs(tmp_path), settings=settings, run=run, out=tmp_path / "out")
-    wanted = {"epochs": 2, "members": 2, "batch": 3, "lr": 0.001, "weight_decay": 2.5e-5, "dropout": 0.7, "width": 2,
-              "levels": 2, "distance": "l2", "turned": False}  # fmt: skip
-    assert {name: seen[name] for name in wanted} == wanted
-
-
 @pytest.mark.parametrize(("name", "knob"), KNOBS.items())
 def test_a_number_out_of_its_sliders_range_is_one_line(name: str, knob: Any) -> None:
     for value in (knob.low - max(knob.low, 1), knob.high * 1.01 + 1, float("nan")):
@@ -184,16 +162,11 @@ def test_a_number_out_of_its_sliders_range_is_one_line(name: str, knob: Any) -> 
             Settings(**{name: value})
     usual = getattr(Settings(), name)
     assert knob.low <= usual <= knob.high
-    with pytest.raises(AssayError, match="is no number"):
-        Settings.read({name: "many"})
 
 
 def test_other_bad_words_are_one_line_each(tmp_path: Path, run: Run) -> None:
-    for wrong, words in (({"epochs": "2.5"}, "no whole number"), ({"turned": "perhaps"}, "neither true nor false"),
-                         ({"distance": "l3"}, "choose l1 or l2"), ({"speed": "1"}, "There is no setting 'speed'"),
-                         ({"epochs": "inf"}, "no whole number")):  # fmt: skip
-        with pytest.raises(AssayError, match=words):
-            Settings.read(wrong)
+    with pytest.raises(AssayError, match="choose l1 or l2"):
+        Settings(distance="l3")
     with pytest.raises(AssayError, match="The title has 200 letters"):
         translate("cells", settings=Settings(), run=run, out=tmp_path, title="x" * 200)
     few = open_image_pairs(pairs(tmp_path))
