@@ -523,7 +523,11 @@ SHELVED = (
         "accurate than the undefended network.",
         published=tuple(
             Published(
-                f"accuracy, {arm}, c = {c:g}", value, f"table 2.2, {'RSE' if arm == 'RSE' else 'No defense'}", "%"
+                f"accuracy, {arm}, c = {c:g}",
+                value,
+                f"table 2.2, {'RSE' if arm == 'RSE' else 'No defense'}",
+                "%",
+                f"accuracy, {arm}, c = {c:g}, printed",
             )
             for arm, row in TABLE_2_2.items()
             for c, value in zip(CS, row, strict=True)
@@ -541,7 +545,13 @@ SHELVED = (
         says="The mean of 50 noisy passes is more accurate than one pass under a weak Carlini-Wagner attack (c < 0.4) "
         "and less accurate under a strong one (c > 1).",
         published=(
-            Published("accuracy of 50 passes less that of one, c = 0.2", 0.08, "sec. 2.1.6, text: c < 0.4", "%"),
+            Published(
+                "accuracy of 50 passes less that of one, c = 0.2",
+                0.08,
+                "sec. 2.1.6, text: c < 0.4",
+                "%",
+                f"accuracy of {DRAWS['RSE']} passes less that of one, c = {WEAK:g}, printed",
+            ),
         ),
         here=f"{NETS}; {NOISE}; {CARLINI_WAGNER}; at c = {WEAK:g} and {STRONG:g}, by the printed attack, with the "
         "adaptive one beside it; one pass: the mean over as many passes of whether each is right; `cannot tell` unless "
@@ -587,6 +597,7 @@ SHELVED = (
                 value,
                 f"table 2.4, CIFAR10, {'Adv. Training' if arm != 'Adv-BNN' else arm}",
                 "%",
+                f"accuracy, {arm}, {r:g}{', printed' if r else ''}",
             )
             for arm, row in TABLE_2_4.items()
             for r, value in zip((0.0, *RADII), row, strict=True)
