@@ -3,8 +3,8 @@ r"""Draw: some rows of many, by seed, with each class's share, so that a larger 
 Row i has the number h(seed, i), which is as good as drawn at random, and stands in the order of these numbers within
 its class. The row at place k = 0, 1, ... of the n_c of class c has the key (k + U_c) / n_c, with one U_c in [0, 1) for
 each class, and those of the smallest keys are taken: every row is as likely as any other, and every class has its share
-but for rounding. Rows are looked at a part at a time, and only those are held whose number may be small enough: memory follows the
-draw, and not the data.
+but for rounding. Rows are looked at a part at a time, and only those are held whose number may be small enough: memory
+follows the draw, and not the data.
 """
 
 from __future__ import annotations
