@@ -10,21 +10,7 @@ import typer
 
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import (
-    DEFAULT_SUBJECT,
-    RUNS,
-    Debug,
-    Guard,
-    Inputs,
-    Opening,
-    Out,
-    ProbeNames,
-    StandardsFile,
-    SubjectName,
-    Work,
-    bound,
-    opened,
-)
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Work, bound, opened
 from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
 from assay.errors import AssayError
@@ -40,10 +26,8 @@ def audit(
     *,
     subject: SubjectName = DEFAULT_SUBJECT,
     opening: Opening,
-    standards: StandardsFile = None,
-    probe: ProbeNames = None,
+    asking: Asking,
     work: Work,
-    inputs: Inputs = None,
     more: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +37,6 @@ def audit(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also write profile.html: where the time went, batch by batch.")
     ] = False,
-    out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
     ctx: typer.Context,
@@ -80,19 +63,19 @@ def audit(
         show(done, profile)
         raise typer.Exit(done.status)
     limits = guard.limits(work.budget)
-    held_to = read_standards(standards) if standards is not None else Standards()
+    held_to = read_standards(asking.standards) if asking.standards is not None else Standards()
     job = Job(
         source=opening.source(subject),
-        probes=tuple(dict.fromkeys(probe)) if probe else None,
+        probes=tuple(dict.fromkeys(asking.probe)) if asking.probe else None,
         standards=held_to,
         budget=work.budget,
-        inputs=bound(inputs, held_to),
+        inputs=bound(asking.inputs, held_to),
         seed=work.seed,
         device=work.device,
         debug=debug,
         profile=profile,
     )
-    done = conduct(job, limits, out)
+    done = conduct(job, limits, asking.out)
     show(done, profile)
     raise typer.Exit(done.status)
 
