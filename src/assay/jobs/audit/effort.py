@@ -54,6 +54,8 @@ EFFORTS: Mapping[str, Effort] = {
     "does-it-find-them": Effort("samples", 1, 1, own=0.3, own_each=0.001),
     "does-it-find-them-in-part": Effort("samples", 1, 7, own=0.3, own_each=0.001),
     "does-it-know": Effort("samples", 1, 15, once=4300, longer=0.5, own=3.0, own_each=0.005),
+    "does-it-know-where-it-is-wrong": Effort("dear", 3, 1, own=1.5, own_each=0.005),
+    "does-it-hold-when-density-changes": Effort("dear", 7, 1, own=0.5, own_each=0.003),
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
     "does-it-transfer": Effort("samples", 0.3, 90, longer=0.7, own=0.5, own_each=0.06),
