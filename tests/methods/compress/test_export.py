@@ -75,7 +75,7 @@ def test_a_program_answers_as_many_inputs_as_it_is_given(name: str) -> None:
 
 def test_a_reason_is_one_line_without_colours_and_names_the_operator() -> None:
     raised = RuntimeError(
-        "Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of exporting the model. "
+        "Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of exporting it. "
         "See torch.onnx.export\nmore"
     )
     raised.__cause__ = RuntimeError("No decomposition of aten.special_i0e.default")
