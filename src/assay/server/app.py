@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from assay.server import accounts as people
 from assay.server.book import Full, Gone
 from assay.server.children import Children
 from assay.server.desk import Desk
-from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, submit
+from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, study, submit
 from assay.server.safety import LOCAL, Safe
 from assay.server.uploads import MOST, Uploads
 from assay.server.views import STATIC, content, render, told
@@ -74,7 +74,7 @@ def make_app(
     app.state.says = []
     if known is not None and not known.users():
         app.state.says.append(f"/join/{desk.seal.invitation('operator', 'operator')}")
-    for page in (submit, history, compare, job, shared, shelves, claims, help, sign, operator):
+    for page in (submit, history, compare, job, shared, shelves, claims, help, study, sign, operator):
         app.include_router(page.router)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/healthz", lambda: PlainTextResponse("ok"), methods=["GET"])
@@ -115,7 +115,7 @@ def _broke(request: Request, e: Exception) -> Response:
     return _told(request, 500, "Something broke on our side; the server's log says what.")
 
 
-def _told(request: Request, status: int, says: str, headers: dict[str, str] | None = None) -> Response:
+def _told(request: Request, status: int, says: str, headers: Mapping[str, str] | None = None) -> Response:
     if "hx-request" in request.headers:
         return HTMLResponse(told(says), status, headers)
     word = WORDS.get(status, "That did not work")
@@ -126,5 +126,3 @@ def _told(request: Request, status: int, says: str, headers: dict[str, str] | No
     page = render(request, here, "wrong.html", status, word=word, says=says)
     page.headers.update(headers or {})
     return page
-
-
