@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -55,23 +54,6 @@ def _nobody_waits_for_the_disk() -> Iterator[None]:
     """No test cuts the power. That files are synchronised before they are named is seen where it is tested."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _shelves_lie_still() -> Iterator[None]:
-    """Nothing is put on our own shelves while tests run; they look at them thousands of times."""
-    from assay import shelf
-
-    read, kept = shelf._modules, cache(shelf._modules)
-    paths = {name: list(importlib.import_module(f"assay.{name}").__path__) for name in get_args(shelf.Shelf)}
-
-    def look(name: shelf.Shelf) -> dict[str, str]:
-        lies_there = list(importlib.import_module(f"assay.{name}").__path__) == paths[name]
-        return (kept if lies_there else read)(name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shelf, "_modules", look)
         yield
 
 

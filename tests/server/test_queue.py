@@ -84,6 +84,18 @@ def test_the_second_waits_until_the_first_has_ended(sqlite: Book, crew: Crew) ->
     assert lines[1:] == [f"stepping: {i} of 3" for i in (1, 2, 3)]
 
 
+def test_what_came_in_and_what_comes_out_lie_apart(sqlite: Book, crew: Crew, tmp_path: Path) -> None:
+    """The published code kept the address of the data and that of the result in one column."""
+    (tmp_path / "s.toml").write_text("# mine")
+    job = sqlite.submit("", "audit", "x", {"standards": "s.toml", "inputs": 2}, {"s.toml": tmp_path / "s.toml"})
+    crew.hire(sqlite)
+    eventually(lambda: ended(sqlite, job))
+    assert [path.name for path in (job.folder / "files").iterdir()] == ["s.toml"]
+    assert (job.folder / "files" / "s.toml").read_text() == "# mine"
+    assert (job.folder / "run" / "result").read_text() == number(0, 2)
+    assert sqlite.job(job.id).settings == job.settings
+
+
 def test_a_command_that_breaks_ends_as_failure_with_its_reason(sqlite: Book, crew: Crew) -> None:
     """The published code took any end for a success. A verdict (status 1) is one, a signal is not."""
     broken, verdict = steps(sqlite, 1, budget="standard"), steps(sqlite, 1, budget="full")
@@ -182,6 +194,20 @@ def test_draining_takes_nothing_more_and_a_stopped_worker_leaves(postgres: Book,
     eventually(lambda: ended(postgres, second))
     assert postgres.stop_worker(postgres.workers()[0].id)
     eventually(lambda: postgres.workers() == [])
+
+
+def test_a_worker_with_another_home_does_not_begin(postgres: Book, tmp_path: Path) -> None:
+    from assay.errors import AssayError
+    from assay.server.book import Book
+    from assay.server.worker import Hands
+
+    job = steps(postgres, 1)
+    elsewhere = Book(tmp_path / "elsewhere", postgres.url)
+    with pytest.raises(AssayError, match="give --home the folder that the server has"):
+        Hands(elsewhere).work()
+    elsewhere.close()
+    assert state(postgres, job) == "QUEUED"
+    assert postgres.workers() == []
 
 
 def test_two_workers_finish_one_queue_on_postgresql(postgres: Book, crew: Crew) -> None:

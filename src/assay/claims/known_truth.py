@@ -293,6 +293,7 @@ def _claim(name: str, says: str, here: str, made: Callable[[int], Bench], *pairs
         f"are answered rightly. Greedy-AS draws {SETS} sets a round, twice with different seeds.",
         minutes=3,
         test=partial(_evidence, made=made, pairs=pairs),
+        ours=True,
     )
 
 

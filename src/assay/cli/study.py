@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -419,7 +418,7 @@ def _shares(text: str) -> tuple[float, ...]:
     return found
 
 
-def _read_settings(path: Path | None) -> Mapping[str, Any]:
+def _read_settings(path: Path | None) -> dict[str, Any]:
     """A TOML file with the fields of a study."""
     from assay.store.studies import Study
 

@@ -158,7 +158,7 @@ def run_try(
 
     def after(epochs: int, loss: float) -> None:
         live.epoch(loss)
-        told(f"epoch {epochs} of {one.configuration['epochs']}: training loss {loss:.4f}")
+        told(f"training: {epochs} of {one.configuration['epochs']} epochs, loss {loss:.4f}")
 
     late = stop()  # a configuration that is known already is not handed out after the time either
     watch = {"on_batch": live.batch, "on_epoch": after, "stop": stop}

@@ -15,7 +15,7 @@ from assay.server import accounts as people
 from assay.server.book import Full, Gone
 from assay.server.children import Children
 from assay.server.desk import Desk
-from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, submit
+from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, study, submit
 from assay.server.safety import LOCAL, Safe
 from assay.server.uploads import MOST, Uploads
 from assay.server.views import STATIC, content, render, told
@@ -74,7 +74,7 @@ def make_app(
     app.state.says = []
     if known is not None and not known.users():
         app.state.says.append(f"/join/{desk.seal.invitation('operator', 'operator')}")
-    for page in (submit, history, compare, job, shared, shelves, claims, help, sign, operator):
+    for page in (submit, history, compare, job, shared, shelves, claims, help, study, sign, operator):
         app.include_router(page.router)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/healthz", lambda: PlainTextResponse("ok"), methods=["GET"])

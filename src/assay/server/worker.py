@@ -28,7 +28,7 @@ from assay.errors import AssayError
 from assay.server import kinds, mail
 from assay.server.book import FAILURE, SUCCESS, Book, Gone, Job, Worker, size
 from assay.server.leash import leash
-from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, alone, dbos
+from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
 BEAT = 1.0  # seconds between two signs of life
 LOST = 30.0  # seconds of silence after which a worker is taken for lost
@@ -63,6 +63,7 @@ class Hands:
     def work(self) -> int:
         """Until it is told to end. 0: it was told; 1: it was taken for lost, and another has to take its place."""
         self._idle.set()
+        self._see_jobs()
         with _held(self._sign(self.id)):
             self._patiently(lambda: self.book.greet(self.id, platform.node(), os.getpid()))
             self._launch()
@@ -71,9 +72,19 @@ class Hands:
             finally:
                 self._leave()
 
+    def _see_jobs(self) -> None:
+        """Else every job would fail here, one after the other."""
+        newest = self._patiently(lambda: self.book.jobs(limit=1))
+        if newest and not newest[0].folder.is_dir():
+            raise AssayError(
+                f"The jobs of this queue do not lie in {str(self.book.home)!r}; give --home the folder that the server "
+                "has."
+            )
+        self._patiently(self.book.sweep)
+
     def _launch(self) -> None:
         library = dbos()
-        self._patiently(self.book.queue.open)
+        self._patiently(self.book.open_queue)
 
         @library.DBOS.step(name="command")  # type: ignore[untyped-decorator]
         def command(id: str) -> str:
@@ -137,7 +148,7 @@ class Hands:
         """Hand back what workers had that are gone. One worker does so at a time, and each part may be done twice."""
         if not any(self._is_lost(worker) for worker in self.book.workers()):
             return
-        with alone(self.book.engine, self.book.home, "recovery"):
+        with self.book.alone("recovery"):
             for worker in self.book.workers():
                 if self._is_lost(worker):
                     lost = f"its worker, process {worker.pid} on {worker.host}, was lost"

@@ -179,6 +179,21 @@ class StudyFolder:
         except (FileNotFoundError, ValueError):
             return {}
 
+    def close(self, id: str, number: int) -> Try:
+        """End a try that nobody trains any more, as one that was cancelled."""
+        return self.end(id, dataclasses.replace(self._try(id, number), state="cancelled"))
+
+    def note_job(self, id: str, number: int, job: str) -> None:
+        """Which job of a queue trains a try; 0: the final configuration."""
+        write_atomically(self._at(id) / "tries" / f"{number:04}.job.json", strict_json({"job": job}))
+
+    def job_of(self, id: str, number: int) -> str:
+        """As it was noted; "" where none was."""
+        try:
+            return str(read_json(read(self._at(id), f"tries/{number:04}.job.json")).get("job", ""))
+        except (FileNotFoundError, ValueError):
+            return ""
+
     def end(self, id: str, done: Try) -> Try:
         """Write what came of a try that runs; of one that has ended already the first word stands."""
         with turn(self._at(id)):

@@ -125,6 +125,8 @@ class Kind:
     """From whole settings (every field is there) and the job's folder to the words after `assay`."""
     more: Callable[[Mapping[str, Any], Collection[str]], list[str]] = lambda settings, files: []
     """What else is wrong, beyond each field by itself."""
+    listed: bool = True
+    """Whether people choose it; one that a page of its own submits is not."""
     good: tuple[int, ...] = (0, 1, 3)
     """Statuses with which the command did what it was asked; 1 and 3 are verdicts."""
     progress: Callable[[Path], float | None] = field(default=lambda folder: None)

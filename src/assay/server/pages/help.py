@@ -18,7 +18,7 @@ def help(request: Request, here: Visiting) -> Response:
         request,
         here,
         "help.html",
-        kinds=[(name, kinds.load(name)) for name in kinds.names()],
+        kinds=[(name, kinds.load(name)) for name in kinds.names() if kinds.load(name).listed],
         models=MODELS,
         data=DATA,
         pictures=PICTURES,

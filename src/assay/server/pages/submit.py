@@ -118,7 +118,8 @@ def filled(
     kind = kinds.load(name)
     files = here.desk.uploads.files(here.owner, draft) if draft else {}
     shown = [_shown(each, settings, files) for each in kind.fields]
-    tabs = sorted(kinds.names(), key=lambda k: (FIRST.index(k) if k in FIRST else len(FIRST), k))
+    listed = [name for name in kinds.names() if kinds.load(name).listed]
+    tabs = sorted(listed, key=lambda k: (FIRST.index(k) if k in FIRST else len(FIRST), k))
     return render(
         request,
         here,
