@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from torch import nn
 
+from assay.claim import Claim, Evidence, judged
 from assay.claims import (
+    _networks,
     he2021_pruning,
     li2021_mmf,
     liu2021_baselines,
@@ -27,6 +29,7 @@ from assay.claims import (
     zhang2021_slimming,
 )
 from assay.data import beyond, fashion
+from assay.methods.train.well_trained import Recipe
 from assay.nn import resnet, vgg
 
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -41,10 +44,10 @@ class Small:
     ungated: tuple[str, ...] = ()  # claims that may be judged on such networks too
 
 
-RANDOM_ARMS = tuple(liu2021_random.EPOCHS)
+RANDOM_ARMS = tuple(liu2021_random.DRAWS)
 STUDIES: dict[ModuleType, Small] = {
     he2021_pruning: Small({
-        "SEEDS": 1, "WIDTH": 2, "EPOCHS": 1, "BATCH": 40, "TUNED": 2, "EARLY": 1, "HALVED": (0,), "HELD_OUT": 20,
+        "SEEDS": 1, "BATCH": 40, "TUNED": 2, "EARLY": 1, "HALVED": (0,), "HELD_OUT": 20,
         "SAMPLE": 20, "SHORT": 20, "GENES": 2, "ITERATIONS": 1, "STEPS": 2, "ATTACKED": 10, "FILTERS": (16, 32),
         "ENTRIES": 18, "TIMES": 3,
     }, every=3, stages=(1, 1), ungated=("four-agree-on-random-filters", "beyond-accuracy")),
@@ -68,10 +71,10 @@ STUDIES: dict[ModuleType, Small] = {
         "SEEDS": 2, "IMAGES": 4, "ITEMS": 2, "QUERIES": 3, "WIDTHS": (2, 3), "GATHERS": (1, 1), "STEPS": 2, "EACH": 2,
     }, every=2),
     passov2021_gator: Small({
-        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "GATING": 1, "AGAIN": 1, "TIMED": 4, "TRUSTED": 2,
+        "SEEDS": 1, "GATING": 1, "AGAIN": 1, "TIMED": 4, "TRUSTED": 2,
     }, every=3, blocks=1),
     qiu2021_fading: Small({
-        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
+        "SEEDS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
     }, every=3, blocks=1),
     ye2021_capacity: Small({
         "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
@@ -82,7 +85,7 @@ STUDIES: dict[ModuleType, Small] = {
         "LEVELS": {"AGN": (1.0,), "APN": (0.5,), "MBN": (0.5,)},
     }, stages=(1, 1)),
     zhang2021_slimming: Small({
-        "SEEDS": 1, "WIDTH": 4, "EPOCHS": 1, "AGAIN": 1, "ROUNDS": 2, "TRUSTED": 2,
+        "SEEDS": 1, "AGAIN": 1, "ROUNDS": 2, "TRUSTED": 2,
     }, every=3, blocks=1),
 }  # fmt: skip
 
@@ -90,7 +93,8 @@ STUDIES: dict[ModuleType, Small] = {
 class FewBlocks(nn.Sequential):
     """A residual network in place of ResNet-18."""
 
-    def __init__(self, classes: int = 10, *, width: int, blocks: int) -> None:
+    def __init__(self, classes: int = 10, *, width: int, blocks: int, narrow: int) -> None:
+        width = min(width, narrow)
         super().__init__(
             *(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
             *(resnet.Block(width, width, 1) for _ in range(blocks)),
@@ -98,9 +102,15 @@ class FewBlocks(nn.Sequential):
         )
 
 
+def ruled(study: ModuleType, name: str, evidence: Evidence) -> Evidence:
+    """With the verdict that a claim of the study may have."""
+    claim: Claim = next(c for c in study.SHELVED if c.name == name)
+    return judged(claim, evidence)
+
+
 def forget() -> None:
     """Nothing that a study has kept is left."""
-    for study in STUDIES:
+    for study in (*STUDIES, _networks):
         for kept in vars(study).values():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
@@ -114,8 +124,13 @@ def made_small(study: ModuleType) -> Iterator[None]:
         patch.setattr(study, name, value)
     patch.setattr(vgg, "STAGES", small.stages)
     patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
+    few = Recipe(epochs=1, batch=30, lr=0.1, moved=1, mirrored=True)
+    patch.setattr(_networks, "RECIPES", dict.fromkeys(_networks.RECIPES, few))
+    patch.setattr(_networks, "SHORTER", few)
+    patch.setattr(_networks, "narrow_vgg16", lambda: vgg.Vgg16(width=1))
+    patch.setattr(he2021_pruning, "vgg16", lambda: vgg.Vgg16(width=2))
     if small.blocks is not None:
-        patch.setattr(resnet, "ResNet18", partial(FewBlocks, blocks=small.blocks))
+        patch.setattr(resnet, "ResNet18", partial(FewBlocks, blocks=small.blocks, narrow=4))
     grey = {part: data.x[:60, :, :: small.every, :: small.every] for part, data in bundled.items()}
     labels = np.arange(60) % 10
     arrays = type(bundled["test"])
@@ -123,8 +138,8 @@ def made_small(study: ModuleType) -> Iterator[None]:
     patch.setattr(
         beyond, "cifar10", lambda: {part: arrays(np.repeat(x, 3, axis=1), labels, CIFAR) for part, x in grey.items()}
     )
-    few = {part: arrays(data.x[:100], data.labels[:100], data.classes) for part, data in bundled.items()}
-    patch.setattr(fashion, "load_fashion", lambda: few)
+    hundred = {part: arrays(data.x[:100], data.labels[:100], data.classes) for part, data in bundled.items()}
+    patch.setattr(fashion, "load_fashion", lambda: hundred)
     forget()
     try:
         yield

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim
 from assay.claims import li2021_riap as study
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
 from assay.run import Run
 
 CACHED = (study._data, study._trained, study._seen)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from assay.claim import Claim
+from assay.claim import Claim, judged
 from assay.claims import liu2021_explanations as claims
-from assay.claims._whole import Whole
 from assay.data import beyond, fashion
+from assay.data.whole import Whole
 from assay.errors import AssayError
 from assay.run import Run
 
@@ -21,6 +21,7 @@ from assay.run import Run
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """MNIST is a few images of the bundled sample, cut to 6 x 6 pixels, the network linear, and every effort small."""
     for name, value in {
+        "SEEDS": 2,
         "IMAGES": 3, "SAMPLES": 40, "AT_ONCE": 9, "PICKED": 18, "STEPS": 2, "JUDGE_STEPS": 3, "JUDGE_RIVALS": 1,
         "PATHS": 4, "REFERENCES": 6, "ORDERS": 3,
     }.items():  # fmt: skip
@@ -61,7 +62,7 @@ def test_a_study_measures_in_the_order_of_print(tiny: None, run: Run, claim: Cla
 
 
 def test_verdicts(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    def verdicts(**moved: tuple[float, float]) -> list[str]:
+    def verdicts(accuracy: float = 0.99, **moved: tuple[float, float]) -> list[str]:
         wobble = np.sin(np.arange(30))
         areas = {
             method: {
@@ -69,8 +70,8 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
             }
             for method, values in {**claims.TABLE, **moved}.items()
         }  # fmt: skip
-        monkeypatch.setattr(claims, "_areas", lambda *a: (areas, 0.99, 0.1))
-        return [claim.test(run).verdict for claim in claims.SHELVED]
+        monkeypatch.setattr(claims, "_areas", lambda *a: claims._Table(areas, accuracy, 0.1))
+        return [judged(claim, claim.test(run)).verdict for claim in claims.SHELVED]
 
     assert verdicts() == ["holds", "holds", "holds"]  # the printed table
     assert verdicts(EG=(99.0, 91.05)) == ["fails", "holds", "holds"]
@@ -78,6 +79,7 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     assert verdicts(LOO=(60.0, 104.0)) == ["holds", "holds", "fails"]
     assert verdicts(SHAP=(89.0, 101.0)) == ["holds", "fails", "holds"]
     assert verdicts(CFX=(88.0, 102.0))[1] == "cannot tell"
+    assert verdicts(accuracy=0.97) == ["cannot tell"] * 3
 
 
 class Product(nn.Module):

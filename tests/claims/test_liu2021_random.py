@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_studies import ruled
 
 from assay.claims import liu2021_random as study
+from assay.methods.train.well_trained import Half
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
 from assay.nn.variational import Variational
@@ -55,12 +57,12 @@ def test_the_search_of_a_training_is_that_of_worst_inputs(tiny: None, monkeypatc
 
 def test_gaussian_weights_as_one_vector_are_those_of_the_layers(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is negative_elbo's of the model that is made of them, for the same draws."""
-    from assay.claims import _recorded
+    from assay.methods.train import recorded
     from assay.methods.train.variational import negative_elbo
     from assay.nn.variational import MeanField
 
     data, losses = study._data("cpu")["train"], []
-    plain = _recorded.fit_recorded
+    plain = recorded.fit_recorded
 
     def watched(model: Any, weights: Any, loss: Any, n: int, **rest: Any) -> None:
         def still(rows: torch.Tensor) -> torch.Tensor:
@@ -72,9 +74,9 @@ def test_gaussian_weights_as_one_vector_are_those_of_the_layers(tiny: None, monk
 
     monkeypatch.setattr(study, "fit_recorded", watched)
     monkeypatch.setattr(study, "SIGMA", 1e-9)  # so that every draw is the mean
-    monkeypatch.setattr(study.recipe, "_shift", lambda x, y, rng: (x, y))
+    monkeypatch.setattr(study, "moved", lambda x, y, rng: (x, y))
     torch.manual_seed(0)
-    half = study.recipe._Half(Vgg16(width=2))
+    half = Half(Vgg16(width=2))
     start = [p.detach().clone() for p in half.parameters()]
     model = study._gaussian(half, data, 0.0, 1, 0, "cpu")
     layers = [m for m in model.modules() if isinstance(m, MeanField)]
@@ -101,9 +103,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch, **right: Any) -> None:
         )
 
     monkeypatch.setattr(
-        study, "_all", lambda arms, attack, ats, run: {(arm, at): [one(arm, at)] * 3 for arm in arms for at in ats}
+        study, "_all", lambda arms, attack, ats, run: {(arm, at): [one(arm, at)] * 5 for arm in arms for at in ats}
     )
-    monkeypatch.setattr(study, "_many", lambda arm, run: [np.full(400, of(arm, 0.0)[0])] * 3)
+    monkeypatch.setattr(study, "_many", lambda arm, run: [np.full(400, of(arm, 0.0)[0])] * 5)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, **right: Any) -> None:
 )
 def test_verdicts_against_c(monkeypatch: pytest.MonkeyPatch, rse: Any, none: Any, verdict: str) -> None:
     made_up(monkeypatch, RSE=rse, none=none)
-    evidence = study.against_c(None)  # type: ignore[arg-type]
+    evidence = ruled(study, "rse-against-c", study.against_c(None))  # type: ignore[arg-type]
     assert evidence.verdict == verdict
     assert ("not those in print" in evidence.says) == (verdict == "cannot tell")
 
@@ -147,7 +149,7 @@ def test_verdicts_of_the_ensemble(monkeypatch: pytest.MonkeyPatch, single: Any, 
 )
 def test_verdicts_at_the_mid_radius(monkeypatch: pytest.MonkeyPatch, bnn: Any, verdict: str) -> None:
     made_up(monkeypatch, Adv_BNN=bnn, adversarial=(0.8, 0.31, 0.31, 0.3))
-    assert study.mid_radius(None).verdict == verdict  # type: ignore[arg-type]
+    assert ruled(study, "adv-bnn-mid-radius", study.mid_radius(None)).verdict == verdict  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -161,4 +163,4 @@ def test_verdicts_at_the_mid_radius(monkeypatch: pytest.MonkeyPatch, bnn: Any, v
 )
 def test_verdicts_of_gaussian_weights_alone(monkeypatch: pytest.MonkeyPatch, bnn: Any, verdict: str) -> None:
     made_up(monkeypatch, BNN=bnn, none=(0.93, 0.0, 0.0, 0.0))
-    assert study.bnn_alone(None).verdict == verdict  # type: ignore[arg-type]
+    assert ruled(study, "bnn-alone", study.bnn_alone(None)).verdict == verdict  # type: ignore[arg-type]

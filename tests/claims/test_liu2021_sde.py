@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_studies import ruled
 
 from assay.claims import liu2021_sde as study
 from assay.data.corruptions import CORRUPTIONS
@@ -39,7 +40,7 @@ def made_up(ode: float, noisy: float, ttn: float) -> Any:
             still + wobble, loud + wobble / 2, np.tile(still - 0.1 + wobble, (5, 1)), np.tile(loud - 0.1, (5, 400))
         )
 
-    return lambda run: {arm: [one(arm, seed) for seed in range(3)] for arm in study.ARMS}
+    return lambda run: {arm: [one(arm, seed) for seed in range(5)] for arm in study.ARMS}
 
 
 @pytest.mark.parametrize("test", [study.on_corrupted, study.on_clean])
@@ -55,7 +56,8 @@ def made_up(ode: float, noisy: float, ttn: float) -> Any:
 )
 def test_verdicts(monkeypatch: pytest.MonkeyPatch, test: Any, right: tuple[float, ...], verdict: str) -> None:
     monkeypatch.setattr(study, "_all", made_up(*right))
-    evidence = test(None)
+    name = "sde-on-corrupted" if test is study.on_corrupted else "sde-on-clean"
+    evidence = ruled(study, name, test(None))
     assert evidence.verdict == verdict
     assert ("not those in print" in evidence.says) == (right[0] < study.LEAST)
 

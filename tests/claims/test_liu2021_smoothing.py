@@ -8,9 +8,9 @@ import torch
 
 from assay.claim import Claim
 from assay.claims import liu2021_smoothing as study
-from assay.claims._whole import Whole
 from assay.data import beyond
 from assay.data.arrays import Arrays
+from assay.data.whole import Whole
 from assay.errors import AssayError
 from assay.methods.uncertainty import ece
 from assay.methods.uncertainty.output_calibration import output_ece_sum

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_studies import ruled
 from torch import nn
 
-from assay.claims import liu2021_random as judging
 from assay.claims import passov2021_gator as study
 from assay.run import Run
 
@@ -33,8 +33,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, left: Left, right: Mapping[str, flo
         }
 
     monkeypatch.setattr(study, "_all", all_)
-    gate = judging._Gate("accuracy", [(coin[s] < whole).astype(float) for s in range(3)], 0.9363, study.LEAST)
-    monkeypatch.setattr(study, "_gate", lambda run: gate)
+    monkeypatch.setattr(study, "_whole", lambda run: [(coin[s] < whole).astype(float) for s in range(3)])
 
 
 PRINTED: Left = {"flops": (0.57, 0.66, 0.69), "memory": (0.67, 0.57, 0.8), "latency": (0.6, 0.7, 0.61)}
@@ -77,8 +76,8 @@ def test_nor_where_it_cannot_be_told_whether_they_are(monkeypatch: pytest.Monkey
 
 def test_nor_where_the_whole_network_is_not_prints(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     made_up(monkeypatch, PRINTED, {}, whole=0.9)
-    for test in (study.own_best, study.memory_stays):
-        told = test(run)
+    for name, test in (("own-price-best", study.own_best), ("memory-stays", study.memory_stays)):
+        told = ruled(study, name, test(run))
         assert told.verdict == "cannot tell"
         assert "not those in print" in told.says
     told = study.seconds_best(run)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from assay.claims import _recorded as recorded
 from assay.claims import liu2021_baselines, liu2021_random, liu2021_sde, ye2021_capacity, yin2021_localnorm
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
+from assay.methods.train import recorded
 from assay.methods.train.fit import RISE, Diverged
 
 

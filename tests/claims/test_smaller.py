@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from torch import nn
 
+from assay.claim import judged
+from assay.claims import _over_seeds as over
 from assay.claims import _smaller as smaller
-from assay.claims import liu2021_ensembles as recipe
-from assay.claims import liu2021_random as judging
 from assay.claims import qiu2021_fading as fading
 from assay.claims import zhang2021_slimming as slimming
 from assay.finding import Measure
 from assay.run import Run
 
 
-def gap(value: float, seeds: tuple[float, ...] | None = None, half: float = 0.001) -> recipe._Gap:
+def gap(value: float, seeds: tuple[float, ...] | None = None, half: float = 0.001) -> over.Gap:
     measure = Measure(name="gap", value=value, low=value - half, high=value + half, better="higher", n=9)
-    return recipe._Gap(measure, np.array(seeds or (value,) * 3))
+    return over.Gap(measure, np.array(seeds or (value,) * 3))
 
 
 def test_the_same_is_within_a_margin_in_every_seed() -> None:
@@ -55,9 +55,9 @@ def test_a_choice_that_costs_points_matters_and_a_weak_network_tells_nothing(
     monkeypatch.setattr(
         fading, "_all", lambda arms, run: {arm: [small(shares[arm], seed) for seed in range(3)] for arm in arms}
     )
-    gate = judging._Gate("The accuracy", [answers(whole, seed) for seed in range(3)], 0.9326, fading.LEAST)
-    monkeypatch.setattr(fading, "_gate", lambda run: gate)
-    evidence = fading.choice(run)
+    monkeypatch.setattr(fading, "_whole", lambda run: [answers(whole, seed) for seed in range(3)])
+    claim = next(c for c in fading.SHELVED if c.name == "choice-does-not-matter")
+    evidence = judged(claim, fading.choice(run))
     assert evidence.verdict == verdict
     assert ("The networks are not those in print" in evidence.says) == (whole < fading.LEAST)
     assert [m.name for m in evidence.measures[:2]] == ["accuracy, whole", "accuracy, last"]
@@ -69,7 +69,7 @@ def test_filters_come_nearer_only_where_they_do_so_more_than_without_a_teacher(
 ) -> None:
     found = {"last": [small(faded, s) for s in range(3)], "at once": [small(once, s) for s in range(3)]}
     monkeypatch.setattr(fading, "_all", lambda arms, run: {arm: found[arm] for arm in arms})
-    monkeypatch.setattr(fading, "_gate", lambda run: judging._Gate("It", [answers(0.93, 0)], 0.9326, fading.LEAST))
+    monkeypatch.setattr(fading, "_whole", lambda run: [answers(0.93, 0)])
     assert fading.transfer(run).verdict == verdict
 
 
@@ -90,7 +90,7 @@ def slimmed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             slimming, "_all", lambda arms, run: {arm: [rounds(arm, s) for s in range(3)] for arm in arms}
         )
 
-    monkeypatch.setattr(slimming, "base", lambda *a: None)
+    monkeypatch.setattr(smaller, "base", lambda *a: None)
     monkeypatch.setattr(smaller, "right", lambda net, device: answers(0.93, 0))
     return put
 

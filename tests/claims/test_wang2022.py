@@ -8,7 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import nn
 
-from assay.claim import Claim
+from assay.claim import Claim, judged
 from assay.claims import wang2022
 from assay.data import beyond, fashion
 from assay.errors import AssayError
@@ -121,6 +121,18 @@ def test_verdicts_of_the_defence(monkeypatch: pytest.MonkeyPatch, run: Run) -> N
     assert verdict(0.2, 0.2, 0.2, 0.01) == "cannot tell"  # a seed disagrees
 
 
+def test_networks_that_are_better_than_prints_tell_nothing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    def verdict(clean: float) -> str:
+        plain = np.array([[0.968, 0.5, 0.1, 0.5, 0.1]] * 5)
+        ours = plain + np.array([[clean - 0.968, 0.2, 0.2, 0.2, 0.2]])
+        monkeypatch.setattr(wang2022, "_seen", lambda *a: {"softmax": steady(plain), "softRmax": steady(ours)})
+        return judged(claim("defence"), wang2022.defends(run)).verdict
+
+    assert verdict(0.978) == "holds"
+    assert verdict(0.995) == "cannot tell"
+    assert verdict(0.95) == "cannot tell"
+
+
 def test_verdicts_of_the_own_loss(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def verdict(*margin: float) -> str:
         ours = np.array([[0.6, 0.5, 0.5, 0.4, each, 0.3] for each in margin])
@@ -167,7 +179,13 @@ def test_the_rank_correlation_is_spearmans_and_its_verdict_looks_at_both_heads(
     assert found.measure.n == 290
     assert found.measure.low < want < found.measure.high
     assert wang2022._promised(exact) == pytest.approx(1, abs=0.01)
-    for softmax, softrmax, verdict in ((exact, exact, "holds"), (exact, loose, "fails"), (loose, exact, "fails")):
+    turned = exact.copy()
+    turned[:, 2:] = 1 - turned[:, 2:]
+    for softmax, softrmax, verdict in (
+        (exact, exact, "holds"),
+        (exact, loose, "cannot tell"),
+        (turned, exact, "fails"),
+    ):
         both = {"softmax": softmax, "softRmax": softrmax}
         monkeypatch.setattr(wang2022, "_seen", lambda *a, both=both: both)
         assert wang2022.ratio_ranks(run).verdict == verdict

@@ -10,9 +10,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from assay.claims import ye2021_capacity as study
-from assay.claims._recorded import fit_recorded
 from assay.methods.train.channel_capacity import mic_surrogate, output_trace
 from assay.methods.train.ensemble import Stacked
+from assay.methods.train.recorded import fit_recorded
 from assay.run import Run
 
 

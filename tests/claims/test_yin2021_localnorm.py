@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_studies import ruled
 
 from assay.claims import yin2021_localnorm as study
 from assay.nn.local_norm import LocalNorm, LocalNormed
@@ -56,7 +57,7 @@ def made_up(right: dict[str, Any]) -> Any:
             value = right[way]
             return (value(of) if callable(value) else value) + 1e-3 * np.sin(np.arange(100.0) + len(way))
 
-        return {(way, of): [one(way, of)] * 3 for way in ways for of in sets}
+        return {(way, of): [one(way, of)] * 5 for way in ways for of in sets}
 
     return seen
 
@@ -71,7 +72,7 @@ def made_up(right: dict[str, Any]) -> Any:
 )
 def test_verdicts_under_noise(monkeypatch: pytest.MonkeyPatch, right: dict[str, Any], verdict: str) -> None:
     monkeypatch.setattr(study, "_all", made_up(right))
-    evidence = study.under_noise(None)  # type: ignore[arg-type]
+    evidence = ruled(study, "noise", study.under_noise(None))  # type: ignore[arg-type]
     assert evidence.verdict == verdict
     for printed, measure in zip(
         next(c for c in study.SHELVED if c.name == "noise").published, evidence.measures, strict=False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,24 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Held
+from assay.claims import _networks
+from assay.claims import _over_seeds as over
 from assay.claims import liu2021_ensembles as recipe
-from assay.claims import liu2021_random as judging
-from assay.claims._recorded import fit_recorded, generator
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole
 from assay.finding import Measure
+from assay.methods.train.recorded import fit_recorded, generator
+from assay.methods.train.well_trained import Half, moved
 
 BATCH, WEIGHT_DECAY = 256, 5e-4
-LR = 0.2  # of a training from scratch
 SEVERITY = 3
 RADIUS, STEPS = 1 / 255, 10  # of the attack; a network that nobody hardened holds at no larger one
 Array = NDArray[np.float64]
 
 
-@cache
 def images(device: str) -> dict[str, Whole]:
-    from assay.data.beyond import cifar10
-
-    return whole(cifar10(), device)
+    return _networks.images("CIFAR-10", device)
 
 
 def per_epoch(device: str) -> int:
@@ -54,14 +51,14 @@ def train(
 
     Each step: `before`, the loss and `beside`, `after`, the update; none of these may ask the host.
     """
-    data, half = images(device)["train"], recipe._Half(net)
+    data, half = images(device)["train"], Half(net)
     for p in net.parameters():
         if p.dim() == 4:
             p.data = p.data.to(memory_format=torch.channels_last)
 
     def cost(rows: Tensor) -> Tensor:
         before()
-        x, y = recipe._shift(*data.rows(rows), generator(device))
+        x, y = moved(*data.rows(rows), generator(device))
         value = F.cross_entropy(half(x), y)
         if beside is not None:
             value = value + beside()
@@ -74,16 +71,14 @@ def train(
     )  # fmt: skip
 
 
-@cache  # all studies of one process are about the same networks
-def base(width: int, epochs: int, seed: int, device: str) -> nn.Module:
+def base(seed: int, device: str) -> nn.Module:
     """The network that is made smaller, in eval mode."""
-    from assay.nn.resnet import ResNet18
+    return _networks.network("CIFAR-10", _networks.resnet18, seed, device)
 
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        net = ResNet18(width=width).to(device)
-    train(net, device, epochs=epochs, lr=LR, seed=seed)
-    return net.eval()
+
+def wholes(seeds: Sequence[int], device: str) -> list[Array]:
+    """Whether each test image is right, of the networks before they are made smaller."""
+    return [right(base(seed, device), device) for seed in seeds]
 
 
 @torch.no_grad()
@@ -132,9 +127,9 @@ def ask(net: nn.Module, count: int, device: str) -> Asked:
 class Kept(NamedTuple):
     """What became of trust, from before to after: above 0 is better, with each seed's own."""
 
-    calibration: recipe._Gap
-    shift: recipe._Gap
-    attack: recipe._Gap
+    calibration: over.Gap
+    shift: over.Gap
+    attack: over.Gap
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -144,7 +139,7 @@ class Kept(NamedTuple):
     def told(self) -> str:
         return (
             f"ECE {100 * -(self.calibration.measure.value or 0):+.1f}, accuracy under corruptions "
-            f"{judging._points(self.shift)}, under attack {judging._points(self.attack)} points"
+            f"{over.points(self.shift)}, under attack {over.points(self.attack)} points"
         )
 
 
@@ -152,18 +147,18 @@ def kept(what: str, before: Sequence[Asked], after: Sequence[Asked]) -> Kept:
     pairs = list(zip(before, after, strict=True))
     return Kept(
         recipe._ece_gap(f"ECE before less that {what}", [((1, a.clean), (-1, b.clean)) for a, b in pairs]),
-        judging._gap(
+        over.gap(
             f"accuracy under corruptions {what} less that before", [b.corrupted for _, b in pairs],
             [a.corrupted for a, _ in pairs],
         ),
-        judging._gap(
+        over.gap(
             f"accuracy under attack {what} less that before", [b.attacked for _, b in pairs],
             [a.attacked for a, _ in pairs],
         ),
     )  # fmt: skip
 
 
-def same(near: float, *gaps: recipe._Gap) -> Held:
+def same(near: float, *gaps: over.Gap) -> Held:
     """holds: every interval, and every seed, lies within `near` of 0. fails: one interval, with its seeds, beyond."""
     if all(
         -near < (gap.measure.low or 0.0) and (gap.measure.high or 0.0) < near and (np.abs(gap.seeds) < near).all()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from scipy.stats import t as student
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Published
+from assay.claims import _over_seeds as over
+from assay.claims._networks import images, started
 from assay.finding import Measure
+from assay.methods.train.well_trained import Half, moved
 
 if TYPE_CHECKING:
     from assay.run import Run
 
 SOURCE = "Fuhl & Kasneci, 'Weight and Gradient Centralization in Deep Neural Networks', ICANN 2021"
-STEPS, SEEDS, EPOCHS = 300, 5, 4
+STEPS, SEEDS, EPOCHS, WIDTH, BATCH = 300, 5, 12, 24, 500
+RATES: dict[str, float] = {"sgd": 0.2, "adam": 2e-3}
+LOW, HIGH = 0.81, 0.88  # of the plain network's accuracy, which is 84.67 % in print
+Array = NDArray[np.float64]
 
 
 def _trained(optimiser: str, weights: bool, gradients: bool, seed: int) -> list[Tensor]:
@@ -65,54 +71,58 @@ def same_weights(run: Run) -> Evidence:
     )
 
 
-def accuracy_gain(run: Run) -> Evidence:
-    from assay.data.fashion import load_fashion
+@cache
+def _right(optimiser: Literal["sgd", "adam"], centred: bool, seed: int, device: str) -> Array:  # -> n
+    """Whether each test image is right; both arms have the same start and the same order of images."""
     from assay.methods.train.centralize import Centralizer
     from assay.methods.train.fit import fit
-    from assay.nn.small_cnn import SmallCNN
+    from assay.nn.vgg import Vgg16
 
-    data = load_fashion()
-    x, y = data["test"].take(np.arange(len(data["test"])))
-    scores = np.zeros((SEEDS, 2))
-    with run.progress(f"training {2 * SEEDS} networks", 2 * SEEDS * EPOCHS) as tick:
-        for s in range(SEEDS):
-            with torch.random.fork_rng():
-                torch.manual_seed(run.seed + s)
-                start = SmallCNN()
-            for arm, centred in enumerate((False, True)):
-                model = copy.deepcopy(start)
-                centring = Centralizer(model, weights=centred, gradients=centred, output="head")
-                fit(
-                    model,
-                    data["train"],
-                    epochs=EPOCHS,
-                    lr=0.1,
-                    weight_decay=5e-4,
-                    device=run.device,
-                    rng=torch.Generator(run.device).manual_seed(run.seed + s),
-                    after_backward=centring.after_backward,
-                    after_step=centring.after_step,
-                    on_epoch=lambda epoch, loss: tick(1),
-                )
-                model.eval()
-                with torch.no_grad():
-                    said = torch.cat([model(part.to(run.device)).argmax(1).cpu() for part in torch.tensor_split(x, 4)])
-                scores[s, arm] = float((said == y).double().mean())
-    gain = scores[:, 1] - scores[:, 0]
-    half = float(student.ppf(0.975, SEEDS - 1) * gain.std(ddof=1) / SEEDS**0.5)
-    mean = float(gain.mean())
-    verdict = "holds" if mean - half > 0 else "fails" if mean + half < 0 else "cannot tell"
-    plain, both = (float(v) for v in scores.mean(0))
-    return Evidence(
-        verdict=verdict,  # type: ignore[arg-type]
-        says=f"Over {SEEDS} paired seeds WC+GC changed the accuracy by {100 * mean:+.2f} points (95 % interval "
-        f"{100 * (mean - half):+.2f} to {100 * (mean + half):+.2f}).",
-        measures=(
-            Measure(name="accuracy, plain", value=plain, better="higher", n=SEEDS, unit="%"),
-            Measure(name="accuracy, WC+GC", value=both, better="higher", n=SEEDS, unit="%"),
-            Measure(name="gain", value=mean, low=mean - half, high=mean + half, better="higher", n=SEEDS, unit="%"),
-        ),
+    data = images("CIFAR-10", device)
+    net = started(lambda: Vgg16(width=WIDTH), seed).to(device)
+    centring = Centralizer(net, weights=centred, gradients=centred, output="head")
+    fit(
+        Half(net), data["train"], epochs=EPOCHS, lr=RATES[optimiser], batch=BATCH, weight_decay=5e-4,
+        optimiser=optimiser, schedule="one-cycle", augment=moved, device=device,
+        rng=torch.Generator(device).manual_seed(seed), after_backward=centring.after_backward,
+        after_step=centring.after_step,
+    )  # fmt: skip
+    net.eval()
+    with torch.no_grad():
+        said = torch.cat([net(part).argmax(1) for part in torch.split(data["test"].x, 1000)])
+    right: Array = (said == data["test"].y).double().cpu().numpy()
+    return right
+
+
+def accuracy_gain(run: Run) -> Evidence:
+    seen: dict[tuple[str, bool], list[Array]] = {}
+    optimisers: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
+    with run.progress(f"training {4 * SEEDS} networks", 4 * SEEDS) as tick:
+        for optimiser in optimisers:
+            for centred in (False, True):
+                for seed in range(run.seed, run.seed + SEEDS):
+                    seen.setdefault((optimiser, centred), []).append(_right(optimiser, centred, seed, run.device))
+                    tick(1)
+    gain, by_adam = (
+        over.gap(name, seen[optimiser, True], seen[optimiser, False])
+        for name, optimiser in (("gain", "sgd"), ("gain under Adam", "adam"))
     )
+    return over.evidence(
+        over.above(0.0, gain),
+        f"Over {SEEDS} paired seeds WC+GC changed the accuracy by {over.points(gain)} points under SGD "
+        f"({_ends(gain)}) and by {over.points(by_adam)} under Adam ({_ends(by_adam)}).",
+        (over.gate("The accuracy of the plain network", seen["sgd", False], 0.8467, LOW, HIGH),),
+        over.accuracy("accuracy, plain", seen["sgd", False]),
+        over.accuracy("accuracy, WC+GC", seen["sgd", True]),
+        gain.measure,
+        over.accuracy("accuracy, plain, Adam", seen["adam", False]),
+        over.accuracy("accuracy, WC+GC, Adam", seen["adam", True]),
+        by_adam.measure,
+    )
+
+
+def _ends(gap: over.Gap) -> str:
+    return f"95 % interval {100 * gap.low:+.2f} to {100 * gap.high:+.2f}"
 
 
 SHELVED = (
@@ -134,13 +144,28 @@ SHELVED = (
         source=SOURCE,
         says="Weight and gradient centralisation raise the accuracy of a network with batch normalisation.",
         published=(
-            Published("CIFAR-10 accuracy, model a with BN, base", 0.8467, "table 3, model a, BN", "%"),
-            Published("CIFAR-10 accuracy, model a with BN, WC+GC", 0.8548, "table 3, model a, BN", "%"),
+            Published(
+                "CIFAR-10 accuracy, model a with BN, base",
+                0.8467,
+                "table 3, model a, BN",
+                "%",
+                measured="accuracy, plain",
+            ),
+            Published(
+                "CIFAR-10 accuracy, model a with BN, WC+GC",
+                0.8548,
+                "table 3, model a, BN",
+                "%",
+                measured="accuracy, WC+GC",
+            ),
             Published("gain", 0.0081, "table 3, difference of the two", "%"),
         ),
-        here=f"the bundled CNN (with batch normalisation) on the bundled sample of Fashion-MNIST, {EPOCHS} epochs, "
-        f"{SEEDS} paired seeds",
-        minutes=8,
+        here=f"VGG16 of width {WIDTH} with batch normalisation on CIFAR-10 (print: a small network of its own), "
+        f"{EPOCHS} epochs with one cycle, images moved and mirrored, {SEEDS} paired seeds; under SGD, where it is "
+        f"judged, and under Adam; `cannot tell` unless the plain network's accuracy lies between {100 * LOW:g} and "
+        f"{100 * HIGH:g} % in every seed (printed: 84.67)",
+        minutes=240,
         test=accuracy_gain,
+        seeds=SEEDS,
     ),
 )

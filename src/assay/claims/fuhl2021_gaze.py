@@ -34,7 +34,7 @@ APPARENT = 0.5  # of what the attackers lose before they adapt: so much comes ba
 class Size:
     """How large the study is."""
 
-    seeds: int = 3
+    seeds: int = 5
     side: int = 32
     each: int = 60
     widths: tuple[int, ...] = (8, 16, 32, 64)
@@ -224,6 +224,7 @@ def apparent(run: Run) -> Evidence:
         says=f"After one iteration who looked is read off {_told(before)} by attackers who have not adapted and off "
         f"{_told(after)} by those who have; through the autoencoder alone off {_told(start)}, by chance 12 %.",
         measures=(before, after, start, back, hid),
+        seeds=SIZE.seeds,
     )
 
 
@@ -245,6 +246,7 @@ def hides(run: Run) -> Evidence:
         f"through the autoencoder alone off {_told(start)}, and what was looked at off {_told(what)}; a change of "
         f"{100 * (slope.value or 0):+.1f} points in an iteration.",
         measures=(what, who, start, fallen, slope, spare),
+        seeds=SIZE.seeds,
     )
 
 
@@ -261,7 +263,7 @@ def ahead(run: Run) -> Evidence:
         f"{name} what {100 * each[:, 2].mean():.0f} %, who {100 * each[:, 3].mean():.0f} %"
         for name, each in {"agent": study.agent[:, -1], **study.others}.items()
     )
-    return elsewhere(held, says=f"Read by attackers who adapted: {told}.", measures=tuple(gaps))
+    return elsewhere(held, says=f"Read by attackers who adapted: {told}.", measures=tuple(gaps), seeds=SIZE.seeds)
 
 
 HERE = (
@@ -285,6 +287,7 @@ SHELVED = (
         "half of it",
         minutes=30,
         test=apparent,
+        seeds=SIZE.seeds,
     ),
     Claim(
         name="hides-over-iterations",
@@ -298,6 +301,7 @@ SHELVED = (
         here=f"{HERE}; holds if who falls since the autoencoder alone and what stays above twice its chance",
         minutes=30,
         test=hides,
+        seeds=SIZE.seeds,
     ),
     Claim(
         name="ahead-of-controls",
@@ -310,5 +314,6 @@ SHELVED = (
         "noise of the eps that serves it best; holds if ahead of all",
         minutes=30,
         test=ahead,
+        seeds=SIZE.seeds,
     ),
 )

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
+from assay.claims import _over_seeds as over
 from assay.claims import liu2021_ensembles as recipe
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims._recorded import fit_net, fit_recorded, generator
-from assay.claims._whole import Whole, whole
+from assay.claims._networks import HELD_OUT, TRAINED, network, vgg16
+from assay.data.whole import Whole, whole
 from assay.finding import Measure, bootstrap
 from assay.methods.compress.criteria import CRITERIA, Criterion
+from assay.methods.train.recorded import fit_recorded, generator
+from assay.methods.train.well_trained import Half, moved
 
 if TYPE_CHECKING:
     from assay.methods.compress.agreement import Clusters
@@ -30,10 +33,10 @@ if TYPE_CHECKING:
 SOURCE = "He, Huang, Liang, Liang & Yang, 'Blending Pruning Criteria for Convolutional Neural Networks', ICANN 2021"
 Way = Criterion | Literal["blended", "unpruned"]
 WAYS: tuple[Way, ...] = (*CRITERIA, "blended")
-SEEDS, WIDTH, EPOCHS, BATCH, LR, WEIGHT_DECAY = 3, 16, 10, 512, 0.2, 5e-4
+SEEDS, BATCH, WEIGHT_DECAY = 3, 512, 5e-4
 TUNED, TUNED_LR, EARLY = 4, 0.02, 2  # epochs of the fine-tuning and its rate; those after which accuracy is told early
 HALVED = (0, 7, 8, 9, 10, 11, 12)  # layers of VGG16 that lose half their filters, by the configuration print names
-HELD_OUT, SAMPLE = 5000, 1024  # training images that judge genes; that criteria look at
+SAMPLE = 1024  # training images that criteria look at
 CLUSTERS, GENES, ITERATIONS, TOP = 3, 6, 3, 2
 SHORT = 10_000  # training images of the one epoch before a gene is judged
 RADIUS, STEPS, ATTACKED, NOISE = 1 / 255, 10, 1000, 2  # of the attack; severity of the noise
@@ -49,26 +52,17 @@ def _data(device: str) -> dict[str, Whole]:
 
     splits = whole(cifar10(), device)
     train, test = splits["train"], splits["test"]
+    held = min(HELD_OUT, len(train) // 3)
     return {
-        "train": Whole(train.x[:-HELD_OUT], train.y[:-HELD_OUT]),
-        "held out": Whole(train.x[-HELD_OUT:], train.y[-HELD_OUT:]),
+        "train": Whole(train.x[:-held], train.y[:-held]),
+        "held out": Whole(train.x[-held:], train.y[-held:]),
         "test": test,
     }
 
 
-@cache
 def _trained(seed: int, device: str) -> nn.Module:
     """VGG16 before it is pruned."""
-    from assay.nn.vgg import Vgg16
-
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        net = Vgg16(width=WIDTH).to(device)
-    fit_net(
-        net, _data(device)["train"], seed=seed, device=device, augment=recipe._shift, epochs=EPOCHS, batch=BATCH, lr=LR,
-        weight_decay=WEIGHT_DECAY,
-    )  # fmt: skip
-    return net.eval().requires_grad_(False)
+    return network("CIFAR-10", vgg16, seed, device, held_out=HELD_OUT)
 
 
 class _Parts(NamedTuple):
@@ -128,7 +122,7 @@ def _tuned(net: nn.Module, seed: int, device: str) -> _Seen:
             early.append(_right(net, test))
 
     def loss(rows: Tensor) -> Tensor:
-        x, y = recipe._shift(*train.rows(rows), generator(device))
+        x, y = moved(*train.rows(rows), generator(device))
         return F.cross_entropy(net(x), y)
 
     fit_recorded(
@@ -189,8 +183,8 @@ def _short(net: nn.Module, seed: int, device: str) -> float:
 
     train = _data(device)["train"]
     fit(
-        recipe._Half(net), Whole(train.x[:SHORT], train.y[:SHORT]), epochs=1, lr=TUNED_LR, batch=BATCH,
-        schedule="one-cycle", weight_decay=WEIGHT_DECAY, augment=recipe._shift,
+        Half(net), Whole(train.x[:SHORT], train.y[:SHORT]), epochs=1, lr=TUNED_LR, batch=BATCH,
+        schedule="one-cycle", weight_decay=WEIGHT_DECAY, augment=moved,
         rng=torch.Generator(device).manual_seed(seed), device=device,
     )  # fmt: skip
     return float(_right(net, _data(device)["held out"]).mean())
@@ -206,12 +200,12 @@ def _all(ways: Sequence[Way], run: Run) -> dict[Way, list[_Seen]]:
     return seen
 
 
-def _gap(name: str, ours: Sequence[Array], others: Sequence[Array]) -> recipe._Gap:
-    return recipe._mean_gap(name, [(a - b)[None] for a, b in zip(ours, others, strict=True)], "%")
+def _gap(name: str, ours: Sequence[Array], others: Sequence[Array]) -> over.Gap:
+    return over.mean(name, [(a - b)[None] for a, b in zip(ours, others, strict=True)], "%")
 
 
 def _accuracy(name: str, values: Sequence[Array]) -> Measure:
-    return recipe._mean_gap(name, [each[None] for each in values], "%").measure
+    return over.mean(name, [each[None] for each in values], "%").measure
 
 
 def blended_over_single(run: Run) -> Evidence:
@@ -224,10 +218,10 @@ def blended_over_single(run: Run) -> Evidence:
         "accuracy, blended less the mean of the twelve", ours,
         [np.mean([seen[way][s].end for way in CRITERIA], axis=0) for s in range(SEEDS)],
     )  # fmt: skip
-    clear = [way for way in CRITERIA if recipe._above(0.0, gaps[way]) == "holds"]
-    behind = [way for way in CRITERIA if recipe._above(0.0, gaps[way]) == "fails"]
+    clear = [way for way in CRITERIA if over.above(0.0, gaps[way]) == "holds"]
+    behind = [way for way in CRITERIA if over.above(0.0, gaps[way]) == "fails"]
     return elsewhere(
-        recipe._above(0.0, *gaps.values()),
+        over.above(0.0, *gaps.values()),
         f"After fine-tuning the blended criterion is {_points(mean)} points ahead of the mean of twelve single ones "
         f"(interval {_interval(mean)}) and {_points(gaps[closest])} of the best of them on the test images, {closest} "
         f"({_interval(gaps[closest])}); clearly ahead of {len(clear)} of them, clearly behind {len(behind)}.",
@@ -237,6 +231,7 @@ def blended_over_single(run: Run) -> Evidence:
             mean.measure,
             *(gap.measure for gap in gaps.values()),
         ),
+        seeds=SEEDS,
     )
 
 
@@ -244,11 +239,11 @@ def _seeds(run: Run) -> range:
     return range(run.seed, run.seed + SEEDS)
 
 
-def _points(gap: recipe._Gap) -> str:
+def _points(gap: over.Gap) -> str:
     return f"{100 * (gap.measure.value or 0.0):+.2f}"
 
 
-def _interval(gap: recipe._Gap) -> str:
+def _interval(gap: over.Gap) -> str:
     return f"{100 * (gap.measure.low or 0.0):+.2f} to {100 * (gap.measure.high or 0.0):+.2f}"
 
 
@@ -304,6 +299,7 @@ def early_accuracy(run: Run) -> Evidence:
         f"{100 * at_once.min():.1f} to {100 * at_once.max():.1f} % at once and from {100 * end.min():.1f} to "
         f"{100 * end.max():.1f} % at the end.",
         (first, later, gain),
+        seeds=SEEDS,
     )
 
 
@@ -386,6 +382,7 @@ def on_trained_filters(run: Run) -> Evidence:
         f"layers of {SEEDS} networks; two criteria of which one is none of these rank {apart.value or 0:+.2f} alike on "
         f"average, taylor-bn-gamma and another one in the first layer {negative.value or 0:+.2f}.",
         (agreed, apart, negative),
+        seeds=SEEDS,
     )
 
 
@@ -405,7 +402,7 @@ def beyond_accuracy(run: Run) -> Evidence:
             _accuracy(f"accuracy under attack, {way}", [t.attacked for t in told[way]]),
         ]
     base = told["unpruned"]
-    lost: dict[tuple[Way, str], recipe._Gap] = {}
+    lost: dict[tuple[Way, str], over.Gap] = {}
     for way in asked[1:]:
         ours = told[way]
         lost[way, "ECE"] = recipe._ece_gap(
@@ -432,10 +429,11 @@ def beyond_accuracy(run: Run) -> Evidence:
         verdict=held,
         says=f"In points, against the unpruned network that was trained on as long: {says}.",
         measures=(*measures, *(gap.measure for gap in lost.values())),
+        seeds=SEEDS,
     )
 
 
-def _less(gap: recipe._Gap) -> str:
+def _less(gap: over.Gap) -> str:
     return f"{-100 * (gap.measure.value or 0.0):+.2f}"
 
 
@@ -472,8 +470,8 @@ def _asked(net: nn.Module, device: str) -> _Asked:
 
 
 HERE = (
-    f"VGG16 of width {WIDTH} with batch normalisation on CIFAR-10 (print: width 64, CIFAR-100), {EPOCHS} epochs of SGD "
-    f"with one cycle, shifts and mirrored images, {SEEDS} seeds; layers 1 and 8 to 13 lose half their filters (the "
+    f"VGG16 with batch normalisation on CIFAR-10 (print: CIFAR-100) less {HELD_OUT:,} images, {TRAINED}, {SEEDS} "
+    "seeds; layers 1 and 8 to 13 lose half their filters (the "
     f"configuration that print names), at once, physically; {TUNED} epochs of fine-tuning (print 40), the same start, "
     f"order and schedule for all; scores from {SAMPLE:,} training images"
 )
@@ -507,6 +505,7 @@ SHELVED = (
         here=f"{HERE}{SEARCH}; the unpruned network is trained on as long; {RULE}",
         minutes=120,
         test=blended_over_single,
+        seeds=SEEDS,
     ),
     Claim(
         name="early-accuracy",
@@ -517,6 +516,7 @@ SHELVED = (
         f"with an interval over the networks (printed: fig. 3, no numbers in the text); {RULE}",
         minutes=120,
         test=early_accuracy,
+        seeds=SEEDS,
     ),
     Claim(
         name="four-agree",
@@ -526,6 +526,7 @@ SHELVED = (
         here=f"{HERE}; Spearman above 0.8 for all pairs of the four (printed: fig. 1, no numbers in the text); {RULE}",
         minutes=15,
         test=on_trained_filters,
+        seeds=SEEDS,
     ),
     Claim(
         name="four-agree-on-random-filters",
@@ -538,6 +539,7 @@ SHELVED = (
         "pair must lie above 0.8, where print takes two criteria for the same",
         minutes=1,
         test=on_random_filters,
+        ours=True,
     ),
     Claim(
         name="beyond-accuracy",
@@ -550,5 +552,7 @@ SHELVED = (
         "most is lost, the whole interval",
         minutes=120,
         test=beyond_accuracy,
+        seeds=SEEDS,
+        ours=True,
     ),
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:
@@ -293,6 +293,7 @@ def _claim(name: str, says: str, here: str, made: Callable[[int], Bench], *pairs
         f"are answered rightly. Greedy-AS draws {SETS} sets a round, twice with different seeds.",
         minutes=3,
         test=partial(_evidence, made=made, pairs=pairs),
+        ours=True,
     )
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from assay.claim import Claim, Evidence, Held, Published
-from assay.claims import liu2021_ensembles as recipe
+from assay.claim import Claim, Evidence, Gate, Held, Published
+from assay.claims import _over_seeds as over
 from assay.claims import liu2021_random as study
-from assay.claims._recorded import fit_net
+from assay.claims._networks import SHORTER, narrow
 from assay.claims.liu2021_random import Array
 from assay.methods.train.fit import into_training
+from assay.methods.train.recorded import fit_net
+from assay.methods.train.well_trained import Half, inside, moved
 
 if TYPE_CHECKING:
     from assay.methods.train.fit import Augment, Loss
@@ -28,7 +30,7 @@ SOURCE = (
 Arm = Literal["none", "plain retraining", "FGSM retraining", "distillation", "bounded ReLU"]
 ARMS: tuple[Arm, ...] = ("none", "FGSM retraining", "distillation", "bounded ReLU")
 Way = Literal["one step", "cross-entropy", "margin"]
-SEEDS, WIDTH, BATCH, WEIGHT_DECAY = 3, 32, 512, 5e-4
+SEEDS, WIDTH, BATCH, WEIGHT_DECAY = 5, 32, 512, 5e-4
 EPOCHS, AGAIN, LR = 12, 3, 0.2  # of a training, and of the retraining after it, at a tenth of the rate
 TEMPERATURE, BOUND, SIGMA, LEAST, LARGEST = 40.0, 1.0, 0.05, 0.1, 0.3  # as printed
 IMAGES, CLEAN = 256, 2000  # test images that are attacked, and that are not
@@ -38,7 +40,7 @@ STEP = 0.1  # the radius of the attacks on FGSM retraining, the least that it tr
 RADIUS = 8 / 255  # of those on distillation
 MUCH, NO_MORE = 0.2, 0.05  # of accuracy: a gain that impresses, and what counts as none
 LOW = 0.3  # of accuracy: what print says that the others fall below at c = 0.06
-USUAL = 0.85  # of accuracy: what the undefended net must reach
+USUAL = 0.88  # of accuracy: what the undefended net must reach
 
 
 @cache  # all studies are about the same networks
@@ -49,23 +51,25 @@ def _trained(arm: Arm, seed: int, device: str) -> nn.Module:
     from assay.nn.bounded_relu import with_bounded_relus
     from assay.nn.vgg import Vgg16
 
+    if arm == "none":
+        return narrow(seed, device)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         net: nn.Module = Vgg16(width=WIDTH).to(device)
     if arm in ("plain retraining", "FGSM retraining"):
-        half = recipe._Half(copy.deepcopy(_trained("none", seed, device)).requires_grad_(True))
-        augment = recipe._shift if arm == "plain retraining" else study._then(recipe._shift, partial(_stepped, half))
+        half = Half(copy.deepcopy(_trained("none", seed, device)).requires_grad_(True))
+        augment = moved if arm == "plain retraining" else study._then(moved, partial(_stepped, half))
         return _fit(half, seed, device, epochs=AGAIN, lr=LR / 10, augment=augment)
     if arm == "distillation":
-        teacher = _fit(recipe._Half(copy.deepcopy(net)), seed, device, loss=Distillation(TEMPERATURE).loss)
-        taught = Distillation(TEMPERATURE, recipe._Half(teacher).eval())
-        augment = study._then(recipe._shift, taught.augment)
-        return _fit(recipe._Half(net), seed, device, loss=taught.loss, augment=augment)
+        teacher = _fit(Half(copy.deepcopy(net)), seed, device, loss=Distillation(TEMPERATURE).loss)
+        taught = Distillation(TEMPERATURE, Half(teacher).eval())
+        augment = study._then(moved, taught.augment)
+        return _fit(Half(net), seed, device, loss=taught.loss, augment=augment)
     if arm == "bounded ReLU":
         noise = GaussianTraining(SIGMA, span=torch.ones((), device=device))
-        half = recipe._Half(with_bounded_relus(net, BOUND))
-        return _fit(half, seed, device, augment=study._then(recipe._shift, noise.augment))
-    return _fit(recipe._Half(net), seed, device)
+        half = Half(with_bounded_relus(net, BOUND))
+        return _fit(half, seed, device, augment=study._then(moved, noise.augment))
+    raise ValueError(arm)
 
 
 def _stepped(half: nn.Module, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -87,13 +91,13 @@ def _fit(
     epochs: int | None = None,
     lr: float | None = None,
     loss: Loss = nn.functional.cross_entropy,
-    augment: Augment = recipe._shift,
+    augment: Augment = moved,
 ) -> nn.Module:
     fit_net(
         half, study._data(device)["train"], epochs=EPOCHS if epochs is None else epochs, batch=BATCH,
         lr=LR if lr is None else lr, weight_decay=WEIGHT_DECAY, loss=loss, augment=augment, seed=seed, device=device,
     )  # fmt: skip
-    return recipe._inside(half).eval().requires_grad_(False)
+    return inside(half).eval().requires_grad_(False)
 
 
 class _Swept(NamedTuple):
@@ -166,11 +170,11 @@ def _all(arms: Sequence[Arm], run: Run) -> dict[Arm, list[_Swept]]:
     return seen
 
 
-def _usual(run: Run) -> study._Gate:
+def _usual(run: Run) -> Gate:
     """On more images than are attacked, where a point of accuracy is not a matter of luck."""
     test = study._data(run.device)["test"]
     clean = [_right(_trained("none", seed, run.device), test.x[:CLEAN], test.y[:CLEAN]) for seed in _seeds(run)]
-    return study._Gate("The clean accuracy of the undefended net", clean, None, USUAL)
+    return over.gate("The clean accuracy of the undefended net", clean, None, USUAL)
 
 
 def against_c(run: Run) -> Evidence:
@@ -181,7 +185,7 @@ def against_c(run: Run) -> Evidence:
         for arm in ARMS
         for i, c in enumerate(CS)
     }
-    measures = {key: study._accuracy(f"accuracy, {key[0]}, c = {key[1]:g}, {key[2]}", rows[key]) for key in rows}
+    measures = {key: over.accuracy(f"accuracy, {key[0]}, c = {key[1]:g}, {key[2]}", rows[key]) for key in rows}
     last = CS[-1]
     highs = [measures[arm, last, "adaptive"] for arm in ARMS]
     if all((m.high or 0.0) < LOW for m in highs):
@@ -195,7 +199,7 @@ def against_c(run: Run) -> Evidence:
         )
         for protocol in study.PROTOCOLS
     )
-    return study._judged(
+    return over.evidence(
         held,
         f"Accuracies in % at c = {'/'.join(f'{c:g}' for c in CS)}: {told}.",
         (_usual(run),),
@@ -205,49 +209,60 @@ def against_c(run: Run) -> Evidence:
 
 def _told_apart(
     arm: Arm, base: Arm, weak: Way, strong: Way, radius: float, run: Run
-) -> tuple[Held, str, list[recipe._Gap]]:
+) -> tuple[Held, str, list[over.Gap]]:
     """Whether what a weak attack leaves of a defence is taken by a strong one at the same radius."""
-    gaps = []
     with run.progress(f"training and attacking {arm} and {base}", 2 * SEEDS + 2) as tick:
         for each in (base, arm):
             for seed in _seeds(run):
                 _trained(each, seed, run.device)
                 tick(1)
+        right: dict[tuple[Arm, Way], list[Array]] = {}
         for way in (weak, strong):
-            ours, none = ([_under(each, way, radius, seed, run.device) for seed in _seeds(run)] for each in (arm, base))
-            gaps.append(study._gap(f"accuracy of {arm} less that of {base}, {radius:.2g}, {way}", ours, none))
+            for each in (arm, base):
+                right[each, way] = [_under(each, way, radius, seed, run.device) for seed in _seeds(run)]
             tick(1)
+    ways = (weak, strong)
+    gaps = [
+        over.gap(f"accuracy of {arm} less that of {base}, {radius:.2g}, {way}", right[arm, way], right[base, way])
+        for way in ways
+    ]
     first, second = gaps
-    impresses = (first.measure.low or 0.0) > MUCH and bool((first.seeds > MUCH).all())
-    nothing = (second.measure.high or 0.0) < NO_MORE and bool((second.seeds < NO_MORE).all())
-    stays = (second.measure.low or 0.0) > NO_MORE and bool((second.seeds > NO_MORE).all())
-    held: Held = "holds" if impresses and nothing else "fails" if stays else "cannot tell"
+    taken = [
+        a - b - (c - d) for a, b, c, d in zip(*(right[who, way] for way in ways for who in (arm, base)), strict=True)
+    ]
+    shrunk = over.mean(f"what an attack on the {strong} takes of that", taken, "%")
+    impresses = over.above(MUCH, first) == "holds"
+    nothing = second.high < NO_MORE and bool((second.seeds < NO_MORE).all())
+    held: Held = "holds" if impresses and nothing else "cannot tell"
+    if over.above(0.0, first) == "fails" or over.above(0.0, shrunk) == "fails":  # the rest our thresholds would decide
+        held = "fails"
     says = (
-        f"At {radius:.2g} {arm} is {study._points(first)} points ahead of {base} under an attack by "
-        f"{weak} and {study._points(second)} under one on the {strong}"
+        f"At {radius:.2g} {arm} is {over.points(first)} points ahead of {base} under an attack by "
+        f"{weak} and {over.points(second)} under one on the {strong}"
     )
-    return held, says, gaps
+    return held, says, [*gaps, shrunk]
 
 
 def single_steps_fail(run: Run) -> Evidence:
     held, says, gaps = _told_apart("FGSM retraining", "plain retraining", "one step", "margin", STEP, run)
-    return study._judged(held, f"{says} with {PGD_STEPS} steps.", (_usual(run),), *(gap.measure for gap in gaps))
+    return over.evidence(held, f"{says} with {PGD_STEPS} steps.", (_usual(run),), *(gap.measure for gap in gaps))
 
 
 def distillation_fails(run: Run) -> Evidence:
     held, says, gaps = _told_apart("distillation", "none", "cross-entropy", "margin", RADIUS, run)
-    return study._judged(held, f"{says}, {PGD_STEPS} steps each.", (_usual(run),), *(gap.measure for gap in gaps))
+    return over.evidence(held, f"{says}, {PGD_STEPS} steps each.", (_usual(run),), *(gap.measure for gap in gaps))
 
 
 NETS = (
-    f"VGG16 of width {WIDTH} without input normalisation on all of CIFAR-10, {SEEDS} seeds, {EPOCHS} epochs of SGD "
-    f"with one cycle up to {LR:g}, in bfloat16; the first {IMAGES} test images, clean mistakes counted; intervals over "
-    "the images, and every seed must agree; `cannot tell` unless the undefended net has a clean accuracy of at least "
-    f"{100 * USUAL:g} % on the first {CLEAN:,} in every seed"
+    f"VGG16 of width {WIDTH} without input normalisation on CIFAR-10, {SEEDS} seeds, {EPOCHS} epochs of SGD with one "
+    f"cycle up to {LR:g} ({SHORTER.epochs} of the undefended net), in bfloat16; the first {IMAGES} test images, clean "
+    "mistakes counted; intervals over seeds and images, and every seed must agree; `cannot tell` unless the "
+    f"undefended net has a clean accuracy of at least {100 * USUAL:g} % on the first {CLEAN:,} in every seed"
 )
 HOLDS = (
     f"holds if it is over {100 * MUCH:g} points ahead of the undefended net under the first and under "
-    f"{100 * NO_MORE:g} under the second, fails if it stays ahead by more"
+    f"{100 * NO_MORE:g} under the second, which print does not give; fails if the first leaves it no lead, or the "
+    "second takes nothing of that"
 )
 DEFENCES = (
     f"FGSM retraining: {AGAIN} further epochs at {LR / 10:g}, every second batch one step of {LEAST:g} to {LARGEST:g} "
@@ -270,6 +285,7 @@ SHELVED = (
         f"random point; {HOLDS}; the undefended net has the same further epochs, of plain batches",
         minutes=230,
         test=single_steps_fail,
+        seeds=SEEDS,
     ),
     Claim(
         name="distillation-fails",
@@ -281,6 +297,7 @@ SHELVED = (
         f"margin of the logits from a random point; {HOLDS}",
         minutes=420,
         test=distillation_fails,
+        seeds=SEEDS,
     ),
     Claim(
         name="baselines-against-c",
@@ -296,5 +313,6 @@ SHELVED = (
         "the adaptive attack; random self-ensemble itself is in liu2021-random/rse-against-c",
         minutes=870,
         test=against_c,
+        seeds=SEEDS,
     ),
 )

@@ -90,6 +90,14 @@ def _no_worse(excesses: list[Measure], allowed: float) -> Held:
     return "fails" if any(m.low is not None and m.low > allowed for m in excesses) else "cannot tell"
 
 
+def _mostly(excesses: list[Measure]) -> Held:
+    """Print says 'in almost all sizes': holds if none is clearly beaten, fails if most are."""
+    if all(m.high is not None and m.high <= TIE for m in excesses):
+        return "holds"
+    beaten = sum(m.low is not None and m.low > TIE for m in excesses)
+    return "fails" if 2 * beaten > len(excesses) else "cannot tell"
+
+
 def _percent(excesses: list[Measure]) -> str:
     return ", ".join(f"{100 * (m.value or 0):+.0f} %" for m in excesses)
 
@@ -106,7 +114,7 @@ def _chosen(run: Run, benched: dict[int, tuple[Trust, ...]], choice: Callable[[i
             f"{called(rival.rule)} {np.median(rival.absolute):.3f}"
         )
     return Evidence(
-        verdict=_no_worse(excesses, TIE),
+        verdict=_mostly(excesses),
         says=f"Of fifteen estimators the chosen one beside the best other: {'; '.join(told)}.",
         measures=(*excesses, *errors),
     )

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from assay.claim import Claim, Evidence, Held, Published
+from assay.claim import Claim, Evidence, Gate, Held, Published
+from assay.claims import _over_seeds as over
 from assay.claims import _smaller as smaller
 from assay.claims import liu2021_ensembles as recipe
-from assay.claims import liu2021_random as judging
+from assay.claims._networks import TRAINED
 from assay.claims._smaller import base, images
 from assay.finding import Measure, bootstrap
 
@@ -31,7 +32,7 @@ SOURCE = (
 )
 Arm = Literal["last", "lowest-l1", "highest-l1", "quiet", "unfrozen", "at once", "scratch"]
 CHOICES: tuple[Arm, ...] = ("last", "lowest-l1", "highest-l1")
-SEEDS, WIDTH, EPOCHS, AGAIN, LR = 3, 32, 24, 8, 0.1
+SEEDS, AGAIN, LR = 3, 8, 0.1
 SHARE = 0.5  # of the filters of each layer
 LAMBDA_E = 6.0  # print's 2 fades over the first 4.8 of 100 epochs, this over the first 1.6 of 8
 LEAST = 0.92  # of accuracy: what the whole network must reach
@@ -54,7 +55,7 @@ def _small(arm: Arm, seed: int, device: str) -> _Small:
     from assay.methods.compress.surgery import cut, edges
     from assay.methods.train.fit import reset
 
-    whole = copy.deepcopy(base(WIDTH, EPOCHS, seed, device)).requires_grad_(True)
+    whole = copy.deepcopy(base(seed, device)).requires_grad_(True)
     x = images(device)["train"].x[:2]
     found = edges(whole, x)
     by: method.Choice = arm if arm == "lowest-l1" or arm == "highest-l1" else "last"
@@ -92,14 +93,14 @@ def _small(arm: Arm, seed: int, device: str) -> _Small:
 
 @cache
 def _asked(arm: Arm | Literal["whole"], seed: int, device: str) -> smaller.Asked:
-    net = base(WIDTH, EPOCHS, seed, device) if arm == "whole" else _small(arm, seed, device).net
+    net = base(seed, device) if arm == "whole" else _small(arm, seed, device).net
     return smaller.ask(copy.deepcopy(net), TRUSTED, device)
 
 
 def _all(arms: Sequence[Arm], run: Run) -> dict[Arm, list[_Small]]:
     with run.progress("training networks whose filters fade", (1 + len(arms)) * SEEDS) as tick:
         for seed in range(run.seed, run.seed + SEEDS):
-            base(WIDTH, EPOCHS, seed, run.device)
+            base(seed, run.device)
             tick(1)
         found: dict[Arm, list[_Small]] = {}
         for arm in arms:
@@ -109,64 +110,66 @@ def _all(arms: Sequence[Arm], run: Run) -> dict[Arm, list[_Small]]:
     return found
 
 
-def _gate(run: Run) -> judging._Gate:
-    whole = [
-        smaller.right(base(WIDTH, EPOCHS, seed, run.device), run.device)
-        for seed in range(run.seed, run.seed + SEEDS)
-    ]  # fmt: skip
-    return judging._Gate("The accuracy of the whole network", whole, 0.9326, LEAST)
+def _whole(run: Run) -> list[Array]:
+    return smaller.wholes(range(run.seed, run.seed + SEEDS), run.device)
 
 
-def _gap(name: str, ours: Sequence[_Small], others: Sequence[_Small]) -> recipe._Gap:
-    return judging._gap(name, [s.right for s in ours], [s.right for s in others])
+def _gate(whole: Sequence[Array]) -> Gate:
+    return over.gate("The accuracy of the whole network", whole, 0.9326, LEAST)
 
 
-def _accuracies(found: Mapping[Arm, Sequence[_Small]], gate: judging._Gate) -> list[Measure]:
-    whole = judging._accuracy("accuracy, whole", gate.values)
-    return [whole, *(judging._accuracy(f"accuracy, {arm}", [s.right for s in each]) for arm, each in found.items())]
+def _gap(name: str, ours: Sequence[_Small], others: Sequence[_Small]) -> over.Gap:
+    return over.gap(name, [s.right for s in ours], [s.right for s in others])
+
+
+def _accuracies(found: Mapping[Arm, Sequence[_Small]], whole: Sequence[Array]) -> list[Measure]:
+    return [
+        over.accuracy("accuracy, whole", whole),
+        *(over.accuracy(f"accuracy, {arm}", [s.right for s in each]) for arm, each in found.items()),
+    ]
 
 
 def choice(run: Run) -> Evidence:
-    found, gate = _all(CHOICES, run), _gate(run)
+    found, whole = _all(CHOICES, run), _whole(run)
     pairs = tuple(itertools.combinations(CHOICES, 2))
     gaps = [_gap(f"accuracy, {a} less {b}", found[a], found[b]) for a, b in pairs]
-    told = ", ".join(f"{a} less {b} {judging._points(gap)}" for (a, b), gap in zip(pairs, gaps, strict=True))
-    return judging._judged(
+    told = ", ".join(f"{a} less {b} {over.points(gap)}" for (a, b), gap in zip(pairs, gaps, strict=True))
+    return over.evidence(
         smaller.same(NEAR, *gaps),
         f"Points of accuracy by which filters fade: {told}.",
-        (gate,),
-        *_accuracies(found, gate),
+        (_gate(whole),),
+        *_accuracies(found, whole),
         *(gap.measure for gap in gaps),
     )
 
 
 def firing(run: Run) -> Evidence:
-    found, gate = _all(("quiet", "last"), run), _gate(run)
+    found, whole = _all(("quiet", "last"), run), _whole(run)
     gap = _gap("accuracy, with random firing less without", found["last"], found["quiet"])
-    return judging._judged(
-        recipe._above(0.0, gap),
-        f"Noise in the place of dead filters gives {judging._points(gap)} points of accuracy.",
-        (gate,),
-        *_accuracies(found, gate)[1:],
-        *_accuracies(found, gate)[:1],
+    return over.evidence(
+        over.above(0.0, gap),
+        f"Noise in the place of dead filters gives {over.points(gap)} points of accuracy.",
+        (_gate(whole),),
+        *_accuracies(found, whole)[1:],
+        *_accuracies(found, whole)[:1],
         gap.measure,
     )
 
 
 def reorganises(run: Run) -> Evidence:
     arms: tuple[Arm, ...] = ("last", "at once", "scratch", "unfrozen")
-    found, gate = _all(arms, run), _gate(run)
+    found, whole = _all(arms, run), _whole(run)
     gaps = {arm: _gap(f"accuracy, faded less {arm}", found["last"], found[arm]) for arm in arms[1:]}
     faces = {arm: float(np.mean([s.facing for s in found[arm]])) for arm in (arms[0], arms[-1])}
-    return judging._judged(
-        recipe._above(0.0, gaps["at once"], gaps["scratch"]),
-        f"Fading is {judging._points(gaps['at once'])} points of accuracy ahead of removing the same filters at once "
-        f"before the same epochs, {judging._points(gaps['scratch'])} ahead of the small network from scratch in as "
-        f"many, and {judging._points(gaps['unfrozen'])} ahead of fading filters that go on learning. When all are "
+    return over.evidence(
+        over.above(0.0, gaps["at once"], gaps["scratch"]),
+        f"Fading is {over.points(gaps['at once'])} points of accuracy ahead of removing the same filters at once "
+        f"before the same epochs, {over.points(gaps['scratch'])} ahead of the small network from scratch in as "
+        f"many, and {over.points(gaps['unfrozen'])} ahead of fading filters that go on learning. When all are "
         f"dead, weights that read what fades have {faces['last']:.2f} of their norm where that is frozen, "
         f"{faces['unfrozen']:.2f} where it is not.",
-        (gate,),
-        *_accuracies(found, gate),
+        (_gate(whole),),
+        *_accuracies(found, whole),
         *(gap.measure for gap in gaps.values()),
         *(
             Measure(name=f"norm of what reads the faded, of the start, {arm}", value=value, better="neither", n=SEEDS)
@@ -176,12 +179,12 @@ def reorganises(run: Run) -> Evidence:
 
 
 def transfer(run: Run) -> Evidence:
-    found, gate = _all(("last", "at once"), run), _gate(run)
+    found, whole = _all(("last", "at once"), run), _whole(run)
     faded, once = (np.stack([s.nearer for s in each]) for each in found.values())
     each = once - faded  # seeds layers
     low, high = bootstrap(lambda counts: counts @ each.mean(0) / each.shape[1], each.shape[1], seed=0)
     value = float(each.mean())
-    gap = recipe._Gap(
+    gap = over.Gap(
         Measure(
             name="distance kept of gone filters, removed at once less faded", value=value, low=min(low, value),
             high=max(high, value), better="higher", n=each.shape[1],
@@ -189,13 +192,13 @@ def transfer(run: Run) -> Evidence:
         each.mean(1),
     )  # fmt: skip
     falls = bool((faded.mean(1) < 1).all())
-    held: Held = recipe._above(0.0, gap) if falls else "fails"
-    return judging._judged(
+    held: Held = over.above(0.0, gap) if falls else "fails"
+    return over.evidence(
         held,
         f"From start to end the distance of kept and gone filters falls to {faded.mean():.3f} of itself where they "
         f"fade, and to {once.mean():.3f} where the gone ones were removed before and could teach nothing; what the two "
         "have in common is that kept filters change size.",
-        (gate,),
+        (_gate(whole),),
         *(
             Measure(name=f"W2 of kept and gone filters, of the start, {arm}", value=float(of.mean()), better="lower",
                     n=of.size)
@@ -206,21 +209,20 @@ def transfer(run: Run) -> Evidence:
 
 
 def trust(run: Run) -> Evidence:
-    found, gate = _all(("last", "at once"), run), _gate(run)
+    found, whole = _all(("last", "at once"), run), _whole(run)
     seeds = range(run.seed, run.seed + SEEDS)
     before = [_asked("whole", seed, run.device) for seed in seeds]
     after = {arm: [_asked(arm, seed, run.device) for seed in seeds] for arm in found}
     faded = smaller.kept("after fading", before, after["last"])
     once = smaller.kept("after removal at once", before, after["at once"])
     points = {
-        arm: judging._gap(f"accuracy, {arm} less whole", [s.right for s in each], gate.values)
-        for arm, each in found.items()
+        arm: over.gap(f"accuracy, {arm} less whole", [s.right for s in each], whole) for arm, each in found.items()
     }
-    return judging._judged(
+    return over.evidence(
         smaller.no_worse(faded),
-        f"With half of its filters faded: accuracy {judging._points(points['last'])} points, {faded.told}. Removed at "
-        f"once: accuracy {judging._points(points['at once'])} points, {once.told}.",
-        (gate,),
+        f"With half of its filters faded: accuracy {over.points(points['last'])} points, {faded.told}. Removed at "
+        f"once: accuracy {over.points(points['at once'])} points, {once.told}.",
+        (_gate(whole),),
         *(gap.measure for gap in points.values()),
         *faded.measures,
         *once.measures,
@@ -228,8 +230,8 @@ def trust(run: Run) -> Evidence:
 
 
 HERE = (
-    f"ResNet-18 of width {WIDTH} (printed: ResNet-56) on CIFAR-10, {EPOCHS} epochs of SGD with one cycle, images moved "
-    f"and mirrored; then {AGAIN} epochs (printed: 100) at a rate of up to {LR:g} in which {100 * SHARE:.0f} % of the "
+    f"ResNet-18 (printed: ResNet-56) on CIFAR-10, {TRAINED}; then {AGAIN} epochs (printed: 100) at a rate of up to "
+    f"{LR:g} in which {100 * SHARE:.0f} % of the "
     f"filters of each layer fade, residual streams with them, lambda_e = {LAMBDA_E:g} (printed: 2, of 100 epochs), "
     f"lambda_l = 5; {SEEDS} seeds, the same order of images in all arms; `cannot tell` unless the whole network has an "
     f"accuracy of at least {100 * LEAST:g} % in every seed (printed: 93.26)"
@@ -248,6 +250,7 @@ SHELVED = (
         "count as the same",
         minutes=600,
         test=choice,
+        seeds=SEEDS,
     ),
     Claim(
         name="random-firing-helps",
@@ -260,6 +263,7 @@ SHELVED = (
         here=HERE,
         minutes=500,
         test=firing,
+        seeds=SEEDS,
     ),
     Claim(
         name="fading-beats-removal",
@@ -273,6 +277,7 @@ SHELVED = (
         here=f"{HERE}; print has no such baseline, but networks pruned by others (HRank 90.72 %, random 90.55 %)",
         minutes=700,
         test=reorganises,
+        seeds=SEEDS,
     ),
     Claim(
         name="kept-filters-come-nearer",
@@ -283,6 +288,7 @@ SHELVED = (
         "fig. 4, one layer, no numbers); holds if it falls, and further than where the filters were removed before",
         minutes=500,
         test=transfer,
+        seeds=SEEDS,
     ),
     Claim(
         name="trust",
@@ -295,5 +301,7 @@ SHELVED = (
         "if one of the three is clearly worse, holds if none is by a point",
         minutes=500,
         test=trust,
+        seeds=SEEDS,
+        ours=True,
     ),
 )

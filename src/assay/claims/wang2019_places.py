@@ -13,8 +13,8 @@ from torch import Tensor
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims._whole import Whole
 from assay.data.textured_places import Texture
+from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.nn.vlad import VARIANTS, PlaceNet, Variant
 
@@ -26,7 +26,7 @@ Task = Literal["S->S", "S->T"]
 TASKS: tuple[Task, ...] = ("S->T", "S->S")
 NAMES: dict[Variant, str] = {"vlad": "VLAD", "a1": "A1-VLAD", "ours": "ours"}
 AT = (1, 5, 10, 20)
-SEEDS = 4
+SEEDS = 5
 BEFORE: Texture = "grain"  # what the encoder learns to see on, of the two domains neither
 SOURCE_TEXTURE: Texture = "stripes"
 TARGET_TEXTURE: Texture = "checks"
@@ -213,6 +213,7 @@ def attention_first(run: Run) -> Evidence:
         _held(*every),
         f"Points of recall at 1: {told}.",
         (*_recall(found, run.seed, *PRINTED, *rest), *every),
+        seeds=SEEDS,
     )
 
 
@@ -242,6 +243,7 @@ def adaptation_helps(run: Run) -> Evidence:
         _held(gaps["vlad", AT[-1]], gaps["ours", AT[-1]]),
         f"Points of recall at {AT[-1]} from the target that adaptation adds: {told}; at 1: {first}.",
         (*_recall(found, run.seed, *keys), *gaps.values(), *at_home),
+        seeds=SEEDS,
     )
 
 
@@ -263,6 +265,7 @@ def harder_across(run: Run) -> Evidence:
         _held(*drops),
         f"Points of recall at 1 that a query from the target loses: {told}.",
         (*_recall(found, run.seed, *(key for key in PRINTED if not key[2])), *drops),
+        seeds=SEEDS,
     )
 
 
@@ -286,6 +289,7 @@ def looks_at_places(run: Run) -> Evidence:
         "attention of a place over that of a background alone, for A1-VLAD, A1-VLAD adapted, ours and ours adapted in "
         f"this order: {told}.",
         measures,
+        seeds=SEEDS,
     )
 
 
@@ -324,6 +328,7 @@ SHELVED = (
         here=f"{HERE}. Print's table has A1-VLAD level with VLAD on the source, and one query of 104 is a point",
         minutes=12,
         test=attention_first,
+        seeds=SEEDS,
     ),
     Claim(
         name="adaptation",
@@ -333,6 +338,7 @@ SHELVED = (
         here=f"{HERE}. Judged at {AT[-1]}, where print's gains are; A1-VLAD, which gains nothing in print, is beside",
         minutes=12,
         test=adaptation_helps,
+        seeds=SEEDS,
     ),
     Claim(
         name="harder-across-domains",
@@ -342,6 +348,7 @@ SHELVED = (
         here=HERE,
         minutes=12,
         test=harder_across,
+        seeds=SEEDS,
     ),
     Claim(
         name="looks-at-places",
@@ -353,5 +360,6 @@ SHELVED = (
         "background, and all attention of queries over that of backgrounds alone, as logarithms",
         minutes=12,
         test=looks_at_places,
+        seeds=SEEDS,
     ),
 )

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from assay.claim import Claim, Evidence, Held
+from assay.claim import Claim, Evidence, Gate, Held
 from assay.claims._four_convolutions import four_convolutions
-from assay.claims._whole import Whole, whole
+from assay.data.whole import Whole, whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 SOURCE = "Wang, 'Sensitivities and where to find them', dissertation, TU Delft 2024, sec. 5.5 and 8.2"
 HEADS: dict[str, float | None] = {"softmax": None, "softRmax": 1.0, "power 2": 2.0, "power 4": 4.0}  # the power
 UNKNOWN, CLASSES = 9, 9  # the digit that no network has seen, and how many classes are left
-SEEDS, EPOCHS, BATCH, LR, WIDTH = 4, 2, 128, 1e-3, 16
+SEEDS, EPOCHS, BATCH, LR, WIDTH = 5, 2, 128, 1e-3, 16
+LEAST = 0.97  # of accuracy on known digits, which print does not give
 TAUGHT, TESTED = 10_000, 2_000  # images that scores are fitted on, and that they are asked about, of each set
 STARTS, WAYS = 20, 50  # test images, and random directions from each
 DISTANCES = tuple(10 ** (i / 8) for i in range(49))  # from 1 to 10^6; an image of a digit is about 9 long
@@ -38,6 +39,7 @@ Array = NDArray[np.float64]
 class _Digits(NamedTuple):
     train: Whole
     inside: Tensor  # test images of the classes that are known
+    known: Tensor  # their classes
     outside: dict[str, Tensor]
 
 
@@ -54,6 +56,7 @@ def _data(device: str) -> _Digits:
     return _Digits(
         Whole(train.x[known], train.y[known]),
         test.x[test.y != UNKNOWN][:TESTED],
+        test.y[test.y != UNKNOWN][:TESTED],
         {
             "held-out digit": test.x[test.y == UNKNOWN][:TESTED],
             "glyphs": drawn["glyphs"].to(device),
@@ -139,18 +142,21 @@ def far_away(run: Run) -> Evidence:
         rays[head].append(_rays(_headed(net, head), seed, run.device))
         blind[head].append(_rays(_headed(_Centred(net), head), seed, run.device, bright=True))
     ends = {head: np.stack([of[:, -1] for of in rays[head]]) for head in heads}  # seeds rays
+    starts = {head: np.array([of[:, 0].mean() for of in rays[head]]) for head in heads}  # seeds
     flat, sure = ends["softRmax"].max(1) - 1 / CLASSES, ends["softmax"].min(1)
     verdict: Held = "cannot tell"
     if (flat <= FLAT).all() and (sure >= CERTAIN).all():
         verdict = "holds"
-    elif (ends["softRmax"].mean(1) - 1 / CLASSES > FLAT).all() or (ends["softmax"].mean(1) < CERTAIN).all():
-        verdict = "fails"
+    elif (ends["softRmax"].mean(1) >= starts["softRmax"]).all() or (ends["softmax"].mean(1) < starts["softmax"]).all():
+        verdict = "fails"  # it does not go that way at all; how near is near, print does not say
     exact = np.array(DISTANCES) <= ROUNDED
     still = {head: float(np.ptp(np.stack(blind[head])[..., exact], axis=2).max()) for head in heads}
     peak = np.stack(rays["softRmax"])  # seeds rays distances
     rises = float((np.diff(peak, axis=2) > 0.01).any(2).mean())
     return Evidence(
         verdict=verdict,
+        gates=(_gate(run, heads),),
+        seeds=SEEDS,
         says=f"At distance {DISTANCES[-1]:g} softRmax says {ends['softRmax'].mean():.4f} on average and "
         f"{ends['softRmax'].max():.4f} on its surest ray (1/k is {1 / CLASSES:.4f}); softmax says "
         f"{ends['softmax'].mean():.4f} and {ends['softmax'].min():.4f} on its least sure. On the way softRmax rises "
@@ -176,6 +182,17 @@ def far_away(run: Run) -> Evidence:
     )
 
 
+def _gate(run: Run, heads: tuple[str, ...]) -> Gate:
+    """In each seed the least of the heads."""
+    data = _data(run.device)
+    values = []
+    for seed in range(run.seed, run.seed + SEEDS):
+        with torch.no_grad():
+            said = [_trained(head, seed, run.device)(data.inside).argmax(1) for head in heads]
+        values.append(min(float((each == data.known).double().mean()) for each in said))
+    return Gate(what="The accuracy on known digits", values=tuple(values), printed=None, low=LEAST)
+
+
 def no_extra_measure(run: Run) -> Evidence:
     areas: dict[tuple[str, str, str], list[float]] = {}
     for head, _, net in _over(run, ("softmax", "softRmax"), "outliers"):
@@ -194,6 +211,8 @@ def no_extra_measure(run: Run) -> Evidence:
         verdict = "fails"
     return Evidence(
         verdict=verdict,
+        gates=(_gate(run, ("softmax", "softRmax")),),
+        seeds=SEEDS,
         says="AUROC of the posterior of softRmax, less that of the best extra measure on a softmax network: "
         + ", ".join(f"{name} {gap[name].mean():+.3f}" for name in SETS)
         + "; less that of the softmax posterior: "
@@ -226,6 +245,8 @@ def power_drops(run: Run) -> Evidence:
         verdict = "fails"
     return Evidence(
         verdict=verdict,
+        gates=(_gate(run, heads),),
+        seeds=SEEDS,
         says="The largest posterior falls half way to 1/k at a distance (geometric mean) of "
         + ", ".join(f"{np.mean(reach[head]):.3g} (power {HEADS[head]:g})" for head in heads)
         + f"; at {DISTANCES[-1]:g} it is above 1/k by "
@@ -284,7 +305,7 @@ def _seeds(name: str, values: list[float], *, share: bool = False) -> Measure:
 TRAINED = (
     f"four convolutions and a linear layer ({WIDTH} to {2 * WIDTH} channels) on MNIST without the digit {UNKNOWN}, "
     f"{EPOCHS} epochs of Adam (rate {LR:g}, batches of {BATCH}), every head from the same start, {SEEDS} seeds; "
-    "intervals over the seeds (Student)"
+    f"intervals over the seeds (Student); `cannot tell` unless each is right on {100 * LEAST:g} % of known digits"
 )
 
 SHELVED = (
@@ -294,9 +315,11 @@ SHELVED = (
         says="Far from the data the posterior of softRmax is that of a random guess, where softmax is certain.",
         published=(),
         here=f"{TRAINED}; {WAYS} random directions from each of {STARTS} test images, to distance {DISTANCES[-1]:g}; "
-        f"held: on every ray within {FLAT:g} of 1/k, and at least {CERTAIN:g}",
+        f"holds if on every ray within {FLAT:g} of 1/k and at least {CERTAIN:g}, fails if softRmax is no less sure "
+        "there than at the start or softmax less sure",
         minutes=15,
         test=far_away,
+        seeds=SEEDS,
     ),
     Claim(
         name="no-extra-measure",
@@ -307,6 +330,7 @@ SHELVED = (
         f"fitted on {TAUGHT} training images; held: on every set, in every seed, no more than {TIE:g} below the best",
         minutes=20,
         test=no_extra_measure,
+        seeds=SEEDS,
     ),
     Claim(
         name="power",
@@ -317,5 +341,6 @@ SHELVED = (
         "posterior is first below half way between 1 and 1/k, along the same rays",
         minutes=20,
         test=power_drops,
+        seeds=SEEDS,
     ),
 )

@@ -25,6 +25,7 @@ from assay.cli import (
     shelves,
     ship,
     study,
+    translate,
     verify,
     worker,
 )
@@ -64,6 +65,7 @@ app.command(cls=InChild)(cure.cure)
 app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
+app.command(cls=InChild)(translate.translate)
 app.add_typer(study.study_app, name="study")
 app.add_typer(claims.claims_app, name="claims")
 app.command()(serve.serve)

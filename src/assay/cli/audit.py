@@ -34,6 +34,9 @@ def audit(
             "--more", metavar="TIME", help="Go on for 30m, or any time, with a run that had one: SUBJECT is its folder."
         ),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also write profile.html: where the time went, batch by batch.")
+    ] = False,
     guard: Guard,
     debug: Debug = False,
     ctx: typer.Context,
@@ -55,8 +58,9 @@ def audit(
     if more is not None:
         _refuse_beside_more(ctx)
         job, out = continued(Path(subject), more, debug)
+        job = dataclasses.replace(job, profile=profile)
         done = conduct(job, guard.limits(job.budget), out)
-        show(done)
+        show(done, profile)
         raise typer.Exit(done.status)
     limits = guard.limits(work.budget)
     held_to = read_standards(asking.standards) if asking.standards is not None else Standards()
@@ -69,15 +73,16 @@ def audit(
         seed=work.seed,
         device=work.device,
         debug=debug,
+        profile=profile,
     )
     done = conduct(job, limits, asking.out)
-    show(done)
+    show(done, profile)
     raise typer.Exit(done.status)
 
 
 def _refuse_beside_more(ctx: typer.Context) -> None:
     """A run goes on as it was begun: what was typed that would make it another is refused."""
-    kept = {"subject", "more", "debug", *(field.name for field in dataclasses.fields(Guard))}
+    kept = {"subject", "more", "profile", "debug", *(field.name for field in dataclasses.fields(Guard))}
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name not in kept and source is not None and source.name == "COMMANDLINE":
@@ -113,12 +118,13 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             told=meter.told,
             source=job.source.words(),
             debug=job.debug,
+            profile=job.profile,
             open=job.further(lambda source: opened(source, meter)),
         )
 
 
-def show(audit: Audit) -> None:
-    """The verdicts as a table, then the alarms, what broke, and last the report's path."""
+def show(audit: Audit, profile: bool = False) -> None:
+    """The verdicts as a table, then the alarms, what broke, and last the report's path, after that of its profile."""
     from assay.report.terminal import alarms, verdicts
 
     to = console()
@@ -135,4 +141,6 @@ def show(audit: Audit) -> None:
     for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
         complain(f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not answered: {why}")
     assert audit.folder is not None  # every audit of the command line is kept
+    if profile:
+        typer.echo(audit.folder / "profile.html")
     typer.echo(audit.folder / "report.html")

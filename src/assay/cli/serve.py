@@ -38,6 +38,14 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8737,
     workers: Annotated[int, typer.Option(min=0, max=64, help="Jobs that run at the same time.")] = 1,
     accounts: Annotated[bool, typer.Option("--accounts", help="People sign in, and see their own jobs alone.")] = False,
+    sign_up: Annotated[
+        bool, typer.Option("--sign-up/--no-sign-up", help="Whether anyone may open an account, or whom you invite.")
+    ] = True,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", help="A name by which others call this machine; may be given again."),
+    ] = None,
+    most_upload: Annotated[float, typer.Option(metavar="GB", min=0.001, help="What one form may bring.")] = 2,
     most_queued: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of one person that wait or run.")] = 1000,
     room: Room,
     debug: Debug = False,
@@ -49,13 +57,20 @@ def serve(
 
     Example: assay serve
 
-    Example: assay serve --workers 2 --queue postgresql://assay@db/assay --accounts --host 0.0.0.0
+    Example: assay serve --workers 2 --queue postgresql://assay@db/assay --accounts --host 0.0.0.0 --name lab.example
     """
-    if not accounts and host not in ("127.0.0.1", "localhost", "::1"):
+    make_app, local = _pages()
+    if not accounts and host not in local:
         raise AssayError(f"--host {host} can be reached by others; add --accounts, so that they have to sign in.")
     book = open_book(home, queue, room, most_queued)
     listening = _listen(host, port)
-    app = _app(book, accounts)
+    app = make_app(
+        book,
+        accounts=accounts,
+        hosts=(*local, host, socket.gethostname(), *(name or ())),
+        sign_up=sign_up,
+        most_upload=int(most_upload * 1e9),
+    )
     address = f"http://{host if ':' not in host else f'[{host}]'}:{listening.getsockname()[1]}"
     hands = Crew(book, workers, room)
 
@@ -64,20 +79,27 @@ def serve(
         for path in app.state.says:
             typer.echo(f"Nobody has an account yet. The operator opens one at {address}{path}")
         hands.start()
+        threading.Thread(target=_warm, args=(book,), daemon=True).start()
 
-    threading.Thread(target=book.queue.open, daemon=True).start()  # so that the first job need not wait for it
     try:
         _run(app, listening, started)
     finally:
         hands.end()
 
 
-def _app(book: Book, accounts: bool) -> Any:
+def _pages() -> tuple[Callable[..., Any], tuple[str, ...]]:
     try:
         from assay.server.app import make_app
+        from assay.server.safety import LOCAL
     except ImportError as e:
         raise MissingExtra.of("The workbench", "fastapi", "server") from e
-    return make_app(book, accounts=accounts)
+    return make_app, tuple(LOCAL)
+
+
+def _warm(book: Book) -> None:
+    """So that the first job need not wait for the queue to load; what is wrong it will tell."""
+    with suppress(Exception):
+        book.queue.open()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -216,7 +216,7 @@ def _judged(limit: Limit, probe: str, harm: Measure, alarms: Sequence[Alarm]) ->
         measure=harm.name,
         harm=harm,
         outcome=outcomes.get(said.verdict, "cannot tell"),
-        why=said.why.replace(" %", " points") if harm.unit == "%" else said.why,
+        why=said.why.replace(" 1 %", " 1 point").replace(" %", " points") if harm.unit == "%" else said.why,
         more=said.more,
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from assay.audit import Audit
 from assay.errors import AssayError
 from assay.store import chain, slug, strict_json, turn, write_atomically
 from assay.store.answers import finding_of
+from assay.trace import Asked
 
 TRIES = 3  # of a writer who was disturbed by another that does not see its lock
 
@@ -21,6 +23,16 @@ def write(audit: Audit, folder: Path) -> None:
             if all(chain.holds(folder, name, wanted) for name, wanted in links.items()):
                 return
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
+
+
+def write_profile(audit: Audit, asked: Sequence[Asked], pace: float) -> Path:
+    """Write where the time of an audit went beside its report; `pace` is the seconds of a pass by itself."""
+    from assay.report.profile import render_profile
+
+    assert audit.folder is not None
+    page = audit.folder / "profile.html"
+    write_atomically(page, render_profile(audit, asked, pace))
+    return page
 
 
 def framed(audit: Audit) -> str:

@@ -1,8 +1,8 @@
 """Who is asking: accounts with a role, sessions, invitations, and how often one may try.
 
-Passwords are kept as argon2id hashes, session tokens as SHA-256: whoever reads the database can sign in as nobody. Roles,
-each with all that the one before may do: a visitor looks at what is public and at links that were shared; a user sends
-jobs and sees their own; an operator sees all jobs, workers and accounts.
+Passwords are kept as argon2id hashes, session tokens as SHA-256: whoever reads the database can sign in as nobody.
+Roles, each with all that the one before may do: a visitor looks at what is public and at links that were shared; a user
+sends jobs and sees their own; an operator sees all jobs, workers and accounts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -74,7 +75,11 @@ class Accounts:
         """In a database whose tables (`tables`) are there."""
         self.engine = engine
         self.hasher = PasswordHasher()
-        self._nobody = self.hasher.hash(secrets.token_hex(16))
+
+    @cached_property
+    def _nobody(self) -> str:
+        """The hash of a password that nobody has."""
+        return self.hasher.hash(secrets.token_hex(16))
 
     def add(self, name: str, password: str, role: str = "visitor", mail: str = "") -> User:
         name, mail = checked_name(name), checked_mail(mail)
@@ -127,13 +132,17 @@ class Accounts:
 
     def users(self) -> list[User]:
         with self.engine.connect() as at:
-            found = at.execute(sql.select(users.c.name, users.c.role, users.c.mail, users.c.made).order_by(users.c.name))
+            found = at.execute(
+                sql.select(users.c.name, users.c.role, users.c.mail, users.c.made).order_by(users.c.name)
+            )
             return [User(*row) for row in found]
 
     def user(self, name: str) -> User | None:
         return next((user for user in self.users() if user.name == name), None)
 
-    def change(self, name: str, *, role: str | None = None, password: str | None = None, mail: str | None = None) -> None:
+    def change(
+        self, name: str, *, role: str | None = None, password: str | None = None, mail: str | None = None
+    ) -> None:
         """Change what is given. Whoever's role or password changes signs in anew; there is always an operator left."""
         new: dict[str, Any] = {}
         if role is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +115,7 @@ def _broke(request: Request, e: Exception) -> Response:
     return _told(request, 500, "Something broke on our side; the server's log says what.")
 
 
-def _told(request: Request, status: int, says: str, headers: dict[str, str] | None = None) -> Response:
+def _told(request: Request, status: int, says: str, headers: Mapping[str, str] | None = None) -> Response:
     if "hx-request" in request.headers:
         return HTMLResponse(told(says), status, headers)
     word = WORDS.get(status, "That did not work")

@@ -20,7 +20,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ ARROWS = {QUEUED: (RUNNING, CANCELLED), RUNNING: (*ENDED, QUEUED)}
 MOST_ATTEMPTS = 20
 """A job whose worker is lost that often is what ends its workers."""
 LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON, READ_AT_ONCE = 200, 2**16, 500, 2**18
+ABANDONED = 86400.0  # seconds after which a folder without a job is nobody's
 GB = 10**9
 ID = re.compile(r"[A-Za-z0-9_-]{22}")
 NAME = re.compile(r"(?!\.)[^/\\\0]{1,200}")
@@ -395,6 +396,15 @@ class Book:
         shutil.rmtree(self._folder(id), ignore_errors=True)
         return True
 
+    def sweep(self) -> None:
+        """Remove folders of jobs that were never written: whoever sent them was cut off in between."""
+        with self._reading() as c:
+            known = set(c.scalars(sa.select(JOBS.c.id)))
+        for folder in (self.home / "jobs").iterdir():
+            with suppress(OSError):
+                if folder.name not in known and time.time() - folder.stat().st_mtime > ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
+
     def share(self, id: str) -> str:
         """A word that opens this job to whoever has it, until it is taken back."""
         if self.job(id) is None:
@@ -594,7 +604,11 @@ def _engine(url: str) -> sa.Engine:
             where.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,  # a database that was started anew is found again
             pool_size=10,
-            connect_args={"connect_timeout": 5, "application_name": "assay"},
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "assay",
+                "options": "-c idle_in_transaction_session_timeout=60000",  # a process that sleeps holds nobody up
+            },
         )
     if where.get_backend_name() != "sqlite" or not where.database:
         raise AssayError(f"{url!r} is neither PostgreSQL nor a file of SQLite; write postgresql://USER@HOST/NAME.")

@@ -1,4 +1,4 @@
-"""What stands on the shelves, as JSON: `python -m assay.server.catalogue FILE`. In a child, as loading it loads torch."""
+"""What stands on the shelves, as JSON: `python -m assay.server.catalogue FILE`, a child, as it loads torch."""
 
 from __future__ import annotations
 

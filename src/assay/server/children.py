@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
@@ -41,7 +42,8 @@ class Children:
     def __init__(self, home: Path, run: Callable[..., tuple[int, str, str]] | None = None) -> None:
         self.kept = home / "cache"
         self.kept.mkdir(parents=True, exist_ok=True)
-        self._turns, self._locks, self._lock = BoundedSemaphore(AT_ONCE), {}, Lock()
+        self._turns, self._lock = BoundedSemaphore(AT_ONCE), Lock()
+        self._locks: dict[str, Lock] = {}
         self._run = run or command
 
     def understood(self, words: Sequence[str], folder: Path) -> Understood:
@@ -57,7 +59,7 @@ class Children:
 
     def shelves(self) -> dict[str, list[dict[str, Any]]]:
         """What stands on the shelves, by `catalogue.py`."""
-        return json.loads(self._made("shelves", ".json", lambda to: ["-m", "assay.server.catalogue", str(to)]).read_text())
+        return _read(self._made("shelves", ".json", lambda to: ["-m", "assay.server.catalogue", str(to)]))
 
     def ledger(self) -> Path:
         """The page of the ledger of claims."""
@@ -72,7 +74,9 @@ class Children:
         to = self.kept / f"diff-{key}.html"
         if not to.exists():
             with self._turns:
-                status, _, err = self._run(["diff", str(before), str(after), "--page", str(to)], self.kept, SHELF_SECONDS)
+                status, _, err = self._run(
+                    ["diff", str(before), str(after), "--page", str(to)], self.kept, SHELF_SECONDS
+                )
             if not to.exists():
                 raise AssayError(last_line(err) or f"They could not be compared (status {status}).")
         return to
@@ -137,8 +141,15 @@ def last_line(err: str) -> str:
     return (ours or lines or [""])[-1][:500]
 
 
+@cache
+def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+    told: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+    return told
+
+
+@cache
 def _state() -> str:
-    """Another where a file of Assay's changed."""
+    """Another where a file of Assay's changed since a server ran."""
     seen = hashlib.sha256(assay.__version__.encode())
     for room in ("claims", "probes", "remedies", "subjects", "report", "server"):
         for path in sorted((ROOT / room).rglob("*.*")):

@@ -54,7 +54,9 @@ def stream(request: Request, look: Callable[[], Iterator[News]]) -> StreamingRes
     """Events of what `look` finds each time; a part that has not changed is not sent again."""
     if _open >= MOST:
         raise HTTPException(503, "Too many pages are being followed; load this one again in a while.")
-    return StreamingResponse(_events(request, look), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return StreamingResponse(
+        _events(request, look), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+    )
 
 
 async def _events(request: Request, look: Callable[[], Iterator[News]]) -> AsyncIterator[str]:

@@ -174,7 +174,7 @@ class _Pipe:
         self.parts: list[bytes] = []
         self.at = 0
 
-    def write(self, part: bytes) -> int:
+    def write(self, part: bytes, /) -> int:
         self.parts.append(bytes(part))
         self.at += len(part)
         return len(part)
@@ -195,7 +195,7 @@ def bundle(job: Job) -> Iterator[bytes]:
     """A zip file of what the job left, its log and its settings, piece by piece: it need not fit into memory."""
     pipe = _Pipe()
     top = f"assay-{job.kind}-{job.id[:8]}"
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as zipped:  # type: ignore[arg-type]
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as zipped:  # type: ignore[call-overload]
         told = {"kind": job.kind, "title": job.title, "settings": job.settings, "state": job.state, "id": job.id}
         zipped.writestr(f"{top}/settings.json", json.dumps(told, indent=1, sort_keys=True))
         names = [("log.txt", job.folder / "log.txt")]

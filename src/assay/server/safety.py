@@ -69,10 +69,12 @@ class Safe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name: value for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._ours(host):
-            await _plain(send, 421, f"This server is not called {host[:80]!r}; ask for it by the address that it printed.")
+            await _plain(
+                send, 421, f"This server is not called {host[:80]!r}; ask for it by the address that it printed."
+            )
             return
         most = self.most if scope["path"].startswith(self.large) else SMALL
         length = headers.get(b"content-length", b"0").decode("latin-1")

@@ -207,8 +207,8 @@ def _free(folder: Path, name: str) -> Path:
     return next(path for each in names if not (path := folder / each).exists())
 
 
-def refuse_full(folder: Path, left: int = LEFT) -> None:
-    free = shutil.disk_usage(folder).free
+def refuse_full(folder: Path, more: int = 0) -> None:
+    free, left = shutil.disk_usage(folder).free, LEFT + more
     if free < left:
         raise AssayError(f"The disk has {in_bytes(free)} left, and {in_bytes(left)} would be needed; remove some jobs.")
 
@@ -297,7 +297,7 @@ def _refuse_before(archive: Path, name: str, members: list[zipfile.ZipInfo], mos
     if unpacked > FREE and unpacked > RATIO * archive.stat().st_size:
         raise AssayError(f"{name!r} unpacks to {unpacked / archive.stat().st_size:,.0f} times its size; it is "
                          "refused as a bomb.")  # fmt: skip
-    refuse_full(archive.parent, LEFT + unpacked)
+    refuse_full(archive.parent, unpacked)
     for member in members:
         _inside(name, member)
 

@@ -60,8 +60,9 @@ def render(request: Request, here: Visit, template: str, status: int = 200, **co
     return HTMLResponse(fragment(template, here=here, path=request.url.path, **context), status)
 
 
-def fragment(template: str, **context: Any) -> str:
-    return environment().get_template(template).render(**context)
+def fragment(template: str, **context: Any) -> Markup:
+    """A part of a page, which another template takes as it is."""
+    return Markup(environment().get_template(template).render(**context))
 
 
 def when(moment: float | None) -> Markup:

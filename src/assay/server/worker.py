@@ -63,6 +63,7 @@ class Hands:
     def work(self) -> int:
         """Until it is told to end. 0: it was told; 1: it was taken for lost, and another has to take its place."""
         self._idle.set()
+        self._see_jobs()
         with _held(self._sign(self.id)):
             self._patiently(lambda: self.book.greet(self.id, platform.node(), os.getpid()))
             self._launch()
@@ -70,6 +71,16 @@ class Hands:
                 return self._watch()
             finally:
                 self._leave()
+
+    def _see_jobs(self) -> None:
+        """Else every job would fail here, one after the other."""
+        newest = self._patiently(lambda: self.book.jobs(limit=1))
+        if newest and not newest[0].folder.is_dir():
+            raise AssayError(
+                f"The jobs of this queue do not lie in {str(self.book.home)!r}; give --home the folder that the server "
+                "has."
+            )
+        self._patiently(self.book.sweep)
 
     def _launch(self) -> None:
         library = dbos()
@@ -223,7 +234,7 @@ class Hands:
                 why = self._until_it_ends(process, job, kind, log)
             finally:
                 _end(process)
-            reader.join(GRACE)
+                reader.join(GRACE)
             return process.returncode, why
 
     def _until_it_ends(self, process: subprocess.Popen[bytes], job: Job, kind: kinds.Kind, log: Log) -> str:

@@ -8,6 +8,7 @@ Only an audit in which every question has its answer gets a verdict.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import time
@@ -25,10 +26,13 @@ from assay.jobs.audit import STOPPED, Begun, Record, not_asked, rounds_of
 from assay.jobs.audit.job import Job
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of
 from assay.probe import Answer
+from assay.report import write_profile
 from assay.run import Progress, Tick
 from assay.subjects import located
+from assay.trace import Asked
 
 ASK = "assay.jobs.audit.child:ask"
+MOST_TRACED = 2000  # questions of which it is kept where their time went
 LATE = 1.0  # seconds after which a question that does not look at the time is ended
 
 
@@ -61,7 +65,10 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
             asking.leave_what_is_known()
             raise
         assert asking.record is not None  # complete
-        return asking.record.conclude(asking.surroundings, asking.missing)
+        done = asking.record.conclude(asking.surroundings, asking.missing)
+        if job.profile:
+            write_profile(done, asking.traced, asking.pace)
+        return done
 
 
 class _Asking:
@@ -81,6 +88,8 @@ class _Asking:
         self.settled, self.opened, self.due = 0, 0.0, 0.0
         """How often a question came to an end; how long it took to open the subject; when to write the next report."""
         self.over = False
+        self.traced: list[Asked] = []
+        self.pace = 0.0
 
     @property
     def missing(self) -> Callable[[int], str] | None:
@@ -147,6 +156,9 @@ class _Asking:
                 child.set_clock_back()
             elif "held" in message:
                 self._confined(message)
+            elif "trace" in message and self.job.profile and len(self.traced) < MOST_TRACED:
+                self.traced.append(Asked.from_json(message["trace"]))
+                self.pace = _seconds(message.get("pace"))
             elif "doing" in message:
                 bars.close()
                 if message["total"] is None:
@@ -311,6 +323,11 @@ def _fetched(handed: Path, taken: Path, probe: str) -> Answer:
         raise AssayError(f"its answer could not be fetched: {e.strerror or e}; ask it again") from e
     finally:
         shutil.rmtree(taken, ignore_errors=True)
+
+
+def _seconds(told: object) -> float:
+    """What a child says of its model's pace; 0, which is not known, where that is no number."""
+    return float(told) if isinstance(told, int | float) and 0 <= told < math.inf else 0.0
 
 
 def _plain_file(path: Path) -> bool:

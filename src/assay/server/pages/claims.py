@@ -27,4 +27,6 @@ def made(here: Visiting) -> Response:
 @router.get("/ledger")
 def page(here: Visiting) -> Response:
     path = here.desk.children.ledger()
-    return FileResponse(path, media_type="text/html; charset=utf-8", headers={"content-security-policy": report_policy()})
+    return FileResponse(
+        path, media_type="text/html; charset=utf-8", headers={"content-security-policy": report_policy()}
+    )

@@ -52,7 +52,9 @@ def made(here: Using, job: list[str] = Query([])) -> Response:  # noqa: B008
 @router.get("/difference")
 def difference(here: Using, job: list[str] = Query([])) -> Response:  # noqa: B008
     page = _compared(here, *_pair(here, job))
-    return FileResponse(page, media_type="text/html; charset=utf-8", headers={"content-security-policy": report_policy()})
+    return FileResponse(
+        page, media_type="text/html; charset=utf-8", headers={"content-security-policy": report_policy()}
+    )
 
 
 def _pair(here: Visit, ids: list[str]) -> tuple[Job, Job]:

@@ -17,7 +17,7 @@ from assay.server.live import End, Lines, News, Part, after, stream
 from assay.server.pages.history import LIVE, result
 from assay.server.safety import report_policy
 from assay.server.views import fragment, render
-from assay.server.visit import Form, Using, Visit, Visiting, job_seen, text
+from assay.server.visit import Form, Using, Visit, job_seen, text
 
 if TYPE_CHECKING:
     from assay.server.book import Book

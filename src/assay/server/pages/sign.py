@@ -97,9 +97,7 @@ def _new(request: Request, here: Visit, posted: Form, name: str, role: str, word
         known.add(name, password, role, mail)
         return _in(request, known.sign_in(name, password), "/")
     except AssayError as e:
-        return render(
-            request, here, "sign_up.html", 422, name=name, mail=mail, invited=word, role=role, wrong=str(e)
-        )
+        return render(request, here, "sign_up.html", 422, name=name, mail=mail, invited=word, role=role, wrong=str(e))
 
 
 @router.get("/account")

@@ -1,9 +1,9 @@
-"""Trainings for studies on a GPU, in steps that are recorded once and played again.
+"""Trainings on a GPU, in steps that are recorded once and played again.
 
 A step of a small network is hundreds of kernels of a few microseconds each, so that the GPU waits for whoever starts
 them, and the more so where several studies share it. Recorded as one graph (torch.cuda.CUDAGraph) they are started at
 once. What `fit` offers beside (a rest of an epoch that fills no batch, a look at the loss in each step, going back and
-going on) would each ask the host, and no study needs it.
+going on) would each ask the host, and no study asks for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from assay.claims._whole import Whole
+from assay.data.whole import Whole
 from assay.methods.train.fit import RISE, Diverged, into_training
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def fit_net(
     batch: int,
     lr: float,
     weight_decay: float = 0.0,
+    on_epoch: Callable[[int], None] | None = None,
 ) -> None:
     """Train a network in place by `fit_recorded` on batches of `data`, as `fit` does with `augment` and `loss`.
 
@@ -138,7 +139,7 @@ def fit_net(
 
     fit_recorded(
         model, [p for p in model.parameters() if p.requires_grad], cost, len(data), epochs=epochs, batch=batch, lr=lr,
-        seed=seed, device=device, weight_decay=weight_decay,
+        seed=seed, device=device, weight_decay=weight_decay, on_epoch=on_epoch,
     )  # fmt: skip
 
 

@@ -1,18 +1,21 @@
-"""Data sets that studies hold on the device as a whole."""
+"""Data sets that a training or a study holds on the device as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from assay.subject import Data
+
+class _Rows(Protocol):
+    def __len__(self) -> int: ...
+
+    def take(self, index: NDArray[Any], /) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Whole:
         return self.x[index], self.y[index]
 
 
-def whole(splits: Mapping[str, Data], device: str) -> dict[str, Whole]:
+def whole(splits: Mapping[str, _Rows], device: str) -> dict[str, Whole]:
     return {
         split: Whole(*(part.to(device) for part in data.take(np.arange(len(data))))) for split, data in splits.items()
     }
