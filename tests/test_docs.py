@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 
 from assay.claims import fuhl2021
+from assay.cli import app
+from assay.cli.guard import InChild
 from assay.report.figures import draw
 from assay.run import BUDGETS
 
@@ -87,6 +90,7 @@ def test_every_block_of_the_tutorial_runs(
     assert (tmp_path / "model.pt2").exists()
     assert len(list(tmp_path.glob("runs/*/report.html"))) >= 3
     assert list(tmp_path.glob("runs/**/cure.html"))
+    assert list(tmp_path.glob("runs/ship-*/*.onnx"))
     assert list(tmp_path.glob("runs/**/explanation.html"))
     assert list(tmp_path.glob("claims/ledger/*.json"))
     run, asked = _the_bundled_report_is_whole_and_small(tmp_path)
@@ -118,7 +122,7 @@ def _the_bundled_report_is_whole_and_small(folder: Path) -> tuple[Path, set[str]
     others = (
         "it takes long", "of two inputs", "convolution", "numbers", "needs texts", "an environment",
         "search of a gallery", "a domain beside train and test", "the cue of each input",
-        "the people behind the test inputs", "which class is let in", "was made from",
+        "the people behind the test inputs", "which class is let in", "was made from", "answer an image with an image",
     )  # fmt: skip
     assert all(any(why in rows[name]["why"] for why in others) for name in set(rows) - asked)
     assert rows["accuracy"]["measures"][0]["value"] > 0.9
@@ -132,6 +136,14 @@ def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "tools/make_docs.py"), run_name="__main__")
     assert ended.value.code == 0
+
+
+def test_security_names_each_command_that_opens_models_in_the_child() -> None:
+    told = (ROOT / "SECURITY.md").read_text().partition("**The verdict.**")[2].partition("Tests:")[0]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    whole = {name for name, command in commands.items() if isinstance(command, InChild)}
+    assert {"ship", "diff"} < whole
+    assert not {name for name in whole if f"`{name}`" not in told}
 
 
 @pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda path: path.name)

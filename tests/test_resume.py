@@ -49,6 +49,8 @@ from assay.report import page
 page.draw = lambda view, key: f"<svg>{key}: {json.dumps(dataclasses.asdict(view), default=str)}</svg>"
 for probe in PROBES:
     shelf.load("probes", probe)
+for remedy in shelf.names("remedies"):  # what an audit offers where something fails
+    shelf.load("remedies", remedy)
 
 back = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -128,7 +130,10 @@ class Forker:
 def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     folder = tmp_path_factory.mktemp("resume")
     (folder / "subject.py").write_text(SUBJECT)
-    (folder / "assay.toml").write_text("[probes.worst-case-accuracy]\nsteps = 4\n")
+    (folder / "assay.toml").write_text(
+        "[probes.worst-case-accuracy]\nsteps = 4\n"
+        "[probes.everyday-change]\ncorruptions = ['gaussian-noise', 'contrast']\n"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", f"PROBES = {PROBES}\n{FORKER}"],
         cwd=folder,

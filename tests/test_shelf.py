@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_two_probes_of_one_name_are_refused(tmp_path, monkeypatch):
         shelf.names("probes")
 
 
+def test_a_shelf_is_read_again_where_a_file_came(tmp_path, monkeypatch):
+    monkeypatch.setattr(assay.probes, "__path__", [str(tmp_path)])
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "__init__.py").touch()
+    (tmp_path / "one" / "first.py").touch()
+    for folder in (tmp_path / "one", tmp_path):
+        os.utime(folder, (1, 1))
+    read = shelf._kept.cache_info().misses
+    assert shelf.ours("probes") == shelf.ours("probes") == ["first"]
+    assert shelf._kept.cache_info().misses == read + 1  # kept
+    (tmp_path / "one" / "second.py").touch()
+    assert shelf.ours("probes") == ["first", "second"]
+    (tmp_path / "one" / "second.py").unlink()  # in the same tick
+    assert shelf.ours("probes") == ["first"]
+
+
 def test_third_parties_shelve_through_entry_points(monkeypatch):
     theirs = importlib.metadata.EntryPoint("theirs", "assay.probes.right.accuracy:Accuracy", "assay.probes")
     gone = importlib.metadata.EntryPoint("gone", "no.such.module:X", "assay.probes")
@@ -103,6 +120,22 @@ def test_third_parties_shelve_through_entry_points(monkeypatch):
     assert shelf.load("probes", "theirs").__name__ == "Accuracy"
     with pytest.raises(AssayError, match="probe 'gone' of 'no.such.module:X' does not load"):
         shelf.load("probes", "gone")
+
+
+def test_a_package_that_is_installed_meanwhile_is_found_and_a_run_that_is_written_is_no_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "late" not in shelf.names("probes")
+    read = shelf._offered.cache_info().misses
+    (tmp_path / "runs").mkdir()
+    os.utime(tmp_path, (1, 1))
+    assert "late" not in shelf.names("probes")
+    assert shelf._offered.cache_info().misses == read  # nothing was read again
+    record = tmp_path / "late_probes-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: late-probes\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("[assay.probes]\nlate = assay.probes.right.accuracy:Accuracy\n")
+    os.utime(tmp_path, (2, 2))
+    assert shelf.load("probes", "late").__name__ == "Accuracy"
 
 
 def test_an_unknown_name_says_what_is_near():

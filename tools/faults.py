@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import multiprocessing
 import os
 import shutil
@@ -71,6 +72,8 @@ def load(folder: Path) -> None:
         with suppress(ImportError):
             import onnxruntime  # noqa: F401
         hostile._exported()
+    gc.collect()
+    gc.freeze()  # or each fork looks through all of torch again, and copies it
 
 
 @contextmanager

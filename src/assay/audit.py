@@ -198,6 +198,7 @@ class Audit:
                     "answer_source": row.answer.source,
                     "theme": row.answer.theme,
                     **({"looks": [dataclasses.asdict(k) for k in row.answer.looks]} if row.answer.looks else {}),
+                    **({} if row.answer.spent is None else {"spent": dataclasses.asdict(row.answer.spent)}),
                     "says": row.answer.finding.says if row.answer.finding else "",
                     "judgements": [dataclasses.asdict(j) for j in row.judgements],
                     "measures": [dataclasses.asdict(m) for m in row.answer.finding.measures]

@@ -20,7 +20,7 @@ import re
 import sys
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -249,11 +249,22 @@ def _loaded_below(folder: Path) -> list[str]:
 
 def is_beside(path: str, folder: str) -> bool:
     """Whether a path lies in this folder or below, and is neither Python's nor installed there nor Assay's."""
-    place = Path(path)
-    if not place.is_relative_to(folder) or _by_installer(place):
+    if not _lies_in(path, folder) or _by_installer(Path(path)):
         return False
     others = (sys.prefix, sys.base_prefix, str(Path(__file__).parent))
-    return not any(place.is_relative_to(o) and not Path(folder).is_relative_to(o) for o in others)
+    return not any(_lies_in(path, other) and not _lies_in(folder, other) for other in others)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Whether a path is this folder or below it."""
+    above = _parts(folder)
+    return _parts(path)[: len(above)] == above
+
+
+@lru_cache(maxsize=2**16)
+def _parts(path: str) -> tuple[str, ...]:
+    """Kept: all that is loaded is asked about, thousands of files, each time that a script is opened."""
+    return Path(path).parts
 
 
 def _is_script(name: str) -> bool:

@@ -35,7 +35,7 @@ from assay import code
 from assay.data.digest import of_array
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-OWN_STATE = frozenset(vars(nn.Module())) | {"training"}
+OWN_STATE = frozenset(vars(nn.Module())) | {"training", "_compiled_call_impl"}
 """What every module has; of these, what an answer depends on is seen to by itself."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 FX_OWN = frozenset({"_graph", "_code", "_lineno_map", "_prologue_start", "_load_state_dict_pre_hooks", "meta"})

@@ -294,6 +294,33 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What of its time a question spent in the model: inputs that passed it, apart those with a gradient."""
+
+    answers: int
+    slopes: int
+    pace: float = 0.0
+    """Seconds that the model takes for an input where it does nothing else, in batches; 0 where that is not known."""
+
+    def __post_init__(self) -> None:
+        if self.answers < 0 or self.slopes < 0 or not 0 <= self.pace < math.inf:
+            raise AssayError(f"{self.answers} and {self.slopes} passes at {self.pace} s each are none; give counts.")
+
+    @property
+    def passes(self) -> int:
+        return self.answers + self.slopes
+
+    @property
+    def least(self) -> float:
+        """Seconds that the model alone would take for them."""
+        return (self.answers + BACK * self.slopes) * self.pace
+
+
+BACK = 3.0
+"""A pass with its gradient takes about as long as three without."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question with what came of it: a finding, or the reason why there is none."""
 
@@ -313,6 +340,8 @@ class Answer:
     """A folder of THEMES."""
     looks: tuple[Look, ...] = ()
     """Of an audit with a time limit, each time that it was asked, the last of which the finding is."""
+    spent: Spent | None = None
+    """None where it was not counted."""
 
 
 def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, left_out: str | None = None) -> Answer:
@@ -336,10 +365,12 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         subject = subject.in_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
+    from assay.nn.tally import counted
+
     start = time.perf_counter()
     try:
         asked = subject.in_shares() if probe.in_shares else subject
-        with undisturbed(asked.model, run):
+        with undisturbed(asked.model, run), counted(subject.model) as tally:
             finding = probe.ask(asked, run)
             if finding.witnesses is not None:
                 if asked is not subject:
@@ -352,7 +383,8 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         if run.debug:
             raise
         return Answer(**told, status="failed", why=run.in_words(e), seconds=time.perf_counter() - start)
-    return Answer(**told, status="asked", finding=finding, seconds=time.perf_counter() - start)
+    spent = Spent(answers=tally.answers, slopes=tally.slopes)
+    return Answer(**told, status="asked", finding=finding, seconds=time.perf_counter() - start, spent=spent)
 
 
 @contextmanager

@@ -54,7 +54,16 @@ class Budget:
         dear = self.dear if self.dear is not None and self.dear < inputs else None
         return replace(self, samples=samples, dear=dear, inputs=inputs)
 
+    def few(self, count: int) -> int:
+        """How many inputs a question has that puts hundreds of passes to each, where it would take `count`.
 
+        One look of several, which alone says what is dear of all that there is, takes as many as it is bound by, but
+        no more than FEW_TIMES of them: such a question may hold its inputs in memory.
+        """
+        return FEW_TIMES * count if self.samples is None and self.dear is not None else count
+
+
+FEW_TIMES = 10
 BUDGETS = {
     "quick": Budget("quick", samples=500, steps=20, restarts=1, dear=200),
     "standard": Budget("standard", samples=2000, steps=50, restarts=2),
@@ -240,10 +249,8 @@ class Run:
         Each class gets its share of the budget, rounded by largest remainder, so that a rare class is not lost. Targets
         that are no classes are one stratum.
 
-        Never more than the budget's bound. Under one, the remainders are drawn by seed too: the input at place k = 0,
-        1, ... of its class's order, of n_c, has the key (k + U_c) / n_c, with one U_c in [0, 1) for each class, and
-        those of the smallest keys are taken. Every input is then as likely as any other, no class is off its share by
-        1, and by one seed a larger draw holds a smaller one.
+        Never more than the budget's bound. Under one, the remainders are drawn by seed too (`data/draw.py`): every
+        input is then as likely as any other, and by one seed a larger draw holds a smaller one.
 
         Those that something is fitted to or made on are not `bounded` by one look of several, but by the whole audit:
         they are the same at each look, so that all looks are at one thing.
@@ -261,15 +268,13 @@ class Run:
         if wanted is None or wanted >= len(labels):
             return np.arange(len(labels))
         if labels.ndim > 1 or labels.dtype.kind not in "iub":
-            labels = np.zeros(len(labels), dtype=np.int64)
+            labels = np.broadcast_to(np.int64(0), len(labels))
+        if self.budget.inputs is not None:
+            from assay.data.draw import stratified
+
+            return stratified(labels, wanted, self.seed)
         classes, counts = np.unique(labels, return_counts=True)
         rng = np.random.default_rng(self.seed)
-        if self.budget.inputs is not None:
-            orders = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
-            starts = np.random.default_rng((self.seed, len(classes))).random(len(classes))
-            keys = [(np.arange(n) + start) / n for n, start in zip(counts, starts, strict=True)]
-            least = np.argsort(np.concatenate(keys), kind="stable")[:wanted]
-            return np.sort(np.concatenate(orders)[least]).astype(np.int64)
         ideal = counts * (wanted / len(labels))
         quota = np.floor(ideal).astype(int)
         for c in np.argsort(quota - ideal, kind="stable")[: wanted - quota.sum()]:

@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import pkgutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,13 +24,26 @@ Shelf = Literal["probes", "remedies", "subjects", "claims"]
 _ONE: dict[str, str] = {
     "probes": "probe", "remedies": "remedy", "subjects": "subject", "claims": "claim", "tasks": "task",
 }  # fmt: skip
+SETTLED = 2_000_000_000
+"""Nanoseconds after which a folder's time tells whether anything came since."""
 
 
 def _modules(shelf: Shelf) -> dict[str, str]:
     """The modules of a shelf by the names of what stands in them; none of them is loaded."""
     package = importlib.import_module(f"assay.{shelf}")
+    paths = tuple(package.__path__)
+    inner = [f.path for path in paths for f in os.scandir(path) if f.is_dir()] if shelf == "probes" else []
+    where = tuple(map(_state, (*paths, *inner)))
+    # A file that comes in the same tick of the clock as the last one leaves a folder's time as it was.
+    settled = time.time_ns() - max(changed for _, _, changed in where) > SETTLED
+    return (_kept if settled else _kept.__wrapped__)(shelf, package.__name__, paths, where)
+
+
+@lru_cache(maxsize=8)
+def _kept(shelf: Shelf, package: str, paths: tuple[str, ...], where: tuple[object, ...]) -> dict[str, str]:
+    """Kept as long as no file comes or goes: an audit looks dozens of times, and each time all are read."""
     found: dict[str, str] = {}
-    for module in _files(package.__name__, package.__path__, folders=shelf == "probes"):
+    for module in _files(package, paths, folders=shelf == "probes"):
         name = module.rpartition(".")[2].replace("_", "-")
         if name in found:
             raise AssayError(f"Two files hold the {_ONE[shelf]} {name!r}: {found[name]}, {module}; rename one.")
@@ -48,7 +62,7 @@ def _files(package: str, paths: Iterable[str], folders: bool) -> Iterator[str]:
 
 
 def _entry_points(shelf: Shelf | Literal["tasks"]) -> dict[str, importlib.metadata.EntryPoint]:
-    where = tuple(_state(path or os.curdir) for path in sys.path)
+    where = tuple(_packages(*_state(path or os.curdir)) for path in sys.path)
     return _offered(f"assay.{shelf}", importlib.metadata.entry_points, where)
 
 
@@ -58,6 +72,16 @@ def _offered(
 ) -> dict[str, importlib.metadata.EntryPoint]:
     """Kept as long as packages lie where they lay: an audit looks dozens of times, and each time all are read."""
     return {e.name: e for e in read(group=group)}
+
+
+@lru_cache(maxsize=256)
+def _packages(path: str, number: int, changed: int) -> tuple[str, int, int]:
+    """A folder's state where packages lie; where none does, as where runs are written, it stays the same."""
+    try:
+        lies = any(name.endswith((".dist-info", ".egg-info", ".egg")) for name in os.listdir(path))
+    except OSError:  # an archive, or nothing
+        lies = True
+    return (path, number, changed) if lies else (path, 0, 0)
 
 
 def _state(path: str) -> tuple[str, int, int]:

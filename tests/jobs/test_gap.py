@@ -95,15 +95,21 @@ def test_what_is_not_finite_inside_both_is_written_as_none(pair: tuple[Subject, 
     assert told["largest"] == 0
 
 
-def test_what_cannot_be_laid_beside_each_other_is_told(
-    pair: tuple[Subject, Subject], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raising(a: object, b: object) -> None:
-        raise RuntimeError("no such thing")
+def test_a_layer_that_gives_nothing_is_passed_over(pair: tuple[Subject, Subject], run: Run) -> None:
+    class Empty(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, :0]
 
-    monkeypatch.setattr("assay.jobs.gap.parting", raising)
-    gap = between(*pair, run)
-    assert gap.where == "Where it opens cannot be said: layers cannot be laid beside each other (no such thing)."
+    class Beside(Off):
+        def __init__(self, off: float) -> None:
+            super().__init__(off)
+            self.empty = Empty()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.cat([x, self.empty(x)], 1))
+
+    gap = between(replace(pair[0], model=Beside(0.0)), replace(pair[1], model=Beside(0.5)), run)
+    assert [layer.name for layer in gap.layers] == ["first", "second"]
 
 
 BUILT = """

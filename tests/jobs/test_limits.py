@@ -11,7 +11,7 @@ import pytest
 from assay.audit import Audit, Change, Described, Judged
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Measure
-from assay.jobs.limits import FORGET, Limit, held, parsed, probe_of, refuse_unknown
+from assay.jobs.limits import FORGET, Limit, held, parsed, probe_of, refuse_unasked, refuse_unknown
 from assay.probe import Answer
 
 ASKED = ("accuracy", "confidence", "worst-case-accuracy", FORGET)
@@ -42,8 +42,6 @@ def test_limits_are_read_as_they_are_typed(words: list[str], limits: list[Limit]
         ("accuracy=nan", "has no amount of 0 or more"),
         ("accuracy=1%", "has the unit '%', which is none"),
         ("accuracy=1apples", "has the unit 'apples', which is none"),
-        ("accuracy=1", "has no unit, and accuracy is a share; write accuracy=1pt"),
-        ("worst-class-loss=0.5", "has no unit, and worst-class-loss is a share; write worst-class-loss=0.5pt"),
         ("accuracy=1pt,accuracy=2pt", "gives 'accuracy' twice"),
     ],
 )
@@ -51,6 +49,22 @@ def test_what_is_no_limit_is_told_in_one_line(word: str, says: str) -> None:
     with pytest.raises(AssayError, match=says) as told:
         parsed([word])
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("accuracy=1", "has no unit, and accuracy gained is a share; write accuracy=1pt"),
+        ("acc=1", "has no unit, and accuracy gained is a share; write acc=1pt"),
+        ("what-did=1", "has no unit, and churn is a share; write what-did=1pt"),
+        ("worst-class-loss=0.5", "has no unit, and worst class loss is a share; write worst-class-loss=0.5pt"),
+        ("everyday=1pt", "is on everyday-change, which is not asked; add --probe everyday-change"),
+    ],
+)
+def test_what_its_name_tells_is_refused_before_anything_runs(word: str, says: str) -> None:
+    with pytest.raises(AssayError, match=says):
+        refuse_unasked(parsed([word]), ASKED)
+    refuse_unasked(parsed(["accuracy=1pt,what-did=1pt,worst-class-loss=1pt,Brier score=0.1"]), ASKED)
 
 
 def test_a_limit_names_a_question_or_how_it_begins() -> None:
@@ -161,13 +175,13 @@ def test_a_share_is_limited_in_points_alone() -> None:
     with pytest.raises(AssayError, match=says):
         held(whole, [change(-0.95, -0.85)], audit(ATTACK), audit(ATTACK))
     with pytest.raises(AssayError, match=says):
-        refuse_unknown([whole], audit(ATTACK))
+        refuse_unknown([whole], audit(ATTACK), "accuracy")
 
 
 def test_a_limit_on_what_nobody_asks_is_refused_before_anything_is_made() -> None:
-    refuse_unknown(parsed(["churn=1pt,worst-case-accuracy=1pt,worst-class-loss=1pt"]), audit(ATTACK))
+    refuse_unknown(parsed(["churn=1pt,worst-case-accuracy=1pt,worst-class-loss=1pt"]), audit(ATTACK), "accuracy")
     with pytest.raises(AssayError, match=r"--limit apples=1pt is on a question that is not asked; name one that is"):
-        refuse_unknown(parsed(["apples=1pt"]), audit(ATTACK))
+        refuse_unknown(parsed(["apples=1pt"]), audit(ATTACK), "accuracy")
 
 
 def test_what_stands_for_two_measures_is_refused_and_what_is_no_harm_too() -> None:
@@ -175,15 +189,31 @@ def test_what_stands_for_two_measures_is_refused_and_what_is_no_harm_too() -> No
     after = audit(ATTACK, answered(FORGET, *both, Measure(name="learnt", value=0.0, unit="%", better="higher")))
     says = "--limit worst-class=1pt could be on worst class churn or worst class loss; write which"
     for refusing in (
-        lambda limit: refuse_unknown([limit], audit(ATTACK)),
+        lambda limit: refuse_unknown([limit], audit(ATTACK), "accuracy"),
         lambda limit: held(limit, [], audit(ATTACK), after),
     ):
         with pytest.raises(AssayError, match=says):
             refusing(Limit("worst-class", 0.01, True))
     for word in ("learnt", "p of McNemar's test"):
         with pytest.raises(AssayError, match="is on a question that is not asked"):
-            refuse_unknown([Limit(word, 0.01, True)], after)
+            refuse_unknown([Limit(word, 0.01, True)], after, "accuracy")
     assert held(Limit("learnt", 0.01, True), [], audit(ATTACK), after).outcome == "cannot tell"
+
+
+def test_two_questions_with_one_measure_are_told_apart_before_anything_is_made() -> None:
+    error = Measure(name="error", value=0.1, better="lower")
+    says = r"--limit error=1 could be on error \(one\) or error \(two\); write which"
+    with pytest.raises(AssayError, match=says):
+        refuse_unknown(parsed(["error=1"]), audit(answered("one", error), answered("two", error)), "accuracy")
+    refuse_unknown(parsed(["error=1"]), audit(answered("one", error)), "accuracy")
+
+
+def test_what_became_of_a_score_can_be_limited_where_there_are_no_classes() -> None:
+    refuse_unknown(parsed(["closeness gained=0.1"]), audit(ATTACK), "closeness")
+    with pytest.raises(AssayError, match="and closeness gained is a plain number; write the number alone"):
+        refuse_unknown(parsed(["closeness-gained=1pt"]), audit(ATTACK), "closeness")
+    with pytest.raises(AssayError, match="is on a question that is not asked"):
+        refuse_unknown(parsed(["closeness gained=0.1"]), audit(ATTACK), "accuracy")
 
 
 def test_accuracy_is_asked_where_what_was_forgotten_is() -> None:

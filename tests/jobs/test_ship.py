@@ -15,9 +15,13 @@ from torch import nn
 
 from assay import shelf
 from assay.errors import AssayError
-from assay.finding import Witnesses
+from assay.finding import Finding, Measure, Witnesses
+from assay.jobs.cure import _price
 from assay.jobs.forms import FORMS, Form
-from assay.jobs.ship import Shipped, _spared, ship
+from assay.jobs.ship import Shipped, Speed, _spared, _speeds, ship
+from assay.methods.compress import weighed
+from assay.nn.onnx_net import OnnxNet
+from assay.probe import Probe
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
@@ -44,6 +48,16 @@ class Blunt(Remedy):
         return subject.cured(model, "blunt")
 
 
+@dataclass(frozen=True)
+class Plain(Probe):
+    """What is its number?"""
+
+    source: ClassVar[str] = "nowhere"
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        return Finding(says="It has one.", measures=(Measure(name="plain number", value=1.0, better="higher"),))
+
+
 def subject() -> Subject:
     """The class is which of three pixels is brightest, and the model says so; each is as frequent as the others."""
     x = torch.rand(N, 1, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -58,8 +72,8 @@ def subject() -> Subject:
 def forms() -> object:
     """A form that forgets, and reports without drawings."""
     with pytest.MonkeyPatch.context() as patch:
-        real = shelf.load
-        patch.setattr(shelf, "load", lambda w, name: Blunt if (w, name) == ("remedies", "blunt") else real(w, name))
+        real, own = shelf.load, {("remedies", "blunt"): Blunt, ("probes", Plain.name()): Plain}
+        patch.setattr(shelf, "load", lambda w, name: own.get((w, name)) or real(w, name))
         form = Form(name="blunt", says="", remedy="blunt", suffix=".onnx")
         patch.setattr("assay.jobs.ship.FORMS", {**FORMS, "blunt": form})
         patch.setattr("assay.report.page.draw", lambda view, key: f"<svg><!-- {view.name} --></svg>")
@@ -88,6 +102,36 @@ def test_the_same_model_in_another_form_is_fit_to_ship(exported: Shipped) -> Non
     assert exported.gap.largest < 1e-4
     assert exported.maps is not None
     assert exported.maps.value == pytest.approx(1, abs=0.02)
+
+
+def test_each_time_is_told_with_the_device_it_was_measured_on(
+    exported: Shipped, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ONNX graph answers on the CPU: beside its time stands the original's on the run's device, and there."""
+    there = {"cuda": 0.001, "cpu": 0.004}
+
+    def seconds(model: nn.Module, x: torch.Tensor, device: str, **_: object) -> float:
+        return 0.002 if isinstance(model, OnnxNet) else there[str(device)]
+
+    for module in ("price", "weighed"):
+        monkeypatch.setattr(f"assay.methods.compress.{module}.latency", seconds)
+    one, small = subject(), exported.cure.cured
+    on_gpu = _speeds(one, small, replace(run, device="cuda"))
+    assert set(on_gpu) == {
+        Speed(n, there[device], device, 0.002, "cpu") for n in (1, 64) for device in ("cuda", "cpu")
+    }  # fmt: skip
+    said = " ".join(replace(exported, speeds=on_gpu).told())
+    assert "over 64 inputs takes 2 ms on cpu of this machine, and took 1 ms on cuda (0.50 times as fast)" in said
+    assert "over 64 inputs takes 2 ms on cpu of this machine, and took 4 ms on cpu (2.00 times as fast)" in said
+    assert {each.before_on for each in _speeds(one, one, run)} == {"cpu"}
+    there["meta"] = 0.001
+    monkeypatch.setattr(
+        "assay.jobs.cure._pass_seconds", lambda each, run: seconds(each.model, torch.empty(0), run.device)
+    )
+    price = _price(FORMS["onnx"].made_by(), one, small, 1.0, replace(run, device="cuda"))
+    assert price.endswith("an answer takes 2.00 times as long on cpu as it took on cuda.")
+    told = weighed.told(one.model, small.model, (10, 20), torch.empty(8, 1, 3, 3, device="meta"))
+    assert "8 inputs take 2 ms on cpu, and took 1 ms on meta (2.00 times as long)" in told
 
 
 def test_attacks_of_one_model_are_judged_on_the_other(run: Run) -> None:
@@ -201,6 +245,14 @@ def test_what_cannot_be_shipped_is_told_in_one_line_and_nothing_is_made(
     assert not list(tmp_path.glob("cure-*"))
 
 
+def test_a_unit_that_only_an_audit_knows_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blunt, "apply", lambda *a: pytest.fail("it was made"))
+    with pytest.raises(AssayError, match="is in points of a share, and plain number is a plain number"):
+        ship(subject(), "blunt", probes=[Plain()], limits=[f"{Plain.name()}=2pt"], inputs=50, out=tmp_path)
+
+
 @pytest.mark.parametrize(("draws", "form"), [(5, "int8"), (5, "float16"), (5, "compiled"), (1, "mc-dropout")])
 def test_what_is_random_is_refused_before_any_audit_for_a_file_gives_one_pass(
     draws: int, form: str, tmp_path: Path
@@ -244,6 +296,11 @@ def test_the_command_prints_the_table_the_verdict_and_where_the_files_are(assay:
         (("--as", "onnx", "--limit", "accuracy"), "is not NAME=AMOUNT"),
         (("--as", "onnx", "--price", "flops=0.5"), "'onnx' has no setting 'price'"),
         (("--as", "jpeg"), "There is no form 'jpeg' to ship in"),
+        (("--as", "onnx", "--limit", "acc=1"), "has no unit, and accuracy gained is a share"),
+        (
+            ("--as", "onnx", "--probe", "accuracy", "--limit", "worst-case=1pt"),
+            "worst-case-accuracy, which is not asked",
+        ),
     ],
 )
 def test_a_slip_of_the_pen_is_told_before_the_model_is_opened(

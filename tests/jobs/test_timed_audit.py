@@ -42,7 +42,7 @@ from assay.finding import Finding, Measure
 from assay.probe import Answer
 from assay.store import save_answer
 
-NAMES, TRUTH = ["accuracy", "everyday-change"], {"accuracy": 0.95, "everyday-change": 0.6}
+NAMES, TRUTH = ["accuracy", "everyday-change"], {"accuracy": 0.95, "everyday-change": 0.56}
 HITS = {name: np.random.default_rng(3).random(4000) < truth for name, truth in TRUTH.items()}
 
 def speaks(hangs=None, breaks=None):
@@ -198,9 +198,10 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
 ) -> None:
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
     monkeypatch.setattr(rounds, "FIRST", 25)
+    monkeypatch.setattr(rounds, "LITTLE", 0.0)
     words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
-        patch.setattr(rounds.Rounds, "_again", lambda self, place, row: None)  # as if no further look fitted
+        patch.setattr(rounds.Rounds, "_again", lambda self, place, row: ())  # as if no further look fitted
         folder = Path(assay(*words).last).parent
     first = open_audit(folder).row("accuracy")
     assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [25])

@@ -240,3 +240,10 @@ def test_what_has_no_run_is_refused_in_one_line() -> None:
     assert "1 of 2 do not pad zeros" in str(why_not(LeNet()))
     with pytest.raises(AssayError, match="levels=0"):
         UNet(1, 2, levels=0)
+
+
+def test_a_stride_that_is_a_list_is_read() -> None:
+    net = nn.Sequential(*(nn.Conv2d(1, 1, 3, padding=1) for _ in range(2)))
+    assert why_not(net) is None
+    net[0].stride = [2, 2]  # as some libraries set it behind a constructor
+    assert "1 of its 2 convolutions have a stride" in str(why_not(net))

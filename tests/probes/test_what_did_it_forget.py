@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.errors import AssayError
 from assay.finding import Bars, Finding, Gallery
 from assay.probe import put
-from assay.probes.deployed.what_did_it_forget import WhatDidItForget
+from assay.probes.deployed.what_did_it_forget import NO_HARM, SHARES, WhatDidItForget, score_gained
 from assay.run import Run
 from assay.subject import Subject
 from assay.tasks import Regression
@@ -65,6 +65,12 @@ def found(subject: Subject, run: Run) -> Finding:
 @pytest.fixture
 def whole(run: Run) -> Run:
     return replace(run, budget=replace(run.budget, samples=None, inputs=None))
+
+
+def test_the_names_that_limits_go_by_are_all_that_it_measures(known: Subject, whole: Run) -> None:
+    told = found(known, whole).measures
+    assert {m.name for m in told} == {*SHARES, *NO_HARM}
+    assert {m.unit for m in told if m.name in SHARES} == {"%"}
 
 
 def test_what_changed_is_counted_with_exact_intervals(known: Subject, whole: Run) -> None:
@@ -173,7 +179,7 @@ def test_numbers_are_compared_by_their_scores(whole: Run) -> None:
     forgotten = float((0.6 * x > 0.5).float().mean())
     assert told.measure("forgotten").value == pytest.approx(forgotten)
     assert told.measure("churn").value == pytest.approx(forgotten)
-    gained = next(m for m in told.measures if m.name.endswith(" gained") and m.name != "accuracy gained")
+    gained = told.measure(score_gained(subject.task.headline))
     assert gained.value is not None
     assert gained.value < 0
 
@@ -184,12 +190,12 @@ def test_without_classes_it_speaks_of_what_is_good_enough_and_not_of_what_is_sur
     read = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
     off = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
     with torch.no_grad():
-        for model, weight, bias in ((read, 0.25, 0.0), (off, 0.325, 0.3)):
+        for model, weight, bias in ((read, 0.25, 0.0), (off, 0.325, 0.31)):
             model[1].weight.fill_(weight)  # type: ignore[operator]
             model[1].bias.fill_(bias)  # type: ignore[operator]
     subject = Subject.of(read, (x, x[:, 0, 0, :1].numpy()), Regression(("y",), (0.5,)), name="big")
     told = found(subject.cured(off, "shrunk"), whole)
-    lost = int((0.3 + 0.3 * x[:, 0, 0, 0] > 0.5).sum())
+    lost = int((0.31 + 0.3 * x[:, 0, 0, 0] > 0.5).sum())  # none is 0.5 off
     assert told.says.startswith(f"Of {lost} of ")
     assert "it or 'big' alone gives an answer that is good enough" in told.says
     assert "otherwise" not in told.says

@@ -156,6 +156,25 @@ def test_the_last_filters_fade_in_every_layer_alike_and_the_distance_is_told(few
     assert replace(remedy, start="scratch").beside(few, cured, run)[-1].startswith("Channels left")
 
 
+@pytest.mark.parametrize(
+    ("remedy", "asked"),
+    [
+        (replace(FADING, share=0.25), "With 0.25 of each layer's channels gone it has "),
+        (replace(SLIM, rate=0.3), "With 0.3 of the channels gone in each of 2 rounds it has "),
+    ],
+    ids=lambda each: each.name() if isinstance(each, Shrinking) else "",
+)
+def test_a_price_that_was_not_asked_for_is_not_told(remedy: Shrinking, asked: str, few: Subject, run: Run) -> None:
+    assert Shrinking.beside(remedy, few, few, run)[0].startswith(asked)
+
+
+def test_what_is_put_in_for_the_training_alone_is_not_paid_for(run: Run) -> None:
+    plain = subject_of(seeded(lambda: Residual(normed=False)))
+    normed = method.with_norms(plain.model, X)
+    by_size = replace(SLIM, with_norms=True, price="parameters=0.5")
+    assert by_size.paid(normed, plain, run) == by_size.paid(plain.model, plain, run) == parameters(plain.model)
+
+
 def test_what_is_told_at_the_end_leaves_both_networks_where_they_were(few: Subject, run: Run) -> None:
     whole = replace(few, model=copy.deepcopy(few.model))
     found, gone = FADING._gone(whole.model, whole, run)
@@ -230,6 +249,27 @@ def test_batch_normalisation_that_is_put_in_changes_no_answer_until_it_is_traine
     assert again.state_dict().keys() == net.state_dict().keys()
     assert_close(again(X), normed(X), rtol=1e-3, atol=1e-3)
     assert len(method.batch_norms(method.with_norms(seeded(Residual), X))) == 3  # each has its own already
+
+
+def test_no_batch_normalisation_is_put_behind_what_is_frozen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be trained, and folded into the weights that are to stay."""
+    plain = seeded(lambda: Residual(normed=False))
+    plain.get_submodule("stem.0").requires_grad_(False)
+    assert method.foldable(plain) == ["inner.0", "inner.3"]
+    subject, seen = subject_of(plain), []
+    monkeypatch.setattr(_retraining, "fit", lambda model, *a, **k: seen.append(model) or fit(model, *a, **k))
+    small = replace(SLIM, with_norms=True, price="flops=0.8", lr=0.1).apply(subject, run).model
+    assert [len(each.norms) for each in seen] == [2, 2, 2]
+    kept, was = (each.get_parameter("stem.0.weight") for each in (small, plain))
+    assert not kept.requires_grad
+    assert all(any(torch.equal(mine, its) for its in was) for mine in kept)
+    assert not torch.equal(small.get_parameter("head.bias"), plain.get_parameter("head.bias"))
+    stone = subject_of(plain.requires_grad_(False))  # where all is frozen, nothing is
+    assert len(method.foldable(stone.model)) == 3
+    plain.get_submodule("head").requires_grad_(True)
+    why = replace(SLIM, with_norms=True).why_not(stone)
+    assert why is not None
+    assert "trains none" in why
 
 
 def test_a_score_that_batch_normalisation_does_not_see_is_told_of(few: Subject, run: Run) -> None:

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.methods.compress import bill as bills
+from assay.methods.compress import price as prices
 from assay.methods.compress.price import flops, memory, parameters
 from assay.nn.resnet import Block
 from assay.remedies import gator
@@ -55,8 +56,8 @@ def test_each_price_is_met_and_the_subject_stays(kind: str, few: Subject, run: R
 def test_seconds_are_measured_and_believed(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that takes a microsecond for a weight."""
     pretended = lambda model, *a, **k: 1e-6 * memory(model)  # noqa: E731
-    monkeypatch.setattr(bills, "latency", pretended)
-    monkeypatch.setattr(gator, "cost", lambda kind, model, *a: pretended(model))
+    for module in (bills, prices):
+        monkeypatch.setattr(module, "latency", pretended)
     small = Gator(epochs=2, batch=8, price="latency=0.6").apply(few, run)
     assert memory(small.model) <= 0.6 * memory(few.model)
 

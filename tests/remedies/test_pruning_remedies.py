@@ -15,12 +15,11 @@ from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.jobs.cure import cure
-from assay.methods.compress import price
 from assay.methods.compress.criteria import CRITERIA, OF_NORMS, kept, scores
 from assay.methods.compress.price import flops
 from assay.methods.compress.surgery import cut, edges
 from assay.remedies import blended_pruning
-from assay.remedies._shrinking import EXAMPLES, Shrinking
+from assay.remedies._shrinking import Shrinking
 from assay.remedies.blended_pruning import STORY, BlendedPruning
 from assay.remedies.prune import Prune
 from assay.run import Run
@@ -73,21 +72,6 @@ def test_the_channels_go_that_the_criterion_puts_last(criterion: Any, planted: S
     assert flops(small.model, x[:1]) == 200 <= 0.5 * flops(planted.model, x[:1])
     assert_close(planted.model.state_dict(), before, rtol=0, atol=0)
     assert right(small) > 0.9 if criterion == "taylor-l1" else right(small) < 0.3
-
-
-@pytest.mark.usefixtures("untrained")
-def test_a_latency_is_met_on_the_batch_that_is_reported(
-    planted: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = []
-
-    def seconds(model: nn.Module, x: torch.Tensor, device: object = "cpu") -> float:
-        timed.append(len(x))
-        return float(sum(p.numel() for p in model.parameters()))
-
-    monkeypatch.setattr(price, "latency", seconds)
-    Prune(price="latency=0.5").apply(planted, run)
-    assert set(timed) == {EXAMPLES}
 
 
 @pytest.mark.usefixtures("untrained")

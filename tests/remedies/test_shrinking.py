@@ -16,11 +16,12 @@ from torch.testing import assert_close
 from assay import shelf
 from assay.errors import AssayError
 from assay.jobs.cure import cure
+from assay.methods.compress import bill, price
 from assay.methods.compress.price import affordable, flops, parameters
 from assay.methods.compress.surgery import cut
-from assay.remedies import _retraining
+from assay.remedies import _retraining, _shrinking
 from assay.remedies._retraining import PlainRetraining
-from assay.remedies._shrinking import Shrinking, example
+from assay.remedies._shrinking import EXAMPLES, Shrinking, example
 from assay.remedy import Remedy
 from assay.run import Run
 from assay.subject import Subject
@@ -129,6 +130,27 @@ def test_what_is_frozen_is_not_trained_unless_all_of_it_is(
         for call in fits(remedy, replace(few, model=model), run, monkeypatch):
             assert ("stem.weight" in call["trained"]) is wanted
             assert "head.weight" in call["trained"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_latency_is_met_on_the_batch_whose_time_is_told(
+    name: str, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs: list[int] = []
+
+    def seconds(model: nn.Module, x: torch.Tensor, device: object = "cpu") -> float:
+        inputs.append(len(x))
+        return float(parameters(model))
+
+    for module in (price, bill, _shrinking):
+        monkeypatch.setattr(module, "latency", seconds)
+    monkeypatch.setattr(_retraining, "fit", lambda *a, **k: None)
+    few_tries = {"population": 2, "iterations": 0, "top": 1} if name == "blended-pruning" else {}
+    remedy = shelf.load("remedies", name)(epochs=4, price="latency=0.7", **few_tries)
+    small = remedy.apply(few, run)
+    assert inputs
+    assert f"a batch of {EXAMPLES} takes" in remedy.beside(few, small, run)[0]
+    assert set(inputs) == {EXAMPLES}
 
 
 def test_its_control_trains_on_as_long_and_cuts_nothing(few: Subject, run: Run) -> None:

@@ -10,7 +10,25 @@ from typing import Annotated
 
 import typer
 
-from assay.cli import ask, audit, check, claims, cure, diff, explain, rank, report, seal, shelves, ship, verify
+from assay.cli import (
+    ask,
+    audit,
+    check,
+    claims,
+    cure,
+    diff,
+    explain,
+    rank,
+    report,
+    seal,
+    serve,
+    shelves,
+    ship,
+    study,
+    translate,
+    verify,
+    worker,
+)
 from assay.cli.guard import InChild, app, child, main
 
 __all__ = ["app", "child", "main"]
@@ -47,4 +65,8 @@ app.command(cls=InChild)(cure.cure)
 app.command(cls=InChild)(ship.ship)
 app.command(cls=InChild)(explain.explain)
 app.command(cls=InChild)(rank.rank)
+app.command(cls=InChild)(translate.translate)
+app.add_typer(study.study_app, name="study")
 app.add_typer(claims.claims_app, name="claims")
+app.command()(serve.serve)
+app.command()(worker.worker)

@@ -10,21 +10,7 @@ import typer
 
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import (
-    DEFAULT_SUBJECT,
-    RUNS,
-    Debug,
-    Guard,
-    Inputs,
-    Opening,
-    Out,
-    ProbeNames,
-    StandardsFile,
-    SubjectName,
-    Work,
-    bound,
-    opened,
-)
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Work, bound, opened
 from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
 from assay.errors import AssayError
@@ -40,17 +26,17 @@ def audit(
     *,
     subject: SubjectName = DEFAULT_SUBJECT,
     opening: Opening,
-    standards: StandardsFile = None,
-    probe: ProbeNames = None,
+    asking: Asking,
     work: Work,
-    inputs: Inputs = None,
     more: Annotated[
         str | None,
         typer.Option(
             "--more", metavar="TIME", help="Go on for 30m, or any time, with a run that had one: SUBJECT is its folder."
         ),
     ] = None,
-    out: Out = RUNS,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also write profile.html: where the time went, batch by batch.")
+    ] = False,
     guard: Guard,
     debug: Debug = False,
     ctx: typer.Context,
@@ -72,29 +58,31 @@ def audit(
     if more is not None:
         _refuse_beside_more(ctx)
         job, out = continued(Path(subject), more, debug)
+        job = dataclasses.replace(job, profile=profile)
         done = conduct(job, guard.limits(job.budget), out)
-        show(done)
+        show(done, profile)
         raise typer.Exit(done.status)
     limits = guard.limits(work.budget)
-    held_to = read_standards(standards) if standards is not None else Standards()
+    held_to = read_standards(asking.standards) if asking.standards is not None else Standards()
     job = Job(
         source=opening.source(subject),
-        probes=tuple(dict.fromkeys(probe)) if probe else None,
+        probes=tuple(dict.fromkeys(asking.probe)) if asking.probe else None,
         standards=held_to,
         budget=work.budget,
-        inputs=bound(inputs, held_to),
+        inputs=bound(asking.inputs, held_to),
         seed=work.seed,
         device=work.device,
         debug=debug,
+        profile=profile,
     )
-    done = conduct(job, limits, out)
-    show(done)
+    done = conduct(job, limits, asking.out)
+    show(done, profile)
     raise typer.Exit(done.status)
 
 
 def _refuse_beside_more(ctx: typer.Context) -> None:
     """A run goes on as it was begun: what was typed that would make it another is refused."""
-    kept = {"subject", "more", "debug", *(field.name for field in dataclasses.fields(Guard))}
+    kept = {"subject", "more", "profile", "debug", *(field.name for field in dataclasses.fields(Guard))}
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name not in kept and source is not None and source.name == "COMMANDLINE":
@@ -109,11 +97,11 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
     from assay.engine.opening import device_named
     from assay.jobs.audit import audit
 
-    if isinstance(PLACE.get(), Parent):
+    if isinstance(place := PLACE.get(), Parent):
         from assay.jobs.audit.guarded import audit_guarded
 
         with metered() as meter:
-            return audit_guarded(job, limits, out, meter)
+            return audit_guarded(job, limits, out, meter, place.since)
     count = len(job.plan())  # a name that nobody knows is told before the subject is opened
     with metered(count) as meter:
         device, subject = device_named(job.device), opened(job.source, meter)
@@ -130,12 +118,13 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             told=meter.told,
             source=job.source.words(),
             debug=job.debug,
+            profile=job.profile,
             open=job.further(lambda source: opened(source, meter)),
         )
 
 
-def show(audit: Audit) -> None:
-    """The verdicts as a table, then the alarms, what broke, and last the report's path."""
+def show(audit: Audit, profile: bool = False) -> None:
+    """The verdicts as a table, then the alarms, what broke, and last the report's path, after that of its profile."""
     from assay.report.terminal import alarms, verdicts
 
     to = console()
@@ -152,4 +141,6 @@ def show(audit: Audit) -> None:
     for why, names in broken.items():  # what breaks one question often breaks them all, and is told once
         complain(f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} not answered: {why}")
     assert audit.folder is not None  # every audit of the command line is kept
+    if profile:
+        typer.echo(audit.folder / "profile.html")
     typer.echo(audit.folder / "report.html")

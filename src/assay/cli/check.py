@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from assay.cli.flat import flat
@@ -18,6 +20,7 @@ def check(
     inputs: Inputs = None,
     device: Device = "cpu",
     guard: Guard,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a program to read.")] = False,
     debug: Debug = False,
 ) -> None:
     """Open a model and its data, and say what was understood: a first mistake costs seconds, not an audit.
@@ -30,6 +33,11 @@ def check(
     from assay.report.terminal import table
 
     understood = look(opening.source(subject), budget, device, bound(inputs))
+    if as_json:
+        from assay.store import strict_json
+
+        typer.echo(strict_json(understood._asdict()))
+        raise typer.Exit(0)
     to, told = console(), table("about", "understood")
     for about, says in understood.lines:
         told.add_row(about, says)

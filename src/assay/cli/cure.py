@@ -9,23 +9,7 @@ import typer
 from assay.cli.diff import show_changes
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import (
-    DEFAULT_SUBJECT,
-    RUNS,
-    Debug,
-    Guard,
-    Inputs,
-    Opening,
-    Out,
-    ProbeNames,
-    Settings,
-    StandardsFile,
-    SubjectName,
-    Work,
-    bound,
-    opened,
-    pairs,
-)
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, Settings, SubjectName, Work, opened, pairs
 from assay.cli.printing import console, say
 
 
@@ -36,14 +20,11 @@ def cure(
     subject: SubjectName = DEFAULT_SUBJECT,
     settings: Settings = None,
     opening: Opening,
-    standards: StandardsFile = None,
-    probe: ProbeNames = None,
+    asking: Asking,
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Train plainly too, to compare with, where it trains anew.")
     ] = True,
     work: Work,
-    inputs: Inputs = None,
-    out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
 ) -> None:
@@ -53,29 +34,12 @@ def cure(
 
     Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
     """
-    from assay.engine.opening import device_named
     from assay.jobs.cure import cure as apply
 
-    source, most = opening.source(subject), bound(inputs)
+    source = opening.source(subject)
     with metered() as meter:
-        device, found = device_named(work.device), opened(source, meter)
-        done = apply(
-            remedy,
-            found,
-            settings=pairs(settings),
-            probes=probe or None,
-            budget=work.budget,
-            inputs=most,
-            standards=standards,
-            control=control,
-            seed=work.seed,
-            device=device,
-            out=out,
-            progress=meter.progress,
-            told=meter.told,
-            source=source.words(),
-            debug=debug,
-        )
+        how = asking.how(source, work, meter, debug)
+        done = apply(remedy, opened(source, meter), settings=pairs(settings), control=control, **how)
     show_changes(done.before, done.after, done.changes, done.since_before if done.control else ())
     for note in done.notes:
         say(console(), note)

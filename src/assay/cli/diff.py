@@ -40,6 +40,10 @@ def diff(
     opening: Opening,
     work: Work,
     inputs: Inputs = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", metavar="FILE", help="Of two runs: the page. [default: diff.html in the second run]"),
+    ] = None,
     guard: Guard,
     debug: Debug = False,
 ) -> None:
@@ -65,9 +69,10 @@ def diff(
     for run in runs:
         refuse_changed(run)
     old, new = (open_audit(run, whole=True) for run in runs)
-    write_atomically(runs[1] / "diff.html", render_diff(old, new))
+    to = page or runs[1] / "diff.html"
+    write_atomically(to, render_diff(old, new))
     show_changes(old, new, compare(old, new))
-    typer.echo(runs[1] / "diff.html")
+    typer.echo(to)
 
 
 def _models(before: str, after: str) -> bool:

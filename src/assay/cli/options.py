@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -283,6 +283,34 @@ class Work:
             progress=meter.progress,
             debug=debug,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Which questions, held to what, of how many inputs, and where the answers are kept."""
+
+    standards: StandardsFile = None
+    probe: ProbeNames = None
+    inputs: Inputs = None
+    out: Out = RUNS
+
+    def how(self, source: Source, work: Work, meter: Meter, debug: bool) -> dict[str, Any]:
+        """The words that a job takes which audits before and after."""
+        from assay.engine.opening import device_named
+
+        return {
+            "probes": self.probe or None,
+            "budget": work.budget,
+            "inputs": bound(self.inputs),
+            "standards": self.standards,
+            "seed": work.seed,
+            "device": device_named(work.device),
+            "out": self.out,
+            "progress": meter.progress,
+            "told": meter.told,
+            "source": source.words(),
+            "debug": debug,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,23 +9,7 @@ import typer
 from assay.cli.diff import show_changes
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import (
-    DEFAULT_SUBJECT,
-    RUNS,
-    Debug,
-    Guard,
-    Inputs,
-    Opening,
-    Out,
-    ProbeNames,
-    Settings,
-    StandardsFile,
-    SubjectName,
-    Work,
-    bound,
-    opened,
-    pairs,
-)
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, Settings, SubjectName, Work, opened, pairs
 from assay.cli.printing import console, say
 
 
@@ -56,11 +40,8 @@ def ship(
     ] = None,
     settings: Settings = None,
     opening: Opening,
-    standards: StandardsFile = None,
-    probe: ProbeNames = None,
+    asking: Asking,
     work: Work,
-    inputs: Inputs = None,
-    out: Out = RUNS,
     guard: Guard,
     debug: Debug = False,
 ) -> None:
@@ -72,36 +53,19 @@ def ship(
 
     Example: assay ship fashion-cnn --as onnx-int8 --limit accuracy=0.5pt,worst-case=2pt
     """
-    from assay.engine.opening import device_named
-    from assay.jobs.limits import parsed
-    from assay.jobs.ship import LIMITS, made_by
+    from assay.jobs.ship import planned
     from assay.jobs.ship import ship as apply
     from assay.report.ship import COLUMNS, limits_text
     from assay.report.terminal import table
 
     chosen = {**pairs(settings), **({} if price is None else {"price": price})}
-    parsed(limit or LIMITS)  # a slip of the pen is told before the model is opened
-    made_by(form, chosen)
-    source, most = opening.source(subject), bound(inputs)
+    planned(
+        form, limits=limit, settings=chosen, probes=asking.probe or None
+    )  # a slip of the pen is told before it is opened
+    source = opening.source(subject)
     with metered() as meter:
-        device, found = device_named(work.device), opened(source, meter)
-        done = apply(
-            found,
-            form,
-            limits=limit,
-            settings=chosen,
-            probes=probe or None,
-            budget=work.budget,
-            inputs=most,
-            standards=standards,
-            seed=work.seed,
-            device=device,
-            out=out,
-            progress=meter.progress,
-            told=meter.told,
-            source=source.words(),
-            debug=debug,
-        )
+        how = asking.how(source, work, meter, debug)
+        done = apply(opened(source, meter), form, limits=limit, settings=chosen, **how)
     show_changes(done.cure.before, done.cure.after, done.cure.since_before)
     to, limits = console(), table(*COLUMNS)
     for row in limits_text(done.held):

@@ -197,6 +197,7 @@ _SYSTEM_FILES = (
     "/etc/timezone",
     "/etc/os-release",
     "/etc/mime.types",
+    "/etc/fonts",  # matplotlib asks fontconfig, which complains without its settings
     "/etc/ssl/openssl.cnf",
     "/etc/pki/tls/openssl.cnf",
     "/etc/crypto-policies",

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from assay import code, shelf, store
 from assay.audit import Audit, Change, Judged, open_audit
@@ -49,6 +49,20 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
+class How(TypedDict, total=False):
+    """How each audit is made, in the words of `audit`."""
+
+    budget: str
+    inputs: int | None
+    standards: str | Path | Standards | None
+    seed: int
+    device: str
+    engine: Engine | None
+    progress: Progress
+    told: Callable[[Judged, bool], None]
+    debug: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cure:
     """The same questions asked before and after, what changed, and where the page and the cured weights are.
@@ -66,6 +80,7 @@ class Cure:
     price: str
     folder: Path
     cured: Subject
+    run: Run
 
     @property
     def page(self) -> Path:
@@ -102,60 +117,30 @@ def cure(
     *,
     settings: Mapping[str, Any] | None = None,
     probes: Sequence[str | Probe] | None = None,
-    budget: str = "quick",
-    inputs: int | None = None,
-    standards: str | Path | Standards | None = None,
     control: bool = True,
-    seed: int = 0,
-    device: str = "cpu",
+    heard: Callable[[Audit], None] = lambda before: None,
     out: str | Path = "runs",
-    engine: Engine | None = None,
-    progress: Progress = silent,
-    told: Callable[[Judged, bool], None] = lambda row, asked: None,
     source: tuple[str, ...] = (),
-    debug: bool = False,
+    **how: Unpack[How],
 ) -> Cure:
     """Audit `subject`, apply the remedy, audit again; `settings` are those of a remedy that is given by name.
 
-    `control=False` spares the plain training that a remedy which trains anew is compared with.
+    `control=False` spares the plain training that a remedy which trains anew is compared with. `heard` is given the
+    audit before while nothing is made yet: what it raises ends the cure. `how` is as of `audit`.
     """
     from assay.door import admit
-    from assay.engine.local import ThisProcess
 
     subject = admit(subject).subject  # what is cured is what is audited
-    if not isinstance(standards, Standards):
-        standards = read_standards(Path(standards)) if standards is not None else Standards()
+    how["standards"] = _standards(how.get("standards"))  # read once
+    run = _run(**how)
     kind: type[Remedy] = type(remedy) if isinstance(remedy, Remedy) else shelf.load("remedies", remedy)
     chosen = remedy if isinstance(remedy, Remedy) else configure(kind, settings or {})
     reason = chosen.why_not(subject)
     if reason is not None:
         raise AssayError(f"The remedy {chosen.name()!r} cannot be applied to {subject.name!r}: {reason}.")
-    most = standards.inputs if inputs is None else inputs
-    run = Run(
-        engine=engine or ThisProcess(),
-        budget=budget_named(budget, most),
-        seed=seed,
-        device=device,
-        progress=progress,
-        debug=debug,
-    )
 
     def asked(of: Subject, named: tuple[str, ...]) -> Audit:
-        done = audit(
-            of,
-            probes=probes,
-            budget=budget,
-            inputs=most,
-            standards=standards,
-            seed=seed,
-            device=device,
-            out=out,
-            engine=engine,
-            progress=progress,
-            told=told,
-            source=named,
-            debug=debug,
-        )
+        done = audit(of, probes=probes, out=out, source=named, **how)
         assert done.folder is not None  # it has an `out`
         return open_audit(done.folder, whole=True)  # a paired comparison needs the samples of resumed answers too
 
@@ -182,6 +167,7 @@ def cure(
     chosen = chosen.settled(subject)
     given, notes = _on_the_same_inputs(subject, chosen.frame(subject))
     before = asked(given, source if given is subject else ())
+    heard(before)
     folder = place(chosen, "cure")
     cured, seconds = made(chosen, folder)
     plain = chosen.control()
@@ -215,6 +201,7 @@ def cure(
         price=price,
         folder=folder,
         cured=cured,
+        run=run,
     )
     page = render_diff(
         before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
@@ -223,6 +210,37 @@ def cure(
     store.write_atomically(folder / "cure.json", json.dumps(done.to_json(), indent=1, allow_nan=False))
     store.write_atomically(folder / "cure.html", page)
     return done
+
+
+def _run(
+    *,
+    budget: str = "quick",
+    inputs: int | None = None,
+    standards: str | Path | Standards | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    debug: bool = False,
+    **_: object,
+) -> Run:
+    """What the remedy works with: as the audits do."""
+    from assay.engine.local import ThisProcess
+
+    return Run(
+        engine=engine or ThisProcess(),
+        budget=budget_named(budget, _standards(standards).inputs if inputs is None else inputs),
+        seed=seed,
+        device=device,
+        progress=progress,
+        debug=debug,
+    )
+
+
+def _standards(given: str | Path | Standards | None) -> Standards:
+    if isinstance(given, Standards):
+        return given
+    return Standards() if given is None else read_standards(Path(given))
 
 
 def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tuple[str, ...]]:
@@ -314,6 +332,8 @@ def _longer(plain: Remedy) -> str:
 
 def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run: Run) -> str:
     """What the cure costs: by its settings, and as measured here."""
+    from assay.methods.compress.weighed import answers_on
+
     passes = [_pass_seconds(each, run) for each in (subject, cured)]
     stated = remedy.cost()
     words = (
@@ -322,7 +342,12 @@ def _price(remedy: Remedy, subject: Subject, cured: Subject, seconds: float, run
         else f"By its settings {remedy.name()} takes {stated.training:.3g} times the plain training and "
         f"{stated.inference:.3g} times the plain answer. "
     )
-    return f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long."
+    before, after = (answers_on(each.model, run.device) for each in (subject, cured))
+    where = "" if before == after else f" on {after} as it took on {before}"
+    return (
+        f"{words}Measured here: cured in {seconds:.1f} s; an answer takes {passes[1] / passes[0]:.2f} times as long"
+        f"{where}."
+    )
 
 
 def _pass_seconds(subject: Subject, run: Run) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Suffix = Literal[".onnx", ".pt2"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Form:
     """One way to ship: the remedy's name on its shelf, its settings, and the suffix of the file."""
 
@@ -41,70 +41,21 @@ class Form:
 FORMS: Mapping[str, Form] = {
     form.name: form
     for form in (
-        Form(name="onnx", says="an ONNX graph, in floats", remedy="onnx", suffix=".onnx"),
-        Form(
-            name="onnx-int8",
-            says="an ONNX graph with int8 weights and activations, calibrated on training inputs",
-            remedy="onnx-int8",
-            suffix=".onnx",
-        ),
-        Form(
-            name="onnx-int8-dynamic",
-            says="an ONNX graph with int8 weights, activations scaled at every pass",
-            remedy="onnx-int8",
-            suffix=".onnx",
-            settings={"activations": "dynamic"},
-        ),
-        Form(
-            name="int8",
-            says="a torch program with int8 weights",
-            remedy="quantise",
-            suffix=".pt2",
-            settings={"weights": "8"},
-        ),
-        Form(
-            name="int8-activations",
-            says="a torch program with int8 weights and activations, calibrated on training inputs",
-            remedy="quantise",
-            suffix=".pt2",
-            settings={"weights": "8", "activations": "static"},
-        ),
-        Form(
-            name="int4",
-            says="a torch program with 4-bit weights in groups of 32",
-            remedy="quantise",
-            suffix=".pt2",
-            settings={"weights": "4"},
-        ),
-        Form(
-            name="float16",
-            says="a torch program in float16",
-            remedy="half-precision",
-            suffix=".pt2",
-            settings={"to": "float16"},
-        ),
-        Form(
-            name="bfloat16",
-            says="a torch program in bfloat16",
-            remedy="half-precision",
-            suffix=".pt2",
-            settings={"to": "bfloat16"},
-        ),
-        Form(
-            name="compiled",
-            says="a plain torch program; its times are those after torch.compile, which its user calls",
-            remedy="compiled",
-            suffix=".pt2",
-        ),
+        Form("onnx", "an ONNX graph, in floats", "onnx", ".onnx"),
+        Form("onnx-int8", "an ONNX graph with int8 weights and activations, calibrated on training inputs",
+             "onnx-int8", ".onnx"),
+        Form("onnx-int8-dynamic", "an ONNX graph with int8 weights, activations scaled at every pass",
+             "onnx-int8", ".onnx", {"activations": "dynamic"}),
+        Form("int8", "a torch program with int8 weights", "quantise", ".pt2", {"weights": "8"}),
+        Form("int8-activations", "a torch program with int8 weights and activations, calibrated on training inputs",
+             "quantise", ".pt2", {"weights": "8", "activations": "static"}),
+        Form("int4", "a torch program with 4-bit weights in groups of 32", "quantise", ".pt2", {"weights": "4"}),
+        Form("float16", "a torch program in float16", "half-precision", ".pt2", {"to": "float16"}),
+        Form("bfloat16", "a torch program in bfloat16", "half-precision", ".pt2", {"to": "bfloat16"}),
+        Form("compiled", "a plain torch program; its times are those after torch.compile, which its user calls",
+             "compiled", ".pt2"),
     )
-}
-
-
-def form(name: str) -> Form:
-    """The form of this name."""
-    if name not in FORMS:
-        raise AssayError(f"There is no form {name!r} to ship in; give one of {', '.join(FORMS)}.")
-    return FORMS[name]
+}  # fmt: skip
 
 
 def write(subject: Subject, path: Path) -> int:

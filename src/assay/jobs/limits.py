@@ -11,19 +11,13 @@ from assay import shelf
 from assay.audit import Audit, Change
 from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Measure
+from assay.probes.deployed.what_did_it_forget import CHURN, GAINED, NO_HARM, SHARES, score_gained
 from assay.standard import Standard, judge
 
 Outcome = Literal["within", "exceeded", "cannot tell"]
 FORGET = "what-did-it-forget"
-FINER: Mapping[str, str] = {"accuracy": "accuracy gained"}
+FINER: Mapping[str, str] = {"accuracy": GAINED}
 """Of a question, what FORGET measures of the same, paired on more inputs."""
-PAIRED = (
-    "churn", "forgotten", "accuracy gained", "worst class churn", "worst class loss", "worst group churn",
-    "worst group loss", "confidence gained", "calibration error gained",
-)  # fmt: skip
-"""What FORGET measures, all of it shares, which only the audit after has."""
-NO_HARM = ("learnt", "p of McNemar's test")
-"""What FORGET measures and nobody can limit: what is learnt alone makes nothing worse, and a chance is no harm."""
 WRITTEN = "write for example accuracy=0.5pt (points of a share), or of what is no share the number alone, in its unit"
 
 
@@ -68,8 +62,6 @@ def parsed(words: Sequence[str]) -> tuple[Limit, ...]:
         if of in found:
             raise AssayError(f"--limit gives {of!r} twice; give it once.")
         found[of] = Limit(of, number / 100 if unit else number, bool(unit))
-        if of in FINER or of == FORGET or of.replace("-", " ").lower() in PAIRED:  # shares by their name
-            _refuse_unit(found[of], of, "%")
     if not found:
         raise AssayError(f"--limit says nothing; {WRITTEN}.")
     return tuple(found.values())
@@ -92,25 +84,44 @@ def probe_of(limit: Limit, asked: Sequence[str]) -> str | None:
     return None
 
 
-def refuse_unknown(limits: Sequence[Limit], before: Audit, measures: Sequence[str] = PAIRED) -> None:
-    """Refuse a limit on what nobody asks, or in a unit that is not its own; `measures` are shares that only the
-    audit after has."""
-    asked = [row.answer.probe for row in before.rows]
-    found = {row.answer.probe: row.answer.finding.measures for row in before.rows if row.answer.finding}
-    known = {m.name: m.unit for each in found.values() for m in each if m.name not in NO_HARM} | dict.fromkeys(
-        measures, "%"
-    )
+def refuse_unasked(limits: Sequence[Limit], asked: Sequence[str]) -> None:
+    """Before anything runs: refuse a limit on a question that is not asked, and one without points on what FORGET has
+    in shares by its name."""
     for limit in limits:
         probe = probe_of(limit, asked)
-        fits = _fits(limit.of, [*known]) if probe is None else [m.name for m in found.get(probe, ())][:1]
-        if probe is not None and probe in FINER:
-            fits = [FINER[probe]]
+        share = _paired(probe) or next((name for name in _fits(limit.of, SHARES, begins=False) if not probe), None)
+        if share is not None:
+            _refuse_unit(limit, share, "%")
+
+
+def refuse_unknown(limits: Sequence[Limit], before: Audit, headline: str) -> None:
+    """Before anything is made, by the audit before: refuse a limit on what nobody measures, and one in a unit that is
+    not its own. FORGET, which only the audit after has, measures SHARES and what became of the `headline`."""
+    asked = [row.answer.probe for row in before.rows]
+    found = {row.answer.probe: row.answer.finding.measures for row in before.rows if row.answer.finding}
+    known = {m.name: m.unit for each in found.values() for m in each if m.name not in NO_HARM}
+    known |= {score_gained(headline): ""} | dict.fromkeys(SHARES, "%")
+    for limit in limits:
+        probe = probe_of(limit, asked)
+        paired = _paired(probe)
+        if paired is not None:
+            fits = [paired]
+        else:
+            fits = _fits(limit.of, [*known]) if probe is None else [m.name for m in found.get(probe, ())][:1]
         _refuse_several(limit, fits)
         for name in fits:
             _refuse_unit(limit, name, known[name])
+            if probe is None and name not in SHARES:
+                each = [of for of, measures in found.items() if name in [m.name for m in measures]]
+                _refuse_several(limit, [f"{name} ({of})" for of in each])
         if probe is None and not fits:
-            some = ", ".join([*asked, *measures][:8])
+            some = ", ".join([*asked, *SHARES][:8])
             raise AssayError(f"--limit {limit} is on a question that is not asked; name one that is, such as {some}.")
+
+
+def _paired(probe: str | None) -> str | None:
+    """What FORGET measures where a limit is on this question."""
+    return CHURN if probe == FORGET else FINER.get(probe or "")
 
 
 def _refuse_several(limit: Limit, names: Sequence[str]) -> None:
@@ -205,13 +216,13 @@ def _judged(limit: Limit, probe: str, harm: Measure, alarms: Sequence[Alarm]) ->
         measure=harm.name,
         harm=harm,
         outcome=outcomes.get(said.verdict, "cannot tell"),
-        why=said.why.replace(" %", " points") if harm.unit == "%" else said.why,
+        why=said.why.replace(" 1 %", " 1 point").replace(" %", " points") if harm.unit == "%" else said.why,
         more=said.more,
     )
 
 
-def _fits(word: str, names: Sequence[str]) -> list[str]:
-    """Names of measures that a word stands for: the same, or how one begins; hyphens are spaces."""
+def _fits(word: str, names: Sequence[str], *, begins: bool = True) -> list[str]:
+    """Names of measures that a word stands for: the same, or how one `begins`; hyphens are spaces."""
     wanted = word.replace("-", " ").lower()
     exact = [name for name in dict.fromkeys(names) if name.lower() in (wanted, word.lower())]
-    return exact or [name for name in dict.fromkeys(names) if name.lower().startswith(wanted)]
+    return exact or [name for name in dict.fromkeys(names) if begins and name.lower().startswith(wanted)]

@@ -14,27 +14,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from assay import shelf, store
-from assay.audit import Judged
+from assay.audit import Audit
 from assay.errors import AssayError
 from assay.finding import Measure, Witnesses, share
-from assay.jobs.audit import audit
-from assay.jobs.cure import Cure, cure
+from assay.jobs.cure import Cure, How, cure
 from assay.jobs.forms import FORMS, write
 from assay.jobs.gap import Gap, between
-from assay.jobs.limits import FORGET, Held, Limit, held, parsed, probe_of, refuse_unknown
+from assay.jobs.limits import FORGET, Held, Limit, held, parsed, refuse_unasked, refuse_unknown
 from assay.probe import Probe, configure, judge_witnesses, undisturbed
 from assay.remedy import Remedy
 from assay.report.card import card
 from assay.report.ship import render_ship
-from assay.run import Engine, Progress, Run, silent
-from assay.run import budget as budget_named
-from assay.standard import Standards, read_standards
+from assay.run import Run
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -49,11 +46,13 @@ MAP = "occlusion"  # asks for no gradient, so that an integer graph has the same
 
 
 class Speed(NamedTuple):
-    """Seconds of one pass over a batch, the median of several, before and after."""
+    """Seconds of one pass over a batch, the median of several, before and after, each with where it was measured."""
 
     batch: int
     before: float
+    before_on: str
     after: float
+    after_on: str
 
 
 class Alone(NamedTuple):
@@ -117,8 +116,9 @@ class Shipped:
             f"({self.sizes[1] / max(1, self.sizes[0]):.2f} times as many)."
         ]
         said += [
-            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {1000 * each.after:.3g} ms on this "
-            f"machine, and took {1000 * each.before:.3g} ms ({each.before / each.after:.2f} times as fast)."
+            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {_ms(each.after)} on "
+            f"{each.after_on} of this machine, and took {_ms(each.before)} on {each.before_on} "
+            f"({each.before / each.after:.2f} times as fast)."
             for each in self.speeds
         ]
         for each in self.alone:
@@ -177,6 +177,34 @@ def made_by(name: str, settings: Mapping[str, Any]) -> tuple[Remedy, str]:
     return configure(shelf.load("remedies", name), settings), ".pt2"
 
 
+class Plan(NamedTuple):
+    """What is made, asked and held, as far as that can be told before a model is opened."""
+
+    remedy: Remedy
+    suffix: str
+    probes: tuple[str | Probe, ...]
+    limits: tuple[Limit, ...]
+
+
+def planned(
+    form: str,
+    *,
+    limits: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    probes: Sequence[str | Probe] | None = None,
+) -> Plan:
+    """Read what was asked for; a slip of the pen is told here."""
+    bounds = parsed(limits or LIMITS)
+    remedy, suffix = made_by(form, settings or {})
+    asked = dict.fromkeys(probes if probes is not None else _questions())
+    names = [each.name() if isinstance(each, Probe) else each for each in asked]
+    for name in names:
+        shelf.load("probes", name)  # an unknown name is an error that says what is near
+    extra = () if FORGET in names else (FORGET,)
+    refuse_unasked(bounds, (*names, *extra))
+    return Plan(remedy, suffix, (*asked, *extra), bounds)
+
+
 def _questions() -> list[str | Probe]:
     """QUESTIONS, of which the proof is by smoothing: bounds through layers are not to be had of every form."""
     smoothed = configure(shelf.load("probes", "certified-radius"), {"by": "smoothing"})
@@ -190,61 +218,30 @@ def ship(
     limits: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     probes: Sequence[str | Probe] | None = None,
-    budget: str = "quick",
-    inputs: int | None = None,
-    standards: str | Path | Standards | None = None,
-    seed: int = 0,
-    device: str = "cpu",
     out: str | Path = "runs",
-    engine: Engine | None = None,
-    progress: Progress = silent,
-    told: Callable[[Judged, bool], None] = lambda row, asked: None,
     source: tuple[str, ...] = (),
-    debug: bool = False,
+    **how: Unpack[How],
 ) -> Shipped:
     """Make the subject smaller by a form or a remedy, audit both, and hold what that cost against the limits.
 
-    `probes` are QUESTIONS unless given; what-did-it-forget is asked in any case.
+    `probes` are QUESTIONS unless given; what-did-it-forget is asked in any case. `how` is as of `audit`.
     """
     from assay.door import admit
-    from assay.engine.local import ThisProcess
 
-    bounds = parsed(limits or LIMITS)
-    remedy, suffix = made_by(form, settings or {})
-    asked: list[str | Probe] = list(dict.fromkeys(probes if probes is not None else _questions()))
-    names = [each.name() if isinstance(each, Probe) else each for each in asked]
-    for name in names:
-        shelf.load("probes", name)  # an unknown name is an error that says what is near
-    if FORGET not in names:
-        asked, names = [*asked, FORGET], [*names, FORGET]
-    resolved = [probe_of(limit, names) for limit in bounds]
+    plan = planned(form, limits=limits, settings=settings, probes=probes)
     subject = admit(subject).subject
-    reason = remedy.why_not(subject)
+    reason = plan.remedy.why_not(subject)
     if reason is not None:
         raise AssayError(f"{subject.name!r} cannot be shipped as {form}: {reason}.")
     _refuse_random(subject, form)
-    if "draws" in remedy.settings():
-        _refuse_random(remedy.frame(subject), form)
-    if not isinstance(standards, Standards):
-        standards = read_standards(Path(standards)) if standards is not None else Standards()
-    most = standards.inputs if inputs is None else inputs
-    common: dict[str, Any] = {
-        "probes": asked, "budget": budget, "inputs": most, "standards": standards, "seed": seed, "device": device,
-        "out": out, "engine": engine, "progress": progress, "told": told, "debug": debug,
-    }  # fmt: skip
-    if None in resolved or not all(limit.points for limit in bounds):
-        # only an audit knows measures' names and units; its answers are not asked for again
-        refuse_unknown(bounds, audit(subject, source=source, **common))
-    done = cure(remedy, subject, control=False, source=source, **common)
-    run = Run(
-        engine=engine or ThisProcess(),
-        budget=budget_named(budget, most),
-        seed=seed,
-        device=device,
-        progress=progress,
-        debug=debug,
-    )
-    return _concluded(done, subject, form, suffix, bounds, run)
+    if "draws" in plan.remedy.settings():
+        _refuse_random(plan.remedy.frame(subject), form)
+
+    def heard(before: Audit) -> None:  # only an audit knows measures' names and units
+        refuse_unknown(plan.limits, before, subject.task.headline)
+
+    done = cure(plan.remedy, subject, probes=plan.probes, control=False, heard=heard, out=out, source=source, **how)
+    return _concluded(done, subject, form, plan)
 
 
 def _refuse_random(small: Subject, form: str) -> None:
@@ -256,13 +253,13 @@ def _refuse_random(small: Subject, form: str) -> None:
         )
 
 
-def _concluded(done: Cure, subject: Subject, form: str, suffix: str, limits: Sequence[Limit], run: Run) -> Shipped:
-    small = done.cured
+def _concluded(done: Cure, subject: Subject, form: str, plan: Plan) -> Shipped:
+    small, run = done.cured, done.run
     _refuse_random(small, form)  # where only its making told
     original = replace(subject, data=small.data, unlabelled=small.unlabelled)
-    against = tuple(held(limit, done.since_before, done.before, done.after) for limit in limits)
+    against = tuple(held(limit, done.since_before, done.before, done.after) for limit in plan.limits)
     folder = done.folder.parent / f"ship-{done.folder.name.removeprefix('cure-')}"
-    file = folder / f"{store.slug(small.name)}{suffix}"
+    file = folder / f"{store.slug(small.name)}{plan.suffix}"
     with run.progress("writing the file", 1) as tick:
         size = write(small, file)
         tick(1)
@@ -299,18 +296,29 @@ def _stored(subject: Subject) -> int:
     return stored(subject.model)
 
 
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
+
+
 def _speeds(original: Subject, small: Subject, run: Run) -> tuple[Speed, ...]:
-    """Seconds of a pass over each batch, one model right after the other."""
+    """Seconds of a pass over each batch, one model right after the other; where the smaller answers on another device
+    than the run's, on that one too."""
     import numpy as np
 
     from assay.methods.compress.price import latency
+    from assay.methods.compress.weighed import answers_on
 
     data, made = small.data["test"], []
-    with run.progress("seconds of a pass", len(BATCHES)) as tick:
+    devices = dict.fromkeys((run.device, answers_on(small.model, run.device)))
+    with run.progress("seconds of a pass", len(BATCHES) * len(devices)) as tick:
         for batch in BATCHES:
-            x = data.take(np.arange(min(batch, len(data))))[0].to(run.device)
-            made.append(Speed(len(x), *(latency(each.model, x, run.device) for each in (original, small))))
-            tick(1)
+            x = data.take(np.arange(min(batch, len(data))))[0]
+            for device in devices:
+                before, after = (
+                    (latency(each.model, x, device), answers_on(each.model, device)) for each in (original, small)
+                )
+                made.append(Speed(len(x), *before, *after))
+                tick(1)
     return tuple(dict.fromkeys(made))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.errors import AssayError
-from assay.nn.members import Members, log_mean
+from assay.nn.members import Average, Members, mean_of
 from assay.nn.replaced import replaced
 
 
@@ -42,7 +42,7 @@ class RankOne(nn.Module):
         self._scatter(rng)
 
     def forward(self, x: Tensor) -> Tensor:  # n in h w -> n out h' w', or n *k in -> n *k out
-        member = torch.arange(len(x), device=x.device) * self.count // max(len(x), 1)  # n
+        member = torch.arange(x.shape[0], device=x.device) * self.count // max(x.shape[0], 1)  # n
         y: Tensor = self.layer(x * self._beside(self.r[member], x))
         y = y * self._beside(self.s[member], y)
         return y if self.b is None else y + self._beside(self.b[member], y)
@@ -61,7 +61,7 @@ class RankOne(nn.Module):
 
     def _beside(self, vectors: Tensor, x: Tensor) -> Tensor:  # n c -> n c 1 1, or n *1 c
         ones = (1,) * (x.ndim - 2)
-        shape = (*vectors.shape, *ones) if isinstance(self.layer, nn.Conv2d) else (len(vectors), *ones, -1)
+        shape = (*vectors.shape, *ones) if isinstance(self.layer, nn.Conv2d) else (vectors.shape[0], *ones, -1)
         return vectors.reshape(shape)
 
     def extra_repr(self) -> str:
@@ -69,28 +69,32 @@ class RankOne(nn.Module):
 
 
 class BatchEnsemble(Members):
-    """A net of `RankOne` layers. In eval mode it answers the log of the members' mean probability, from one batch.
+    """A net of `RankOne` layers. In eval mode it answers with the mean of its members, from one batch.
+
+    That is the log of their mean probability, or the `average` of something else (members.py).
 
     In training mode each input goes through one member, by its place in the batch: the loss of the batch is the mean
     over members, and costs what it costs for the plain net.
     """
 
-    def __init__(self, net: nn.Module, count: int) -> None:
+    def __init__(self, net: nn.Module, count: int, *, average: Average = "probabilities") -> None:
         super().__init__()
-        self.net, self.count = net, count
+        self.net, self.count, self.average = net, count, average
 
-    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
-        every: Tensor = self.net(x.repeat(self.count, *(1,) * (x.ndim - 1)))  # mn c
-        return every.view(self.count, len(x), *every.shape[1:])
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
+        every: Tensor = self.net(x.repeat(self.count, *(1,) * (x.ndim - 1)))  # mn *o
+        return every.view(self.count, x.shape[0], *every.shape[1:])
 
-    def forward(self, x: Tensor) -> Tensor:  # n *d -> n c
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
         if self.training:
             one: Tensor = self.net(x)
             return one
-        return log_mean(self.members(x))
+        return mean_of(self.members(x), self.average)
 
 
-def as_batch_ensemble(net: nn.Module, members: int, rng: torch.Generator, *, spread: float = 0.2) -> BatchEnsemble:
+def as_batch_ensemble(
+    net: nn.Module, members: int, rng: torch.Generator, *, spread: float = 0.2, average: Average = "probabilities"
+) -> BatchEnsemble:
     """A copy of `net` whose Linear and Conv2d layers have so many members, with r_i, s_i ~ N(1, spread^2).
 
     What else has parameters (batch normalisation, other layers) is shared. Departs from print: the paper starts from
@@ -108,4 +112,4 @@ def as_batch_ensemble(net: nn.Module, members: int, rng: torch.Generator, *, spr
             return None
         return RankOne(module, members, rng, spread=spread)  # type: ignore[arg-type]
 
-    return BatchEnsemble(replaced(net, make, "Linear or Conv2d layer"), members)
+    return BatchEnsemble(replaced(net, make, "Linear or Conv2d layer"), members, average=average)

@@ -76,7 +76,7 @@ class TimedConvolutions(nn.Module):
         self.convs = nn.ModuleList(nn.Conv2d(width + 1, width, 3, padding=1) for _ in range(3))
 
     def forward(self, h: Tensor, t: float) -> Tensor:  # n c h w -> n c h w
-        time = h.new_full((len(h), 1, *h.shape[2:]), t)
+        time = h.new_full((h.shape[0], 1, *h.shape[2:]), t)
         for norm, relu, conv in zip(self.norms, self.relus, self.convs, strict=False):
             h = conv(torch.cat([time.to(h.dtype), relu(norm(h))], 1))
         out: Tensor = self.norms[3](h)

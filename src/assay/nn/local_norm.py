@@ -65,19 +65,19 @@ class LocalNorm(nn.Module):
             raise ShapeError(f"LocalNorm of {self.channels} channels got shape {tuple(x.shape)}; it wants (n, c, ...).")
         if not self.training and (self.alone or self.only is not None):
             first, last = self.only or (0, self.groups)
-            shared = self.alone or max(1, len(x) // (last - first))
-            if len(x) % (shared * (last - first)):
+            shared = self.alone or max(1, x.shape[0] // (last - first))
+            if x.shape[0] % (shared * (last - first)):
                 raise ShapeError(
-                    f"LocalNorm got {len(x)} rows where {shared} of an input go through {last - first} groups; "
+                    f"LocalNorm got {x.shape[0]} rows where {shared} of an input go through {last - first} groups; "
                     "ask the net through LocalNormed."
                 )
             return self._normalised(x, shared, first, last)
-        if self.training and len(x) < self.groups:
+        if self.training and x.shape[0] < self.groups:
             raise AssayError(
-                f"A batch of {len(x)} inputs cannot be split into {self.groups} groups; use groups={len(x)} or fewer, "
-                "or larger batches."
+                f"A batch of {x.shape[0]} inputs cannot be split into {self.groups} groups; use groups={x.shape[0]} "
+                "or fewer, or larger batches."
             )
-        size, longer = divmod(len(x), self.groups)
+        size, longer = divmod(x.shape[0], self.groups)
         if not longer:
             return self._normalised(x, size, 0, self.groups)
         cut = longer * (size + 1)
@@ -88,7 +88,7 @@ class LocalNorm(nn.Module):
 
     def _normalised(self, x: Tensor, shared: int, first: int, last: int) -> Tensor:  # n c *d -> n c *d
         """`shared` rows have their statistics in common; the groups from `first` to before `last` get rows in turn."""
-        others = len(x) // (shared * (last - first))
+        others = x.shape[0] // (shared * (last - first))
         weight: Tensor = self.weight
         bias: Tensor = self.bias
         if last - first < self.groups:
@@ -165,7 +165,7 @@ class LocalNormed(Members):
             return self._in_blocks(x)[None]
         most = AT_ONCE_GPU if x.is_cuda else AT_ONCE
         if self.mode == "voting":
-            count = self.groups if self.training else max(1, most // max(1, len(x)))
+            count = self.groups if self.training else max(1, most // max(1, x.shape[0]))
             return torch.cat([self._voted(x, k, min(k + count, self.groups)) for k in range(0, self.groups, count)])
         through = 1 if self.mode == "single" else self.groups
         times = through * (1 + self.rotations)
@@ -181,8 +181,8 @@ class LocalNormed(Members):
                     "images."
                 )
             rows = torch.cat([torch.rot90(x, -quarters, (-2, -1)) for quarters in range(self.rotations + 1)])
-        each: Tensor = self.net(rows.repeat_interleave(through, 0))[: through * len(x)]
-        return each.reshape(len(x), through, *each.shape[1:]).transpose(0, 1)
+        each: Tensor = self.net(rows.repeat_interleave(through, 0))[: through * x.shape[0]]
+        return each.reshape(x.shape[0], through, *each.shape[1:]).transpose(0, 1)
 
     def _voted(self, x: Tensor, first: int, last: int) -> Tensor:  # n *d -> m n *o
         """The batch as one group, through the groups from `first` to before `last`."""
@@ -194,7 +194,7 @@ class LocalNormed(Members):
         finally:
             for layer in layers:
                 layer.only = None
-        return each.reshape(len(x), last - first, *each.shape[1:]).transpose(0, 1)
+        return each.reshape(x.shape[0], last - first, *each.shape[1:]).transpose(0, 1)
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
         if self.training:
@@ -204,12 +204,12 @@ class LocalNormed(Members):
 
     def _in_blocks(self, x: Tensor) -> Tensor:  # n *d -> n *o
         """The net's answer where neighbours are a group: the layers deal rows out in turn, so they are put that way."""
-        size, longer = divmod(len(x), self.groups)
+        size, longer = divmod(x.shape[0], self.groups)
         if not longer:
             told: Tensor = self.net(x.view(self.groups, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1))
             return told.view(size, self.groups, *told.shape[1:]).transpose(0, 1).flatten(0, 1)
         cut = longer * (size + 1)
-        place = torch.arange(len(x), device=x.device)
+        place = torch.arange(x.shape[0], device=x.device)
         blocks = place[:cut].view(longer, size + 1), place[cut:].view(self.groups - longer, size)
         order = torch.cat([block.T.flatten() for block in blocks])
         out: Tensor = self.net(x[order])

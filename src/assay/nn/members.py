@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,43 +16,47 @@ AT_ONCE = 512  # rows of a batch of draws: three times as fast as a loop for one
 AT_ONCE_GPU = 8192  # a GPU wants to be filled
 
 
-class Members(nn.Module, ABC):
-    """A classifier with several opinions. `members` gives the logits of each; what they say together is their mean.
+Average = Literal["probabilities", "logits", "answers"]
+"""Of what members give the mean: of a classifier's probabilities or logits, or of answers as they are, as images."""
 
-    The mean is one of probabilities, not of logits: its negative log-likelihood is never above the members' mean one
-    (Jensen), on any data. Spread, entropies and mutual information: methods/uncertainty/disagreement.py.
+
+class Members(nn.Module, ABC):
+    """A net with several opinions. `members` gives the answer of each; what they say together is their mean.
+
+    Of a classifier the mean is one of probabilities, not of logits: its negative log-likelihood is never above the
+    members' mean one (Jensen), on any data. Spread, entropies and mutual information:
+    methods/uncertainty/disagreement.py; of images, pixel by pixel, methods/uncertainty/pixel_spread.py.
     """
 
     @abstractmethod
-    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
-        """The logits of each member."""
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
+        """The answer of each member, of a classifier its logits."""
 
 
 class Ensemble(Members):
     """Several nets of the same task. It is deterministic, and its logits are the log of the mean probability.
 
     With average="logits" they are the mean of the nets' logits: the geometric mean of the probabilities, divided by its
-    sum. Its negative log-likelihood is never above the members' mean one either (log-sum-exp is convex).
+    sum. Its negative log-likelihood is never above the members' mean one either (log-sum-exp is convex). Nets that are
+    no classifiers give the mean of their "answers".
     """
 
-    def __init__(
-        self, nets: Sequence[nn.Module], *, average: Literal["probabilities", "logits"] = "probabilities"
-    ) -> None:
+    def __init__(self, nets: Sequence[nn.Module], *, average: Average = "probabilities") -> None:
         super().__init__()
         if not nets:
             raise AssayError("An ensemble needs at least one net, got none.")
-        if average not in ("probabilities", "logits"):
+        if average not in get_args(Average):
             raise AssayError(
-                f"An ensemble averages probabilities or logits, got average={average!r}; name one of them."
+                f"An ensemble averages probabilities or logits, got {average=}; name one of them, or answers that are "
+                "no classes."
             )
         self.nets, self.average = nn.ModuleList(nets), average
 
-    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
         return torch.stack([net(x) for net in self.nets])
 
-    def forward(self, x: Tensor) -> Tensor:  # n *d -> n c
-        each = self.members(x)
-        return each.mean(0) if self.average == "logits" else log_mean(each)
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
+        return mean_of(self.members(x), self.average)
 
 
 class Drawn(Members):
@@ -69,10 +73,10 @@ class Drawn(Members):
             raise AssayError(f"A random net needs draws >= 1, got {draws}; 15 is usual.")
         self.net, self.draws, self.rows_apart = net, draws, rows_apart
 
-    def members(self, x: Tensor) -> Tensor:  # n *d -> m n c
+    def members(self, x: Tensor) -> Tensor:  # n *d -> m n *o
         return passes(self, x, self.draws)
 
-    def forward(self, x: Tensor) -> Tensor:  # n *d -> n c, one draw
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o, one draw
         out: Tensor = self.net(x)
         return out
 
@@ -105,6 +109,11 @@ def passes(model: Callable[[Tensor], Tensor], x: Tensor, draws: int) -> Tensor: 
     if not draws_apart(model):
         return torch.stack([model(x) for _ in range(draws)])
     return torch.cat([in_rounds(model(repeated(x, k)), k) for k in at_once(draws, x)])
+
+
+def mean_of(each: Tensor, average: Average) -> Tensor:  # m n *o -> n *o
+    """What members say together: logits whose softmax is the mean probability, or the mean of what they give."""
+    return log_mean(each) if average == "probabilities" else each.mean(0)
 
 
 def log_mean(logits: Tensor) -> Tensor:  # m n c -> n c

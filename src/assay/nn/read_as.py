@@ -74,9 +74,9 @@ class OneScore(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n 2
         with BeforeSquash() as seen:
             out: Tensor = self.model(x)
-        z, before = out.reshape(len(x)), seen.input_of(out) if self.probability else None
+        z, before = out.reshape(x.shape[0]), seen.input_of(out) if self.probability else None
         if before is not None:
-            z = before.reshape(len(x))
+            z = before.reshape(x.shape[0])
         elif self.probability:
             return torch.stack([_log(1 - z), _log(z)], 1)
         return torch.stack([torch.zeros_like(z), z], 1)

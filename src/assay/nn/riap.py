@@ -95,13 +95,13 @@ def why_not(net: nn.Module) -> str | None:
     return f"no two of its convolutions follow one another at one size{f' ({more})' if more else ''}"
 
 
-def _pair(numbers: int | tuple[int, ...]) -> tuple[int, ...]:
-    return numbers if isinstance(numbers, tuple) else (numbers,)
+def _pair(numbers: int | Sequence[int]) -> tuple[int, ...]:  # of a stride that others have set, which may be a list
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
 
 
 def _reach(module: nn.Module) -> tuple[int, ...] | None:
     """How far each side of the kernel reaches, along each axis; None of what does not pad zeros to the same size."""
-    if not isinstance(module, CONVOLUTIONS) or module.padding_mode != "zeros" or max(module.stride) > 1:
+    if not isinstance(module, CONVOLUTIONS) or module.padding_mode != "zeros" or max(_pair(module.stride)) > 1:
         return None
     if any(k % 2 == 0 for k in module.kernel_size):
         return None

@@ -63,7 +63,7 @@ class RelationAttention(nn.Module):
         if tuple(x.shape[2:]) != self.size:
             raise ShapeError(f"RelationAttention was made for maps of {self.size}, and got {tuple(x.shape[2:])}.")
         m = relations(self.gives(x).flatten(2), self.takes(x).flatten(2))
-        related = self.related(stacked(m).reshape(len(x), -1, *self.size))
+        related = self.related(stacked(m).reshape(x.shape[0], -1, *self.size))
         gate: Tensor = self.joined(torch.cat([self.own(x).mean(1, keepdim=True), related], 1)).sigmoid()
         return gate
 

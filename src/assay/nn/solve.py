@@ -90,7 +90,7 @@ class DepthNoise:
             return None
         if self.kind not in JUMPS:
             return self._scaled(h, dt, None, 1.0, 0.0)
-        alone = h.new_empty(len(h), *(1,) * (h.ndim - 1))
+        alone = h.new_empty(h.shape[0], *(1,) * (h.ndim - 1))
         jumps = (torch.rand_like(alone) < self.rate * dt).to(h.dtype)
         up = torch.empty_like(alone if self.kind == "stochastic-depth" else h).bernoulli_(1 - self.drop)
         return torch.addcmul(

@@ -18,8 +18,9 @@ from assay.errors import AssayError
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, anew, fit, trainable
 from assay.methods.train.label_noise import plant
-from assay.methods.uncertainty.alike import alike
-from assay.nn.members import Members
+from assay.methods.uncertainty.alike import CLONES, alike
+from assay.methods.uncertainty.pixel_spread import gain, together
+from assay.nn.members import Average, Members
 from assay.probe import undisturbed
 from assay.remedy import Cost, Remedy
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 BATCH = 128  # fit's own
 EPOCHS, STEPS = 10, 1000  # of a training whose length was left open: at least so many epochs, about so many steps
-RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3}
+RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 3e-3, "adamw": 3e-3}
 GENTLER = 0.1  # times that rate where trained weights go on
 LARGE = 1_000_000  # parameters: of a smaller net compiling takes longer than it saves (40 s of a ResNet-18 on an H200)
 LOOKED_AT = 256  # training inputs, to tell how often the model is right as it trains
@@ -49,7 +50,7 @@ class Retraining(Remedy):
     """A remedy with a training in it.
 
     `epochs` left out are ten, or as many as make 1,000 steps: ten epochs of 1,300 inputs are 110 steps, which
-    undertrain. `lr` left out is 0.1 for SGD and 0.003 for Adam, of which `momentum` is beta_1.
+    undertrain. `lr` left out is 0.1 for SGD and 0.003 for Adam and AdamW, of which `momentum` is beta_1.
     """
 
     epochs: int | None = None
@@ -146,6 +147,11 @@ class Retraining(Remedy):
                 keep_key=begun_as,
             )
         return model.eval()
+
+
+def averaged(subject: Subject, chosen: Average = "probabilities") -> Average:
+    """Of what members of this subject give the mean: of a classifier as it was chosen, else of their answers."""
+    return chosen if "classes" in subject.task.gives else "answers"
 
 
 def loss_of(subject: Subject) -> Loss:
@@ -334,6 +340,8 @@ def how_alike(cured: Subject, run: Run) -> tuple[str, ...]:
             run.pick(test),
             "answers of the members",
         )
+    if "classes" not in cured.task.gives:
+        return _alike_images(torch.from_numpy(rows["said"]).transpose(0, 1), torch.from_numpy(rows["y"]))
     seen = alike(torch.from_numpy(rows["said"]).transpose(0, 1), torch.from_numpy(rows["y"]))
     if seen.members < 2:
         return ("It has one member, so that there is no mean to speak of.",)
@@ -343,3 +351,16 @@ def how_alike(cured: Subject, run: Run) -> tuple[str, ...]:
         "truth than one of them."
     )
     return (f"{told} They are near-clones: what one gets wrong they all get wrong." if seen.are_clones else told,)
+
+
+def _alike_images(said: Tensor, y: Tensor) -> tuple[str, ...]:  # m n c h w, n c h w
+    """The same of members whose answers are images."""
+    seen = gain(said, y)
+    if seen.members < 2:
+        return ("It has one member: no uncertainty available.",)
+    told = (
+        f"On {len(y):,} inputs its {seen.members} members are {float(together(said).spread.mean()):.3g} apart at a "
+        f"pixel (standard deviation), and the squared error of their mean is {100 * seen.share:.1f} % below theirs."
+    )
+    clones = seen.share < CLONES
+    return (f"{told} They are near-clones: where one is wrong they all are." if clones else told,)

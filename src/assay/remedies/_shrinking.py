@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from assay.methods.compress.price import Price, flops, latency, parameters, within
+from assay.methods.compress.price import Price, cost, flops, latency, parameters, within
 from assay.methods.compress.surgery import Edge, edges, shaped_like
 from assay.remedies._retraining import Hardening, Start
 from assay.remedy import Cost
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
 
-EXAMPLES = 32  # inputs of a batch whose answer is timed
+EXAMPLES = 32  # inputs of a batch whose answer is timed, where a latency is the price and where one is told
 NAMED = 8  # layers whose channels a remark tells, those that lost most first
 
 
@@ -77,18 +77,31 @@ class Shrinking(Hardening):
         part = self if epochs is None else replace(self, epochs=epochs)
         return part.hardened(model, subject, run, rng, about=about)
 
+    def paid(self, model: nn.Module, subject: Subject, run: Run) -> float:
+        """What the network costs, in what the price is of."""
+        return cost(self.priced.kind, model, timed(subject), run.device)
+
+    def asked(self) -> str:
+        """How small it was to become."""
+        return f"At the price {self.priced}"
+
     def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
-        return removed(subject, cured, self.priced, run)
+        return removed(subject, cured, self.asked(), run)
 
 
 def example(subject: Subject, most: int = 2) -> Tensor:  # -> n *d
-    """A few inputs that the network is read, counted and timed by."""
+    """A few inputs that the network is read by."""
     data = subject.data["test"]
     x, _ = data.take(np.arange(min(most, len(data))))
     return torch.as_tensor(x)
 
 
-def removed(subject: Subject, cured: Subject, price: Price, run: Run) -> tuple[str, ...]:
+def timed(subject: Subject) -> Tensor:  # -> n *d
+    """The batch that a price is paid by and a time is told of: a latency that is met on fewer is another one."""
+    return example(subject, EXAMPLES)
+
+
+def removed(subject: Subject, cured: Subject, asked: str, run: Run) -> tuple[str, ...]:
     """What a smaller network has lost against the one it was made of, layer by layer and as a whole."""
     widths = [
         {name: m.out_channels if isinstance(m, _ConvNd) else m.out_features for name, m in layers(each.model)}
@@ -98,13 +111,13 @@ def removed(subject: Subject, cured: Subject, price: Price, run: Run) -> tuple[s
     most = sorted(lost, key=lambda name: lost[name][1] / lost[name][0])[:NAMED]
     told = ", ".join(f"{name} {lost[name][0]:,} to {lost[name][1]:,}" for name in most)
     rest = f", and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
-    x = example(cured, EXAMPLES)
+    x = timed(cured)
     models = [each.model for each in (subject, cured)]  # counted where they are, timed as copies on the run's device
     multiplied = [flops(model, x[:1]) for model in models]
     learnt = [parameters(model) for model in models]
     times = [1e3 * latency(model, x, run.device) for model in models]
     return (
-        f"At the price {price} it has {_of(multiplied)} multiply-adds for one input and {_of(learnt)} parameters; a "
+        f"{asked} it has {_of(multiplied)} multiply-adds for one input and {_of(learnt)} parameters; a "
         f"batch of {len(x)} takes {times[1]:.3g} ms where it took {times[0]:.3g} ms (medians, measured on "
         f"{run.device}).",
         f"Channels left in the {len(lost)} layers that lost some: {told}{rest}." if lost else "It lost no channel.",

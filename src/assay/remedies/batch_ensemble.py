@@ -9,7 +9,7 @@ import torch
 
 from assay.methods.train.fit import anew, trainable
 from assay.nn.batch_ensemble import as_batch_ensemble
-from assay.remedies._retraining import Retraining, how_alike
+from assay.remedies._retraining import Retraining, averaged, how_alike
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ class BatchEnsemble(Retraining):
     members: int = 4
     spread: float = 0.2
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Wen, Tran & Ba, ICLR 2020, arXiv:2002.06715; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",
@@ -43,14 +47,18 @@ class BatchEnsemble(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = as_batch_ensemble(trainable(subject.model), self.members, rng, spread=self.spread)
+        model = as_batch_ensemble(
+            trainable(subject.model), self.members, rng, spread=self.spread, average=averaged(subject)
+        )
         return subject.cured(self.train(anew(model, rng), subject, run, rng), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
-        model = as_batch_ensemble(subject.model, self.members, torch.Generator(), spread=self.spread)
+        model = as_batch_ensemble(
+            subject.model, self.members, torch.Generator(), spread=self.spread, average=averaged(subject)
+        )
         return subject.cured(model.eval(), self.name())
 
 

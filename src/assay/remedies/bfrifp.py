@@ -13,7 +13,7 @@ from assay.methods.compress.fading import Choice, Fading, Pace, faded, nearer, p
 from assay.methods.compress.price import affordable
 from assay.methods.compress.surgery import cut
 from assay.remedies._retraining import _is_swift
-from assay.remedies._shrinking import Shrinking, example
+from assay.remedies._shrinking import Shrinking, example, timed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -64,6 +64,9 @@ class Bfrifp(Shrinking):
     def cost(self) -> Cost | None:
         return super().cost() if self.share is None else None  # what a share of the channels saves, no setting says
 
+    def asked(self) -> str:
+        return super().asked() if self.share is None else f"With {self.share:g} of each layer's channels gone"
+
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = self.begun(subject.model, rng).cpu()
@@ -92,7 +95,7 @@ class Bfrifp(Shrinking):
                 found, {e.name: faded(strength(model, e), self.share, self.choice, rng=draw) for e in found}
             )  # fmt: skip
         scores = {e.name: ranked(strength(model, e), self.choice, rng=draw) for e in found}
-        keep = affordable(model, found, scores, self.priced, example(subject), per="layer", device=run.device)
+        keep = affordable(model, found, scores, self.priced, timed(subject), per="layer", device=run.device)
         return _Gone(found, {name: ~each for name, each in keep.items()})
 
     def _refuse_short(self, subject: Subject, layers: int) -> None:

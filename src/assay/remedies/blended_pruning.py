@@ -21,7 +21,7 @@ from assay.methods.compress.criteria import CRITERIA, Criterion, sample, scaled,
 from assay.methods.compress.price import affordable
 from assay.methods.compress.surgery import Edge, cut
 from assay.remedies._retraining import EPOCHS
-from assay.remedies._shrinking import Shrinking, example
+from assay.remedies._shrinking import Shrinking, timed
 from assay.remedy import Cost
 from assay.run import silent
 
@@ -97,7 +97,7 @@ class BlendedPruning(Shrinking):
         rho = {name: matrix(of.numpy()) for name, of in told.items()}
         layers = [clusters(each, self.clusters, seed=run.seed) for each in rho.values()]
         keep = affordable(
-            subject.model, found, {name: of[0] for name, of in told.items()}, self.priced, example(subject),
+            subject.model, found, {name: of[0] for name, of in told.items()}, self.priced, timed(subject),
             per="layer", device=run.device,
         )  # fmt: skip
         best, shown, judged = self._searched(subject, found, told, keep, layers, taught, held, run)

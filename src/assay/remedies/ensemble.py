@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.methods.train.ensemble import fit_ensemble
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import Retraining, how_alike
+from assay.remedies._retraining import Retraining, averaged, how_alike, loss_of
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
@@ -21,14 +21,22 @@ class NaiveEnsemble(Retraining):
     """Trains several nets from scratch, each from its own start, that answer with their mean.
 
     The dearest of the ensembles and mostly the best. The subject's own weights are not among them. `average` says of
-    what the mean is: of their probabilities, or of their logits, which is surer where they agree.
+    what the mean is: of their probabilities, or of their logits, which is surer where they agree. Answers that are no
+    classes, such as images, have their own mean.
     """
 
     members: int = 5
     average: Literal["probabilities", "logits"] = "probabilities"
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Lakshminarayanan, Pritzel & Blundell, NeurIPS 2017, arXiv:1612.01474"
-    mends: ClassVar[tuple[str, ...]] = ("accuracy", "everyday-change", "confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "accuracy",
+        "everyday-change",
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="accuracy",
@@ -64,18 +72,19 @@ class NaiveEnsemble(Retraining):
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 optimiser=self.optimiser,
+                loss=loss_of(subject),
                 rng=run.rng(),
                 on_epoch=lambda nets, loss: tick(nets),
                 device=run.device,
             )
-        return subject.cured(Ensemble(nets, average=self.average).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject, self.average)).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
-        return subject.cured(Ensemble(nets, average=self.average).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject, self.average)).eval(), self.name())
 
 
 SHELVED = NaiveEnsemble

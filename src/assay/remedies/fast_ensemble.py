@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
 from assay.methods.train.fast_ensemble import fast_ensemble
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import BATCH, epochs_on, how_alike
+from assay.remedies._retraining import BATCH, averaged, epochs_on, how_alike, loss_of
 from assay.remedy import Cost, Remedy, Tried
 
 if TYPE_CHECKING:
@@ -42,10 +42,15 @@ class FastEnsemble(Remedy):
     epochs: int | None = None
     chain: bool = False
     guard: float = 0.0
+    batch: int = field(default=BATCH, kw_only=True)
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     needs_train: ClassVar[bool] = True
     source: ClassVar[str] = "Liu, 'Building Trustworthy Machine Learning Models', UCLA 2021, sec. 5.4"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",
@@ -65,7 +70,7 @@ class FastEnsemble(Remedy):
             raise AssayError(f"share={self.share} of a training for each net is out of reach; print has 0.03 to 0.08.")
         train = subject.data["train"]
         steps = max(
-            1, round(self.share * epochs_on(train, self.epochs) * math.ceil(len(train) / BATCH) / 2)
+            1, round(self.share * epochs_on(train, self.epochs, self.batch) * math.ceil(len(train) / self.batch) / 2)
         )  # of either
         with run.progress(f"walking to {self.members - 1} other nets", self.members - 1) as tick:
             nets = fast_ensemble(
@@ -79,22 +84,23 @@ class FastEnsemble(Remedy):
                 weight_decay=self.weight_decay,
                 chain=self.chain,
                 guard=self.guard or None,
-                batch=BATCH,
+                batch=self.batch,
+                loss=loss_of(subject),
                 rng=run.rng(),
                 on_member=lambda count: tick(1),
                 device=run.device,
             )
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
     def settled(self, subject: Subject) -> FastEnsemble:
-        return replace(self, epochs=epochs_on(subject.data["train"], self.epochs))
+        return replace(self, epochs=epochs_on(subject.data["train"], self.epochs, self.batch))
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
 
 SHELVED = FastEnsemble

@@ -13,10 +13,9 @@ import torch
 from assay.errors import AssayError
 from assay.methods.compress.bill import bill, seconds
 from assay.methods.compress.gates import CLOSED_AT_FIRST, RATE, ROUNDS, Gates, gate_lr, may_vanish, remeasure, thin
-from assay.methods.compress.price import cost
 from assay.methods.compress.surgery import cut
 from assay.remedies._retraining import loss_of
-from assay.remedies._shrinking import EXAMPLES, Shrinking, example
+from assay.remedies._shrinking import Shrinking, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,8 +68,8 @@ class Gator(Shrinking):
         rng = run.rng()
         model = self.begun(subject.model, rng).to(run.device)
         found = self.prunable(subject, model)
-        few = example(subject, EXAMPLES).to(run.device)
-        whole = cost(self.priced.kind, model, few, run.device)
+        few = timed(subject).to(run.device)
+        whole = self.paid(model, subject, run)
         wanted = self.priced.share * whole
         epochs = self.epochs_on(subject)
         with_gates = max(1, min(round(self.gating * epochs), epochs - 1))
@@ -103,7 +102,7 @@ class Gator(Shrinking):
             part.train(model, subject, run, rng, about=about, loss=loss, after_step=gates.step)
 
         def price(keep: Mapping[str, Tensor]) -> float:
-            return cost(self.priced.kind, cut(bare, found, keep), few, run.device)
+            return self.paid(cut(bare, found, keep), subject, run)
 
         small = cut(model, found, thin(gates, model, train, price, wanted, rounds=rounds))
         remeasure(small, self._batches(subject, run, rng))

@@ -27,8 +27,13 @@ class McDropout(Retraining):
     rate: float = 0.05
     draws: int = 15
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Gal & Ghahramani, ICML 2016, arXiv:1506.02142; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",

@@ -10,7 +10,7 @@ from assay.errors import AssayError
 from assay.methods.compress.criteria import OF_NORMS, Criterion, sample, scaled, scores, without_norm
 from assay.methods.compress.price import Per, affordable
 from assay.methods.compress.surgery import cut
-from assay.remedies._shrinking import EXAMPLES, Shrinking, example
+from assay.remedies._shrinking import Shrinking, timed
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -55,10 +55,9 @@ class Prune(Shrinking):
         x, y = sample(subject.data["train"], self.sample)
         model = copy.deepcopy(subject.model).to(run.device)
         told = scores(model, found, x.to(run.device), y.to(run.device), criteria=[self.criterion])
-        timed = example(subject, EXAMPLES)  # the batch that is reported: a latency met on fewer is another one
         keep = affordable(
-            subject.model, found, {name: scaled(of)[0] for name, of in told.items()}, self.priced, timed, per=self.per,
-            device=run.device,
+            subject.model, found, {name: scaled(of)[0] for name, of in told.items()}, self.priced, timed(subject),
+            per=self.per, device=run.device,
         )  # fmt: skip
         rng = run.rng()
         small = self.begun(cut(subject.model, found, keep), rng)

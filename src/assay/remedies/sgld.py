@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from assay.methods.train.fit import anew
 from assay.methods.train.sgld import sgld
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import EPOCHS, Retraining, how_alike
+from assay.remedies._retraining import EPOCHS, Retraining, averaged, how_alike, loss_of
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -30,8 +30,13 @@ class Sgld(Retraining):
     step: float = 0.01
     temperature: float = 1.0
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Welling & Teh, ICML 2011; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1 + self.samples * self.every / (self.epochs or EPOCHS), self.samples)
@@ -50,8 +55,10 @@ class Sgld(Retraining):
                 batch=self.batch,
                 temperature=self.temperature,
                 weight_decay=self.weight_decay,
+                loss=loss_of(subject),
                 rng=rng,
                 on_epoch=lambda epoch, loss: tick(1),
+                average=averaged(subject),
                 device=run.device,
             )
         return subject.cured(kept, self.name())
@@ -61,7 +68,7 @@ class Sgld(Retraining):
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.samples)]
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
 
 SHELVED = Sgld

@@ -11,7 +11,6 @@ import torch
 
 from assay.errors import AssayError
 from assay.methods.compress import slimming as method
-from assay.methods.compress.price import cost
 from assay.methods.compress.slimming import Score, SoftMask
 from assay.methods.compress.surgery import cut
 from assay.remedies._retraining import _is_swift, loss_of
@@ -69,12 +68,20 @@ class Slimming(Shrinking):
     def cost(self) -> Cost | None:
         return super().cost() if self.rate is None else None  # what a rate of the channels saves, no setting says
 
+    def asked(self) -> str:
+        if self.rate is None:
+            return super().asked()
+        return f"With {self.rate:g} of the channels gone in each of {self.rounds} rounds"
+
+    def paid(self, model: nn.Module, subject: Subject, run: Run) -> float:
+        return super().paid(method.folded(model), subject, run)  # without what is put in for the training alone
+
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
             return lacks
         if method.batch_norms(subject.model):
             return None
-        foldable = any(method.foldable(module) for module in subject.model.modules())
+        foldable = method.foldable(subject.model)
         if self.with_norms and foldable:
             return None
         return (
@@ -90,7 +97,7 @@ class Slimming(Shrinking):
             data = subject.data["train"]
             few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
             model = method.with_norms(model, torch.as_tensor(data.take(few)[0]))
-        whole = self._cost(model, subject, run)
+        whole = self.paid(model, subject, run)
         parts = self._parts(subject)
         self._refuse_dear(model, subject, run, whole)
         for number, epochs in enumerate(parts, 1):
@@ -153,7 +160,7 @@ class Slimming(Shrinking):
             found, groups = self._ranked(model, subject)
             every = _channels(groups)
             model = _without(model, found, method.lowest(groups, (every - 1) / every, at_least=self.at_least))
-            self._refuse_above(self._cost(model, subject, run), whole, number)
+            self._refuse_above(self.paid(model, subject, run), whole, number)
 
     def _refuse_above(self, least: float, whole: float, number: int) -> None:
         wanted = self.priced.share ** (number / self.rounds)
@@ -196,7 +203,7 @@ class Slimming(Shrinking):
 
         def price(count: int) -> float:
             gone = method.lowest(groups, count / every, at_least=self.at_least)
-            return self._cost(_without(model, found, gone), subject, run)
+            return self.paid(_without(model, found, gone), subject, run)
 
         low, high = 0, every - 1
         if price(0) <= most:
@@ -206,9 +213,6 @@ class Slimming(Shrinking):
             middle = (low + high) // 2
             low, high = (low, middle) if price(middle) <= most else (middle, high)
         return high
-
-    def _cost(self, model: nn.Module, subject: Subject, run: Run) -> float:
-        return cost(self.priced.kind, model, example(subject), run.device)
 
 
 def _channels(groups: dict[str, list[method.Writer]]) -> int:

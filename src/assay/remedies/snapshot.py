@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from assay.methods.train.snapshot import fit_snapshots
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import Retraining, how_alike
+from assay.remedies._retraining import Retraining, averaged, how_alike, loss_of
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
@@ -25,8 +25,12 @@ class SnapshotEnsemble(Retraining):
 
     members: int = 5
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Huang et al., ICLR 2017, arXiv:1704.00109"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift",)
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know-where-it-is-wrong",
+    )
     tried: ClassVar[tuple[Tried, ...]] = (
         Tried(
             probe="confidence-under-shift",
@@ -52,18 +56,19 @@ class SnapshotEnsemble(Retraining):
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 optimiser=self.optimiser,
+                loss=loss_of(subject),
                 rng=run.rng(),
                 on_epoch=lambda epoch, loss: tick(1),
                 device=run.device,
             )
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)
 
     def frame(self, subject: Subject) -> Subject:
         nets = [copy.deepcopy(subject.model) for _ in range(self.members)]
-        return subject.cured(Ensemble(nets).eval(), self.name())
+        return subject.cured(Ensemble(nets, average=averaged(subject)).eval(), self.name())
 
 
 SHELVED = SnapshotEnsemble

@@ -10,7 +10,7 @@ from assay.methods.train.fit import Optimiser, anew, trainable
 from assay.methods.train.variational import negative_elbo
 from assay.nn.variational import Variational as Net
 from assay.nn.variational import as_variational
-from assay.remedies._retraining import Retraining, how_alike
+from assay.remedies._retraining import Retraining, how_alike, loss_of
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -34,8 +34,13 @@ class Variational(Retraining):
     prior: float = 0.1
     beta: float = 0.01
 
+    needs: ClassVar[tuple[str, ...]] = ("mean",)
     source: ClassVar[str] = "Blundell et al., ICML 2015, arXiv:1505.05424; Liu, UCLA 2021, ch. 5"
-    mends: ClassVar[tuple[str, ...]] = ("confidence-under-shift", "does-it-know")
+    mends: ClassVar[tuple[str, ...]] = (
+        "confidence-under-shift",
+        "does-it-know",
+        "does-it-know-where-it-is-wrong",
+    )
 
     def cost(self) -> Cost | None:
         return Cost(1, self.draws)
@@ -44,7 +49,7 @@ class Variational(Retraining):
         rng = run.rng()
         model = anew(self._random(replace(subject, model=trainable(subject.model))), rng)
         assert isinstance(model, Net)  # anew copies
-        loss = negative_elbo(model.kl, len(subject.data["train"]), beta=self.beta)
+        loss = negative_elbo(model.kl, len(subject.data["train"]), beta=self.beta, loss=loss_of(subject))
         self.train(model, subject, run, rng, loss=loss)
         return subject.cured(model, self.name(), draws=self.draws)
 

@@ -262,7 +262,7 @@ def colophon(audit: Audit) -> Iterator[tuple[str, str]]:
         yield "Found otherwise", f"{count} answers were found earlier or elsewhere; each says with what"
     yield "Budget", words.budget(audit.budget)
     yield "Seed", str(audit.seed)
-    yield "Time", words.duration(sum(row.answer.seconds for row in audit.rows)) + " for all questions"
+    yield "Time", words.taken(audit)
     yield "Fingerprint", audit.subject.fingerprint
 
 
@@ -348,6 +348,8 @@ def _method(audit: Audit, row: Judged) -> Iterator[tuple[str, str]]:
     if answer.status == "does not apply":
         return
     yield "Taken", f"{words.duration(answer.seconds)}, {words.moment(answer.when)}"
+    if told := words.spent(answer):
+        yield "In the model", told
     if any(row is other for other in audit.made_otherwise):
         yield "Found with", words.made_with(answer.environment, audit.device)
     if audit.folder is not None:

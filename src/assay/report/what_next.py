@@ -81,6 +81,10 @@ INSTEAD: dict[str, str] = {
     "for, as how-wide-must-it-be does.",
     "how-wide-must-it-be": "Its intervals are as wide as its errors: only a model nearer the truth, or one that says "
     "where it is far off, has narrower ones.",
+    "does-it-know-where-it-is-wrong": "Have a person look at every image until its spread is worth more; members that "
+    "were trained each from a start of its own tell most.",
+    "does-it-hold-when-density-changes": "Train on images of every density that it will meet, or keep it to those that "
+    "it has seen.",
     "does-it-know": "Where another score in its section tells outliers better, turn inputs away by that one.",
     "is-it-sure-far-away": "Let no input reach it that lies outside the range of the training data.",
     "does-the-metric-hold": "Let several neighbours decide and not the nearest alone; training that keeps unlike "

@@ -154,6 +154,27 @@ def duration(seconds: float) -> str:
     return f"{minutes}{NBSP}min" if minutes < 100 else f"{minutes // 60}{NBSP}h {minutes % 60}{NBSP}min"
 
 
+def taken(audit: Audit) -> str:
+    """How long all questions took, and how much of that the model alone would have."""
+    seconds = sum(row.answer.seconds for row in audit.rows)
+    counted = [spent for row in audit.rows if (spent := row.answer.spent) is not None and spent.pace]
+    told = f"{duration(seconds)} for all questions"
+    if not counted or not seconds:
+        return told
+    passes, least = sum(s.passes for s in counted), sum(s.least for s in counted)
+    return f"{told}, of which the model's {passes:,} passes alone would take {100 * least / seconds:.0f}{NBSP}%"
+
+
+def spent(answer: Answer) -> str:
+    """What of its time a question spent in the model; empty where that was not counted."""
+    told = answer.spent
+    if told is None or not told.passes or answer.seconds <= 0:
+        return ""
+    slopes = f", {told.slopes:,} of them with a gradient" if told.slopes else ""
+    limit = f", {100 * told.least / answer.seconds:.0f}{NBSP}% of the model's own limit" if told.pace else ""
+    return f"{told.passes:,} passes{slopes}: {told.passes / answer.seconds:,.0f} a second{limit}"
+
+
 def moment(when: str) -> str:
     """An ISO date as '2 May 2025, 14:03 UTC'; what is not one stays as it is."""
     try:

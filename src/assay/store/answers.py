@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from assay import shelf
 from assay.errors import AssayError
 from assay.finding import Table, Witnesses, finding_from_json, finding_to_json
-from assay.probe import OTHER, THEMES, Answer, Look
+from assay.probe import OTHER, THEMES, Answer, Look, Spent
 from assay.store.files import (
     JSON_BYTES,
     MOST_BYTES,
@@ -92,6 +92,7 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
         "environment": dict(answer.environment),
         "theme": answer.theme,
         **({"looks": [asdict(look) for look in answer.looks]} if answer.looks else {}),
+        **({} if answer.spent is None else {"spent": asdict(answer.spent)}),
         "links": {},
     }
     finding = answer.finding
@@ -257,6 +258,7 @@ def answer_from(stored: Mapping[str, Any], samples: Table | None = None, witness
         environment=stored["environment"],
         theme=theme_of(stored),
         looks=tuple(Look(**look) for look in stored.get("looks", ())),
+        spent=None if stored.get("spent") is None else Spent(**stored["spent"]),
     )
     check_types(answer, leave=(Table, Witnesses))
     return answer

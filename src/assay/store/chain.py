@@ -19,8 +19,9 @@ from assay.store.answers import BROKEN, check_format, finding_of, links_of
 from assay.store.files import JSON_BYTES, TEMPORARY, digest, read, read_json
 
 HEAD = "audit.json"
-UNVOUCHED = frozenset({HEAD, "diff.html"})
-"""What may lie in a run and is vouched for by nothing in it: the head, and what a later comparison wrote."""
+UNVOUCHED = frozenset({HEAD, "diff.html", "profile.html"})
+"""What may lie in a run and is vouched for by nothing in it: the head, what a later comparison wrote, and where the
+time of an audit went."""
 UNREAD = frozenset({"aside", "seal"})
 """Folders that are no part of what was found: what was set aside, and the seal, which is checked by itself."""
 DRAWN = frozenset({"report.html", "junit.xml", "card.md"})

@@ -31,7 +31,7 @@ class Forecaster(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n 36 2 -> n 3 12 2
         level = x.mean(1, keepdim=True)  # n 1 2
         past = ((x - level) / 10).flatten(1)
-        below, middle, above = self.bent(past).view(len(x), 3, HORIZON, len(CHANNELS)).unbind(1)
+        below, middle, above = self.bent(past).view(x.shape[0], 3, HORIZON, len(CHANNELS)).unbind(1)
         middle = middle + self.straight(past).view_as(middle)
         return 10 * torch.stack([middle - softplus(below), middle, middle + softplus(above)], 1) + level[:, None]
 

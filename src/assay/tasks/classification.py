@@ -48,7 +48,7 @@ class Classification(Task):
     headline: ClassVar[str] = "accuracy"
     good: ClassVar[str] = "is the label"
     output: ClassVar[str] = "(n, k) logits, one for each class"
-    gives: ClassVar[tuple[str, ...]] = ("classes",)
+    gives: ClassVar[tuple[str, ...]] = ("classes", "mean")
     promise: ClassVar[str] = "the class it says is right"
 
     @property

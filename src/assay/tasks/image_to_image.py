@@ -42,6 +42,7 @@ class ImageToImage(Task):
     headline: ClassVar[str] = "closeness"
     good: ClassVar[str] = "is within the tolerance"
     output: ClassVar[str] = "(n, c, h, w) images of the shape of the targets"
+    gives: ClassVar[tuple[str, ...]] = ("mean",)
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3 or min(self.shape) < 1:

@@ -36,6 +36,7 @@ GIVES: Mapping[str, str] = {
     "numbers": "numbers",
     "spread": "what it says of the spread of its numbers (a standard deviation, or quantiles on both sides)",
     "focus": "a number of one input's answer that can be explained",
+    "mean": "answers whose mean is an answer too",
 }
 """What some questions need of an answer, in words."""
 

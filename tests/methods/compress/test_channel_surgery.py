@@ -452,10 +452,26 @@ def test_what_can_be_cut(which: str, share: float) -> None:
     assert fewer < sum(p.numel() for p in model.parameters())
 
 
-def test_modes_kinds_and_layouts_stay_as_they_were() -> None:
+@pytest.mark.parametrize("dims", [2, 3])
+def test_what_lies_with_channels_last_lies_so_when_it_is_cut(dims: int) -> None:
+    """Else a smaller network is timed in another layout than the whole one."""
+    conv, last = (nn.Conv2d, torch.channels_last) if dims == 2 else (nn.Conv3d, torch.channels_last_3d)
+    plain = nn.Sequential(conv(3, 6, 3), nn.ReLU(), conv(6, 4, 3), nn.Flatten(), nn.Linear(4, 2)).eval()
+    x = torch.rand(2, 3, *(5,) * dims)
+    for model, wanted in ((plain, False), (copy.deepcopy(plain).to(memory_format=last), True)):  # type: ignore[call-overload]
+        found = edges(model, x)
+        small = cut(model, found, some(found, 0.5))
+        for net in (small, shaped_like(model, small.state_dict())):
+            for weight in (net[0].weight, net[2].weight):  # type: ignore[index,union-attr]
+                assert weight.is_contiguous() is not wanted  # type: ignore[operator]
+                assert weight.is_contiguous(memory_format=last) is wanted  # type: ignore[operator]
+        assert_close(small(x), masked(model, found, some(found, 0.5))(x))
+
+
+def test_modes_and_kinds_stay_as_they_were() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(36, 6), nn.Linear(6, 2))
     model[0].requires_grad_(False)
-    model = model.train().to(torch.bfloat16).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.train().to(torch.bfloat16)
     before = copy.deepcopy(model.state_dict())
     found = edges(model, torch.rand(2, 1, 5, 5, dtype=torch.bfloat16))
     small = cut(model, found, some(found, 0.5))

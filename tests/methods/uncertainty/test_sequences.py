@@ -1,110 +1,131 @@
-"""Confidence sequences: against their closed form and the equation as printed, and right however often one looks."""
+"""Confidence sequences: against the equation as printed and exact laws, and right however often one looks."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import betabinom, binom
+from scipy.stats import binom
 
 from assay.errors import AssayError
 from assay.finding import wilson
-from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error
-
-counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
-
-
-def wealth(hits, n, p, prior):
-    """As printed, by scipy's laws: the chance of this stream under the mixture over that under p."""
-    return math.exp(betabinom(n, *prior).logpmf(hits) - binom(n, p).logpmf(hits))
+from assay.methods.uncertainty.exact import exact
+from assay.methods.uncertainty.sequences import mean_interval, rungs, share_of_error
 
 
-@settings(deadline=None, max_examples=30)
-@given(counts, st.floats(0.001, 0.3), st.sampled_from([(0.5, 0.5), (1.0, 1.0), (2.0, 3.0)]))
-def test_at_its_ends_the_wealth_is_one_over_alpha(count, alpha, prior):
-    hits, n = count
-    low, high = proportion_sequence(hits, n, alpha=alpha, prior=prior)
-    assert 0 <= low <= hits / n <= high <= 1
-    assert (low == 0) is (hits == 0)
-    assert (high == 1) is (hits == n)
-    for end in (low, high):
-        if 1e-12 < end < 1 - 1e-12:
-            assert wealth(hits, n, end, prior) == pytest.approx(1 / alpha, rel=1e-6)
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 20_000_000))
+def test_a_ladder_doubles_ends_at_the_top_and_its_shares_are_the_error(most):
+    ladder = rungs(most)
+    assert ladder[-1] == most
+    assert all(b == 2 * a for a, b in pairwise(ladder[:-1]))
+    assert ladder[:-1] == () or ladder[0] == 25
+    assert all(1.5 * a <= most for a in ladder[:-1])
+    assert len(ladder) * share_of_error(most, 0.05) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("n", [1, 7, 100, 5000])
-def test_where_nothing_was_missed_it_is_the_closed_form(n):
-    low, high = proportion_sequence(n, n, alpha=0.05, prior=(1.0, 1.0))
-    assert low == pytest.approx((0.05 / (n + 1)) ** (1 / n), rel=1e-9)
+def test_ladders_by_hand():
+    assert [rungs(n) for n in (1, 25, 30, 40, 60, 130)] == [(1,), (25,), (30,), (25, 40), (25, 60), (25, 50, 130)]
+    with pytest.raises(AssayError, match="no ladder to 0 inputs"):
+        rungs(0)
+
+
+def missed_somewhere(p: float, ends: dict[int, tuple[np.ndarray, np.ndarray]]) -> float:
+    """The exact chance that hits of chance p are at any rung outside its interval, by the law of the walk of hits."""
+    alive, at = np.array([1.0]), 0  # of each number of hits, with no miss so far
+    lost = 0.0
+    for n, (low, high) in ends.items():
+        step = binom.pmf(np.arange(n - at + 1), n - at, p)
+        alive, at = np.convolve(alive, step), n
+        out = (low > p) | (high < p)
+        lost += float(alive[out].sum())
+        alive = np.where(out, 0.0, alive)
+    return lost
+
+
+@pytest.mark.parametrize("most", [130, 800])
+def test_who_looks_at_every_rung_is_wrong_no_more_often_than_claimed(most):
+    """Not by simulation: the whole law of the hits, at the worst of many chances. Wilson's intervals are not right."""
+    ladder = rungs(most)
+    each = share_of_error(most, 0.05)
+    ours = {n: exact(np.arange(n + 1), n, each) for n in ladder}
+    once = {n: tuple(np.array([wilson(h, n) for h in range(n + 1)]).T) for n in ladder}
+    chances = np.linspace(0.01, 0.99, 99)
+    assert max(missed_somewhere(p, ours) for p in chances) <= 0.05
+    assert max(missed_somewhere(p, once) for p in chances) > 0.1
+
+
+def naive(x, m, alpha, sign):
+    """K+ and K- as printed, one value at a time."""
+    n, wealth, total, squares, count = len(x), 1.0, 0.5, 0.25, 1
+    spread = 0.25
+    for value in x:
+        bet = math.sqrt(2 * math.log(2 / alpha) / (n * spread))
+        bet = min(bet, 0.5 / (m if sign > 0 else 1 - m))
+        wealth *= 1 + sign * bet * (value - m)
+        total, count = total + value, count + 1
+        squares += (value - total / count) ** 2
+        spread = squares / count
+    return wealth
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 60), st.floats(0.002, 0.2), st.integers(0, 10**6))
+def test_at_its_ends_a_bet_has_won_two_over_alpha(n, alpha, seed):
+    x = np.random.default_rng(seed).beta(0.7, 1.4, n)
+    low, high = mean_interval(x, alpha=alpha, seed=3)
+    assert 0 <= low <= x.mean() <= high <= 1
+    order = np.random.default_rng(3).permutation(x)
+    if low > 1e-6:
+        assert naive(order, low, alpha, 1) == pytest.approx(2 / alpha, rel=1e-4)
+    if high < 1 - 1e-6:
+        assert naive(order, high, alpha, -1) == pytest.approx(2 / alpha, rel=1e-4)
+    mirrored = mean_interval(1 - x, alpha=alpha, seed=3)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-9)
+    wider = mean_interval(x, alpha=alpha / 3, seed=3)
+    assert wider[0] <= low + 1e-9
+    assert wider[1] >= high - 1e-9
+
+
+@pytest.mark.parametrize("law", ["rare", "skewed", "hits"])
+def test_a_mean_of_any_law_is_held_at_every_rung(law):
+    """At n = 25 to 200, 120 streams each: wrong at any rung in at most 5 %."""
+    rng, ladder, wrong = np.random.default_rng(5), rungs(200), 0
+    truth = {"rare": 0.02, "skewed": 0.1, "hits": 0.3}[law]
+    for _ in range(120):
+        x = {
+            "rare": lambda: np.where(rng.random(200) < 0.04, rng.random(200), 0.0),
+            "skewed": lambda: rng.beta(0.2, 1.8, 200),
+            "hits": lambda: (rng.random(200) < 0.3).astype(float),
+        }[law]()
+        intervals = [mean_interval(x[:n], alpha=share_of_error(200, 0.05)) for n in ladder]
+        wrong += any(not low <= truth <= high for low, high in intervals)
+    assert wrong <= 6
+
+
+def test_rows_that_come_sorted_by_class_are_as_good_as_any():
+    x = np.repeat([0.9, 0.1], 100)  # who sees the first half would foresee a mean of 0.9
+    low, high = mean_interval(x, alpha=0.05)
+    assert low < 0.5 < high
+    assert high - low < 0.35
+
+
+def test_equal_values_leave_room_for_others():
+    low, high = mean_interval(np.ones(50), alpha=0.05)
     assert high == 1
-    assert proportion_sequence(0, n, alpha=0.05, prior=(1.0, 1.0)) == pytest.approx((0, 1 - low), abs=1e-12)
+    assert 0.8 < low < 0.95
+    assert mean_interval(np.zeros(50), alpha=0.05) == pytest.approx((0, 1 - low), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
-@given(counts, st.floats(0.005, 0.1))
-def test_it_is_symmetric_wider_than_one_look_and_wider_the_surer(count, alpha):
-    hits, n = count
-    low, high = proportion_sequence(hits, n, alpha=alpha)
-    assert proportion_sequence(n - hits, n, alpha=alpha) == pytest.approx((1 - high, 1 - low), abs=1e-9)
-    wider = proportion_sequence(hits, n, alpha=alpha / 2)
-    assert wider[0] <= low
-    assert wider[1] >= high
-    once = wilson(hits, n)
-    if n >= 20:  # where Wilson's approximation is one
-        at_95 = proportion_sequence(hits, n, alpha=0.05)
-        assert at_95[0] <= once[0] + 1e-9
-        assert at_95[1] >= once[1] - 1e-9
-
-
-LOOKS = np.arange(20, 201, 20)
-
-
-@pytest.fixture(scope="module")
-def ends():
-    """Of both ways, at each look and for every number of hits: looks, hits, two ends."""
-
-    def table(interval):
-        beyond = [(0.0, 1.0)]
-        return np.array([[interval(h, n) for h in range(n + 1)] + beyond * (200 - n) for n in LOOKS.tolist()])
-
-    return table(lambda h, n: proportion_sequence(h, n, alpha=0.05)), table(wilson)
-
-
-@pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.9])
-def test_who_looks_again_and_again_is_wrong_no_more_often_than_claimed(p, ends):
-    """4,000 streams of 200: wrong at any look in at most 5 %, where Wilson's intervals are in far more."""
-    sums = np.cumsum(np.random.default_rng(0).random((4000, 200)) < p, axis=1)[:, LOOKS - 1]
-    missed = []
-    for table in ends:
-        seen = table[np.arange(len(LOOKS)), sums]  # streams, looks, two ends
-        missed.append(((seen[..., 0] > p) | (seen[..., 1] < p)).any(1).mean())
-    assert missed[0] <= 0.05
-    assert missed[1] > 0.08
-
-
-def test_hits_that_are_drawn_anew_at_each_look_do_no_harm():
-    """A random attack judges the same inputs afresh: not one stream, and looks that double are still right."""
-    rng = np.random.default_rng(1)
-    at, wrong = 25 * 2 ** np.arange(6), 0
-    for _ in range(300):
-        chance = rng.beta(0.6, 0.4, size=at[-1])  # of each input
-        looks = [proportion_sequence(int((rng.random(n) < chance[:n]).sum()), int(n), alpha=0.05) for n in at]
-        wrong += any(not low <= 0.6 <= high for low, high in looks)
-    assert wrong <= 15
-
-
-def test_the_shares_of_the_error_sum_to_it():
-    assert sum(share_of_error(k, 0.05) for k in range(1, 2000)) == pytest.approx(0.05, rel=1e-3)
-    assert share_of_error(1, 0.05) == 0.025
-
-
-def test_what_is_no_proportion_is_refused():
-    with pytest.raises(AssayError, match="3 hits of 2 are no proportion"):
-        proportion_sequence(3, 2, alpha=0.05)
+def test_what_is_no_share_is_refused():
+    for wrong in ([], [0.5, 1.1], [-0.1], [float("nan")], [[0.5]]):
+        with pytest.raises(AssayError, match="each from 0 to 1"):
+            mean_interval(wrong, alpha=0.05)
     with pytest.raises(AssayError, match="An error of 0 is none"):
-        proportion_sequence(1, 2, alpha=0)
-    with pytest.raises(AssayError, match="Look 0 is none"):
-        share_of_error(0, 0.05)
+        mean_interval([0.5], alpha=0)
+    with pytest.raises(AssayError, match="An error of 1 is none"):
+        share_of_error(10, 1)

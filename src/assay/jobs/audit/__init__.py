@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +22,14 @@ from assay import shelf, store
 from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
-from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, ladder, looked
 from assay.probe import Answer, Probe, configure, put
-from assay.report import write
+from assay.report import Kept, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
 from assay.store.typed import check_types
+from assay.trace import Asked, Trace
 
 if TYPE_CHECKING:
     from assay.remedy import Remedy
@@ -90,7 +91,7 @@ class Begun:
     applies: tuple[bool, ...] = ()
     """Of an audit with a time limit: which questions can be put to the subject."""
     pace: float = 0.0
-    """Of such an audit: the seconds that the model takes for an input."""
+    """Likewise: the seconds that the model takes for an input."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
@@ -117,10 +118,18 @@ class Begun:
 class Asker:
     """The side of an audit that needs the model: it lets the subject in, makes the keys, and puts one question a time.
 
-    A limit on a question that can never apply to this subject is an error: the standards are wrong.
+    A limit on a question that can never apply to this subject is an error: the standards are wrong. `heard` is told
+    where the time of each question went.
     """
 
-    def __init__(self, subject: Subject, planned: Sequence[Planned], run: Run, standards: Standards) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        planned: Sequence[Planned],
+        run: Run,
+        standards: Standards,
+        heard: Callable[[Asked], None] | None = None,
+    ) -> None:
         from assay.data.digest import reading
         from assay.door import admit
         from assay.subject import check
@@ -146,23 +155,45 @@ class Asker:
             offers=tuple(offers(self.subject)),
         )
         if run.budget.seconds is not None:
-            from assay.jobs.audit.pace import tried
-
             applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
-            pace = tried(self.subject.in_classes(), run.device).seconds
-            self.begun = dataclasses.replace(self.begun, applies=applies, pace=pace)
+            self.begun = dataclasses.replace(self.begun, applies=applies, pace=self.pace)
+        self.heard, self.trace = heard, Trace()
+        if heard is not None:
+            from assay.engine.traced import Traced, in_parts
+
+            progress = in_parts(run.progress, self.trace)
+            self.run = dataclasses.replace(run, engine=Traced(run.engine, self.trace), progress=progress)
+
+    @cached_property
+    def pace(self) -> float:
+        """The seconds that the model takes for an input, measured when somebody first asks."""
+        from assay.jobs.audit.pace import pace
+
+        return pace(self.subject.in_classes(), self.run.device)
 
     def put(self, place: int) -> Answer:
+        return self._put(place, self.run)
+
+    def _put(self, place: int, run: Run) -> Answer:
         probe, question = self.planned[place]
-        return put(probe, self.subject, self.run, self.begun.keys[place], left_out=question.left_out)
+        answer = None
+        try:
+            with self.trace.question(probe.name(), run.budget.inputs or 0):
+                answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+        finally:  # a question that was ended took its time too
+            if self.heard is not None and (answer is None or answer.status != "does not apply"):
+                spent = None if answer is None else answer.spent
+                self.heard(self.trace.asked() if spent is None else self.trace.asked(spent.answers, spent.slopes))
+        if answer.spent is None or not answer.spent.passes:
+            return answer
+        return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
-        probe, question = self.planned[place]
         progress = until(most, self.run.progress)
         run = dataclasses.replace(self.run, budget=budget, whole=self.run.budget, progress=progress, drawn=[])
         try:
-            answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
+            answer = self._put(place, run)
         except OutOfTime:
             return None
         return answer, run.drawn[0].grows if run.drawn else None
@@ -203,7 +234,9 @@ class Record:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
         self.budget, self.seed, self.device, self.source = budget, seed, device, source
         self.rows: dict[int, Judged] = {}
-        self.spent = 0.0
+        self.spent, self.due = 0.0, 0.0
+        """Seconds of looks from before; when the next report of what is known is written."""
+        self.kept: Kept = {}
         self.folder: Path | None = None
         if out is not None:
             named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
@@ -250,7 +283,8 @@ class Record:
         before = () if row is None else row.answer.looks
         if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
             (self.folder / chain.HEAD).unlink(missing_ok=True)
-        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at))
+        rungs = len(ladder(self.budget, self.begun.subject.splits.get("test", 1)))
+        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, rungs))
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""
@@ -295,8 +329,18 @@ class Record:
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
         )
         if self.folder is not None:
-            write(done, self.folder)
+            write(done, self.folder, self.kept)
         return done
+
+    def write_now_and_then(self, rounds: Rounds, surroundings: Mapping[str, str] | None = None) -> None:
+        """The report of what is known, for whoever is killed; a twentieth of the time goes into it."""
+        if self.folder is None or not rounds.unwritten or rounds.clock() < self.due or rounds.left < rounds.ending:
+            return
+        before = rounds.clock()
+        self.conclude(surroundings, lambda place: "it was not asked yet: the audit goes on")
+        took = rounds.clock() - before
+        rounds.wrote(took)
+        self.due = rounds.clock() + 20 * took
 
 
 def audit(
@@ -315,6 +359,7 @@ def audit(
     source: tuple[str, ...] = (),
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
+    profile: bool = False,
 ) -> Audit:
     """Ask a subject many questions and judge the answers, all in this process.
 
@@ -330,9 +375,13 @@ def audit(
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
 
-    `open` gives the further subjects that settings name, such as `others` of does-it-transfer.
+    `open` gives the further subjects that settings name, such as `others` of does-it-transfer. `profile` writes a page
+    beside the report that shows where the time went.
     """
     from assay.engine.local import ThisProcess
+
+    if profile and out is None:
+        raise AssayError("profile=True writes a page beside the report; give a folder with out=.")
 
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
@@ -349,7 +398,8 @@ def audit(
         debug=debug,
         open=open,
     )
-    asker = Asker(subject, planned, run, standards)
+    heard: list[Asked] = []
+    asker = Asker(subject, planned, run, standards, heard.append if profile else None)
     rounds = None
     if chosen.seconds is not None:
         rounds = rounds_of(chosen, planned_questions, asker.begun, standards, lambda: time.monotonic() - began)
@@ -365,11 +415,15 @@ def audit(
         source=source,
     )
     if rounds is not None:
-        return _in_rounds(rounds, record, asker)
-    for place in range(len(planned)):
-        if not record.knows(place):
-            record.take(place, asker.put(place))
-    return record.conclude()
+        done = _in_rounds(rounds, record, asker)
+    else:
+        for place in range(len(planned)):
+            if not record.knows(place):
+                record.take(place, asker.put(place))
+        done = record.conclude()
+    if profile:
+        write_profile(done, heard, asker.pace)
+    return done
 
 
 def rounds_of(
@@ -392,6 +446,7 @@ def _in_rounds(rounds: Rounds, record: Record, asker: Asker) -> Audit:
             found = asker.look(turn.place, turn.budget, turn.most)
             if found is None or not record.look(turn, *found, rounds.clock()):
                 rounds.leave(turn.place)
+            record.write_now_and_then(rounds)
     except KeyboardInterrupt:
         if record.folder is not None:
             record.conclude(missing=lambda place: STOPPED)

@@ -17,6 +17,7 @@ from assay.errors import AssayError
 if TYPE_CHECKING:
     from assay.jobs.audit import Asker
     from assay.probe import Answer
+    from assay.trace import Asked
 
 
 def ask() -> NoReturn:
@@ -64,7 +65,11 @@ def _ask_all(job: Any, line: Line) -> None:
         open=job.further(open),
         in_words=line.in_words,
     )
-    asker = Asker(open(job.source), planned, run, job.standards)
+
+    def heard(asked: Asked) -> None:
+        line.send(trace=asked.to_json(), pace=asker.pace)
+
+    asker = Asker(open(job.source), planned, run, job.standards, heard if job.profile else None)
     line.send(begun=dataclasses.asdict(asker.begun))
     if run.budget.seconds is not None:
         _ask_in_rounds(asker, line)

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from assay.run import BUDGETS, Budget
 
-BACK = 3.0
-"""A pass with its gradient takes about as long as three without."""
 QUICK = BUDGETS["quick"]
 
 
@@ -54,6 +52,8 @@ EFFORTS: Mapping[str, Effort] = {
     "does-it-find-them": Effort("samples", 1, 1, own=0.3, own_each=0.001),
     "does-it-find-them-in-part": Effort("samples", 1, 7, own=0.3, own_each=0.001),
     "does-it-know": Effort("samples", 1, 15, once=4300, longer=0.5, own=3.0, own_each=0.005),
+    "does-it-know-where-it-is-wrong": Effort("dear", 3, 1, own=1.5, own_each=0.005),
+    "does-it-hold-when-density-changes": Effort("dear", 7, 1, own=0.5, own_each=0.003),
     "does-it-know-how-far-off": Effort("samples", 1, 1, own=0.5),
     "does-it-last": Effort("dear", 1, 410, own_each=0.1),
     "does-it-transfer": Effort("samples", 0.3, 90, longer=0.7, own=0.5, own_each=0.06),
@@ -99,7 +99,7 @@ def inputs_of(probe: str, budget: Budget, there: int) -> int:
     """How many inputs a question looks at, of so many that there are."""
     effort = EFFORTS.get(probe, OTHERWISE)
     samples = there if budget.samples is None else budget.samples
-    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.steps}[effort.of]
+    of = {"samples": samples, "dear": budget.dear or samples, "steps": budget.few(budget.steps)}[effort.of]
     wanted = max(1, round(effort.share * of))
     return min(wanted, there, there if budget.inputs is None else budget.inputs)
 

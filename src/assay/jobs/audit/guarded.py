@@ -8,6 +8,7 @@ Only an audit in which every question has its answer gets a verdict.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import time
@@ -25,10 +26,13 @@ from assay.jobs.audit import STOPPED, Begun, Record, not_asked, rounds_of
 from assay.jobs.audit.job import Job
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of
 from assay.probe import Answer
+from assay.report import write_profile
 from assay.run import Progress, Tick
 from assay.subjects import located
+from assay.trace import Asked
 
 ASK = "assay.jobs.audit.child:ask"
+MOST_TRACED = 2000  # questions of which it is kept where their time went
 LATE = 1.0  # seconds after which a question that does not look at the time is ended
 
 
@@ -49,11 +53,14 @@ class Meter(Protocol):
     def line(self, text: str) -> None: ...
 
 
-def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
-    """Ask what the job wants of its subject in a child process, and more of them where they end; judge and conclude."""
+def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter, began: float | None = None) -> Audit:
+    """Ask what the job wants of its subject in a child process, and more of them where they end; judge and conclude.
+
+    `began` is when the time that the job may have began, by the monotonic clock; now, where it is not given.
+    """
     located(job.source)  # a slip of the pen is told at once
     with stopped_by_signals(), handed_over() as folder:
-        asking = _Asking(job, limits, out, meter, folder)
+        asking = _Asking(job, limits, out, meter, folder, time.monotonic() if began is None else began)
         try:
             while not asking.complete:
                 asking.go_on()
@@ -61,13 +68,16 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
             asking.leave_what_is_known()
             raise
         assert asking.record is not None  # complete
-        return asking.record.conclude(asking.surroundings, asking.missing)
+        done = asking.record.conclude(asking.surroundings, asking.missing)
+        if job.profile:
+            write_profile(done, asking.traced, asking.pace)
+        return done
 
 
 class _Asking:
     """An audit while it is made: what is known of it does not depend on the child that is asked just now."""
 
-    def __init__(self, job: Job, limits: Limits, out: Path, meter: Meter, folder: Path) -> None:
+    def __init__(self, job: Job, limits: Limits, out: Path, meter: Meter, folder: Path, began: float) -> None:
         self.job, self.limits, self.out, self.meter, self.folder = job, limits, out, meter, folder
         self.asked: list[Question] = []
         self.record: Record | None = None
@@ -75,12 +85,14 @@ class _Asking:
         self.device = job.device
         self.place: int | None = None
         self.tick: Tick = lambda n: None
-        self.budget, self.began = budget_of(job.budget, job.inputs), time.monotonic()
+        self.budget, self.began = budget_of(job.budget, job.inputs), began
         self.rounds: Rounds | None = None
         self.turn: Turn | None = None
-        self.settled, self.opened, self.due = 0, 0.0, 0.0
-        """How often a question came to an end; how long it took to open the subject; when to write the next report."""
+        self.settled, self.opened = 0, 0.0
+        """How often a question came to an end; how long it took to open the subject."""
         self.over = False
+        self.traced: list[Asked] = []
+        self.pace = 0.0
 
     @property
     def missing(self) -> Callable[[int], str] | None:
@@ -147,6 +159,9 @@ class _Asking:
                 child.set_clock_back()
             elif "held" in message:
                 self._confined(message)
+            elif "trace" in message and self.job.profile and len(self.traced) < MOST_TRACED:
+                self.traced.append(Asked.from_json(message["trace"]))
+                self.pace = _seconds(message.get("pace"))
             elif "doing" in message:
                 bars.close()
                 if message["total"] is None:
@@ -216,12 +231,8 @@ class _Asking:
         self.place = turn.place
         child.set_clock_back(turn.most + LATE)
         child.say(ask=turn.place, budget=dataclasses.asdict(turn.budget), most=turn.most)
-        if self.rounds.answered and self.clock() > self.due and self.rounds.left > 4 * self.rounds.ending:
-            before = self.clock()
-            self.record.conclude(self.surroundings, lambda place: "it was not asked yet: the audit goes on")
-            took = self.clock() - before
-            self.rounds.wrote(took)
-            self.due = self.clock() + max(15.0, 20 * took)
+        if self.rounds.answered:
+            self.record.write_now_and_then(self.rounds, self.surroundings)
 
     def _mind_the_time(self) -> None:
         if self.budget.seconds is None or self.clock() <= self.budget.seconds:
@@ -311,6 +322,11 @@ def _fetched(handed: Path, taken: Path, probe: str) -> Answer:
         raise AssayError(f"its answer could not be fetched: {e.strerror or e}; ask it again") from e
     finally:
         shutil.rmtree(taken, ignore_errors=True)
+
+
+def _seconds(told: object) -> float:
+    """What a child says of its model's pace; 0, which is not known, where that is no number."""
+    return float(told) if isinstance(told, int | float) and 0 <= told < math.inf else 0.0
 
 
 def _plain_file(path: Path) -> bool:

@@ -41,6 +41,8 @@ class Job:
     seed: int = 0
     device: str = "cpu"
     debug: bool = False
+    profile: bool = False
+    """Whether to tell where the time went, on a page of its own."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

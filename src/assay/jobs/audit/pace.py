@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 TRIED = 100  # inputs
-REPEATS = 3  # of which the fastest tells the speed: the first may warm up, and a busy machine is no slower model
+BATCHES = (8, 32, 128, 512, 1024)
+"""Inputs that are tried together, one after the other; a CPU is filled by those of the third, as an audit asks it."""
+ENOUGH = 0.5  # seconds, of which the fastest pass tells the speed: a busy machine is no slower model
 
 
 class Tried(NamedTuple):
@@ -26,26 +30,58 @@ class Tried(NamedTuple):
 
 
 def tried(subject: Subject, device: str) -> Tried:
-    """Ask for the answers to a hundred inputs, a few times; the model is left as it was."""
+    """Ask for the answers to a hundred inputs, and how long one takes; the model is left as it was."""
+    with _asked(subject, device):
+        x, y = (each.to(device) for each in _some(subject, TRIED))
+        begun = time.perf_counter()
+        out = subject.predict(x)
+        _wait(device)
+        slow = (time.perf_counter() - begun) / len(x)
+        return Tried(y, out, min(slow, _fastest(subject, device)))
+
+
+def pace(subject: Subject, device: str) -> float:
+    """The seconds that the model takes for an input, in the batches in which it is fastest; it is left as it was."""
+    with _asked(subject, device):
+        return _fastest(subject, device)
+
+
+def _fastest(subject: Subject, device: str) -> float:
+    """Larger and larger batches, each a few times, until there is no time left for another."""
+    begun, fastest = time.perf_counter(), float("inf")
+    for count in BATCHES if device.startswith("cuda") else BATCHES[:3]:
+        x = _some(subject, count)[0].to(device)
+        for _ in range(3):
+            _wait(device)
+            before = time.perf_counter()
+            subject.predict(x)
+            _wait(device)
+            now = time.perf_counter()
+            fastest = min(fastest, (now - before) / len(x))
+            if now - begun > ENOUGH:
+                return fastest
+    return fastest
+
+
+def _some(subject: Subject, count: int) -> tuple[Tensor, Tensor]:  # -> n *d, n *t
+    """Inputs drawn from all, as far as there are any."""
     data = subject.data["test"]
-    x, y = data.take(np.sort(np.random.default_rng(0).permutation(len(data))[:TRIED]))
+    rows = np.random.default_rng(0).choice(len(data), min(count, len(data)), replace=False)
+    return data.take(np.sort(rows))
+
+
+@contextmanager
+def _asked(subject: Subject, device: str) -> Iterator[None]:
+    """The model in eval mode on the device; outside as it was."""
     place = next((t.device for t in subject.model.state_dict().values()), torch.device("cpu"))
     modes = [(m, m.training) for m in subject.model.modules()]
     try:
         subject.model.eval().to(device)
-        x, y = x.to(device), y.to(device)
-        out, taken = subject.predict(x), float("inf")
-        for _ in range(REPEATS):
-            _wait(device)
-            begun = time.perf_counter()
-            out = subject.predict(x)
-            _wait(device)
-            taken = min(taken, (time.perf_counter() - begun) / len(x))
+        yield
     finally:
         subject.model.to(place)
         for m, mode in modes:
             m.training = mode
-    return Tried(y, out, taken)
 
 
 def _wait(device: str) -> None:

@@ -1,16 +1,18 @@
 r"""Rounds: which question is asked next, and with how many inputs, until verdicts are settled or the time is over.
 
-The first round asks every question with few inputs, the cheapest first; what does not fit into the time is left out and
-says how long it would take. Further rounds ask again, with more inputs, what cannot be told yet and what more inputs
-would settle, the cheapest first; where a question has all the inputs that its steps allow, with more steps. Speed was
-measured, and what a question took once tells what it will take.
+What settles a verdict soonest for its cost comes first. A question that was not asked yet has a first look, with as
+many inputs as cost little more than a few; one that cannot be told yet has another, with as many as would settle it by
+what was seen. The cheapest of all these is next. What more inputs of the test set would not settle, or what has to be
+guessed at, waits until nothing else is left; what has no limit, until all that has one was asked. Where a question has
+all the inputs that its steps allow, it is asked with more steps. What does not fit into the time is left out and says
+how long it would take. Speed was measured, and what a question took once tells what it will take.
 
-A verdict that is looked at many times must be right as often as one that is looked at once. A proportion has an
-interval that holds at every number of inputs at once (`methods/uncertainty/sequences.py`); that of other measures is
-widened as a normal one would be, so that all looks together are wrong no more often than one; where all values are
-equal, and there is nothing to widen, it is that of how often such a value comes. More steps are another
-attack, and so another number: each search of its own has a share of the error, the first nine tenths. A question that
-had every input at its first look cannot be looked at again, and keeps the interval of one look.
+A verdict that is looked at many times must be right as often as one that is looked at once. One looks only at the rungs
+of a ladder of inputs, each of which has its share of the error (`methods/uncertainty/sequences.py`): the interval of a
+proportion is then exact at all rungs at once, that of a mean of shares, whose values are kept, is what bets leave of
+it, and that of other measures is widened as a normal one would be. More steps are another attack, and so another
+number: each search of its own has a share of the error, the first nine tenths. A question that had every input at its
+first look cannot be looked at again, and keeps the interval of one look.
 
 Needs no torch.
 """
@@ -21,32 +23,34 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.audit import Judged, Question
 from assay.errors import AssayError
-from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, wilson
+from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, Table, wilson
 from assay.jobs.audit.effort import seconds_of
 from assay.probe import Answer, Grows, Look
 from assay.run import BUDGETS, Budget
 from assay.run import budget as budget_named
 from assay.standard import Standards
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEVELS = ("quick", "standard", "full")
 SEARCHES = (0.9, 0.09, 0.01)
 """What share of the error each search of its own has, in the order in which they were made."""
-FIRST = 50  # inputs of a question's first look
-LEAST = 20  # below which a first look tells nothing
-FIRST_ROUND = 1 / 3
+FIRST = 100  # inputs of a question's first look, and more where that costs little
+LITTLE = 2.0  # times what those cost
+MOST_FIRST = 1600
+FIRST_ROUND = 1 / 8
 """Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
-AT_MOST = 16  # times the inputs of the look before
-AT_LEAST = 1.5
-SPARE = 1.25  # how many more inputs than would just settle it
 WRITING = (1.0, 0.4)
-"""Seconds that writing the report takes, and more for each answer in it, until it was seen."""
+"""Seconds that writing the report takes, and more for each look that is new in it, until it was seen."""
 
 
 def seconds_named(text: str, option: str = "--budget") -> float | None:
@@ -109,7 +113,9 @@ class Rounds:
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
-        self.answered, self.slow = 0, contention()
+        self.rungs = ladder(budget, self.there)
+        self.answered, self.unwritten, self.slow = 0, 0, contention()
+        """Questions that have a finding; looks since the last report was written; how many times WRITING that took."""
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
         self.too_long: dict[int, str] = {}
         """Questions that do not fit, and why."""
@@ -127,8 +133,8 @@ class Rounds:
 
     @property
     def ending(self) -> float:
-        """Seconds that are kept for the report, with one more answer than there is."""
-        return self.slow * (WRITING[0] + WRITING[1] * (self.answered + 1))
+        """Seconds that are kept for the report, with one more look than there was."""
+        return self.slow * (WRITING[0] + WRITING[1] * (self.unwritten + 1))
 
     @property
     def left(self) -> float:
@@ -136,24 +142,32 @@ class Rounds:
         return self.seconds - self.ending - self.clock()
 
     def wrote(self, seconds: float) -> None:
-        """So long did it take to write what is known."""
-        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.answered)
+        """So long did it take to write what is known; what was drawn is not drawn again."""
+        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.unwritten)
+        self.unwritten = 0
 
     def next(self, rows: Mapping[int, Judged]) -> Turn | None:
         """What to ask now; None where all is settled or nothing more fits. What does not fit is then in `too_long`."""
+        turn = self._next(rows)
+        self.unwritten += turn is not None and turn.about > 0
+        return turn
+
+    def _next(self, rows: Mapping[int, Judged]) -> Turn | None:
         self.answered = sum(row.answer.finding is not None for row in rows.values())
         waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
         for place in waiting:
             if self.asked[place].left_out is not None or not self.applies[place]:
-                return Turn(place, self._budget(LEVELS[0], LEAST), 0.0, max(1.0, self.left))  # it says why at once
-        while waiting:
+                return Turn(place, self._budget(LEVELS[0], 1), 0.0, max(1.0, self.left))  # it says why at once
+        first = None
+        while waiting and first is None:
             place = min(waiting, key=self._order)
-            turn = self._first(place, alone=len(waiting) == 1)
-            if turn is not None:
-                return turn
+            first = self._first(place, alone=len(waiting) == 1)
             waiting.remove(place)
-        again = [turn for place, row in rows.items() if (turn := self._again(place, row)) is not None]
-        return min(again, key=lambda turn: turn.about, default=None)
+        again = [(hopeful, turn) for place, row in rows.items() for hopeful, turn in self._again(place, row)]
+        soonest = min((turn for hopeful, turn in again if hopeful), key=lambda turn: turn.about, default=None)
+        if first is not None and soonest is not None:
+            return min(first, soonest, key=lambda turn: turn.about)
+        return first or soonest or min((turn for _, turn in again), key=lambda turn: turn.about, default=None)
 
     def leave(self, place: int) -> None:
         """This took longer than there was, or broke where it had not before: it is not asked again."""
@@ -161,7 +175,7 @@ class Rounds:
 
     def refuse_what_is_too_short(self) -> None:
         """An error where not even the cheapest question fits, that says how long that would take."""
-        least = self._budget(LEVELS[0], LEAST)
+        least = self._budget(LEVELS[0], 1)
         cheapest = min(self._open(), key=lambda place: self._about(place, least), default=None)
         if cheapest is not None and (about := self._about(cheapest, least)) > self.left:
             before = self.clock()
@@ -179,22 +193,31 @@ class Rounds:
         return not self.limited[place], self._about(place, self._budget(self.level, FIRST))
 
     def _budget(self, level: str, inputs: int) -> Budget:
-        bound = min(inputs, self.there if self.budget.inputs is None else self.budget.inputs)
-        return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=bound, inputs=bound)
+        """That of a look at so many inputs, or at those of the rung below, if there is one."""
+        rung = max((rung for rung in self.rungs if rung <= inputs), default=self.rungs[0])
+        return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=rung, inputs=rung)
 
     def _about(self, place: int, budget: Budget) -> float:
         return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
 
     def _first(self, place: int, alone: bool) -> Turn | None:
         left = self.left
-        if place not in self.done:
-            for level, inputs in ((self.level, FIRST), (LEVELS[0], FIRST), (LEVELS[0], LEAST)):
-                budget = self._budget(level, inputs)
-                about = self._about(place, budget)
-                if about <= left:
-                    return Turn(place, budget, about, left if alone else max(about, left / 2))
+        few = [(LEVELS[0], rung) for rung in reversed(self.rungs) if rung <= FIRST]
+        for level, inputs in ((self.level, self._many(place)), *few) if place not in self.done else ():
+            budget = self._budget(level, inputs)
+            about = self._about(place, budget)
+            if about <= left:
+                return Turn(place, budget, about, left if alone else max(about, left / 2))
         self.too_long[place] = self.why_not(place)
         return None
+
+    def _many(self, place: int) -> int:
+        """The inputs of a first look: as many as cost little more than a few; the fewest where there is no limit."""
+        if not self.limited[place]:
+            return 1
+        few = self._about(place, self._budget(self.level, FIRST))
+        fits = [n for n in self.rungs if self._about(place, self._budget(self.level, n)) <= LITTLE * few]
+        return max([FIRST, *(n for n in fits if n <= MOST_FIRST)])
 
     def why_not(self, place: int) -> str:
         """Why a question has no answer when the time is over."""
@@ -202,38 +225,68 @@ class Rounds:
             return self.too_long[place]
         if place in self.done:
             return f"it does not fit into {self.budget.name}: it took more time than there was"
-        about, left = self._about(place, self._budget(LEVELS[0], LEAST)), self.left
+        about, left = self._about(place, self._budget(LEVELS[0], 1)), self.left
         rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
         return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
 
-    def _again(self, place: int, row: Judged) -> Turn | None:
+    def _again(self, place: int, row: Judged) -> Iterator[tuple[bool, Turn]]:
+        """Further looks that fit, and whether such a one would settle the verdict by what was seen."""
         answer = row.answer
         if answer.finding is None or not answer.looks or place in self.done or row.verdict != "cannot tell":
-            return None
-        last, more = answer.looks[-1], max((j.more or 0 for j in row.judgements), default=0)
-        if not more or len({look.steps for look in answer.looks}) > len(SEARCHES):
-            return None
+            return
+        last, wanted = answer.looks[-1], times_the_inputs(row)
+        if wanted is None or len({look.steps for look in answer.looks}) > len(SEARCHES):
+            return
         level = _level(last)
         if last.grows == "inputs":
-            n = last.n or last.inputs
-            factor = min(float(AT_MOST), max(2.0, (n + SPARE * more) / n))
-            for wanted in (factor, factor / 2, AT_LEAST):
-                turn = self._grown(place, last, level, int(last.inputs * wanted))
-                if turn is not None:
-                    return turn
+            above = [rung for rung in self.rungs if rung > last.inputs]
+            enough = next((rung for rung in above if rung >= last.inputs * wanted), None)
+            if enough is not None and (turn := self._grown(place, last, level, enough)) is not None:
+                yield True, turn
+                return
+            turns = [turn for rung in above if (turn := self._grown(place, last, level, rung)) is not None]
+            if turns:
+                yield False, turns[-1]
         elif last.grows == "steps" and level != LEVELS[-1]:
-            return self._grown(place, last, LEVELS[LEVELS.index(level) + 1], last.inputs)
-        return None
+            turn = self._grown(place, last, LEVELS[LEVELS.index(level) + 1], last.inputs)
+            if turn is not None:
+                yield False, turn
 
     def _grown(self, place: int, last: Look, level: str, inputs: int) -> Turn | None:
         """The next look, if it fits; what the last one took tells more than the table does."""
-        before = self._budget(_level(last), last.inputs)
-        budget = self._budget(level, inputs)
+        before, budget = self._budget(_level(last), last.inputs), self._budget(level, inputs)
         if budget == before:
             return None
         about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
-        about = max(about, last.seconds * (1 + inputs / last.inputs) / 2)
         return Turn(place, budget, about, self.left) if about <= self.left else None
+
+
+def ladder(budget: Budget, there: int) -> tuple[int, ...]:
+    """The numbers of inputs at which an audit with a time limit looks."""
+    from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
+
+    return rungs(there if budget.inputs is None else min(there, budget.inputs))
+
+
+def times_the_inputs(row: Judged) -> float | None:
+    """How many times the inputs would settle the verdict by what was seen; infinite where the value is the limit.
+
+    None where no number of inputs would: the number is in doubt, or has no interval.
+    """
+    assert row.answer.finding is not None
+    found = []
+    for judgement in row.judgements:
+        if judgement.verdict != "cannot tell" or judgement.standard is None:
+            continue
+        try:
+            m = row.answer.finding.measure(judgement.standard.measure)
+        except AssayError:
+            continue
+        if judgement.more and m.n:
+            found.append(1 + judgement.more / m.n)
+        elif m.low is not None and m.high is not None and m.low < m.high and m.value == judgement.standard.limit:
+            found.append(math.inf)
+    return max(found, default=None)
 
 
 def _level(look: Look) -> str:
@@ -248,10 +301,13 @@ def contention(spin: float = 0.02) -> float:
     return max(1.0, (time.monotonic() - begun) / spin)
 
 
-def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float) -> Answer:
-    """An answer of one look among several, with the intervals that allow for them.
+def looked(
+    answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float, rungs: int
+) -> Answer:
+    """An answer of one look among several, with the intervals that allow for all that there may be.
 
-    `drawn` says what would have given more inputs, as `Drawn.grows` does; None where that is not known.
+    `drawn` says what would have given more inputs, as `Drawn.grows` does; None where that is not known. `rungs` are at
+    how many numbers of inputs the audit may look.
     """
     if answer.finding is None:
         return answer
@@ -262,9 +318,9 @@ def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str 
     grows: Grows = "inputs" if drawn == "inputs" else "steps" if drawn == "steps" else ""
     earlier = list(dict.fromkeys(look.steps for look in before))
     searches = earlier if budget.steps in earlier else [*earlier, budget.steps]
-    search, number = searches.index(budget.steps), len(before) + 1
-    once = number == 1 and not grows
-    finding = answer.finding if once else over_looks(answer.finding, number, search)
+    once = not before and not grows
+    error = (1 - CONFIDENCE) * SEARCHES[searches.index(budget.steps)] / rungs
+    finding = answer.finding if once else over_looks(answer.finding, error)
     headline = finding.measures[0]
     look = Look(
         inputs=budget.inputs,
@@ -304,46 +360,65 @@ def _over_time(headline: Measure, looks: tuple[Look, ...]) -> tuple[Curve, ...]:
     )
 
 
-def over_looks(finding: Finding, number: int, search: int) -> Finding:
-    """The finding with intervals for its look of this number, in the search of this place."""
-    alpha = (1 - CONFIDENCE) * SEARCHES[search]
-    measures = tuple(_over_looks(m, number, alpha) for m in finding.measures)
+def over_looks(finding: Finding, error: float) -> Finding:
+    """The finding with intervals that are wrong with a chance of at most `error`, the share of one look."""
+    measures = tuple(_over_looks(m, finding.samples, error) for m in finding.measures)
     return dataclasses.replace(finding, measures=measures)
 
 
-def _over_looks(m: Measure, number: int, alpha: float) -> Measure:
-    from assay.methods.uncertainty.sequences import proportion_sequence, share_of_error  # what lies beside it is heavy
+def _over_looks(m: Measure, samples: Table | None, error: float) -> Measure:
+    from assay.methods.uncertainty.exact import exact
+    from assay.methods.uncertainty.sequences import mean_interval
 
     if m.value is None or m.low is None or m.high is None:
         return m
     hits = None if not m.n else round(m.value * m.n)
     if hits is not None and 0 <= hits <= (m.n or 0) and _same((m.low, m.high), wilson(hits, m.n or 0)):
-        low, high = proportion_sequence(hits, m.n or 0, alpha=alpha)
+        low, high = (float(end) for end in exact(hits, m.n or 0, error))
         return dataclasses.replace(m, low=low, high=high, about=_told(m, "the interval holds however often one looks"))
+    shares = _shares(m, samples)
+    if shares is not None:
+        low, high = mean_interval(shares, alpha=error)
+        says = "the interval holds however often one looks, whatever the law"
+        return dataclasses.replace(m, low=min(low, m.value), high=max(high, m.value), about=_told(m, says))
     if m.n and m.low == m.high == m.value and m.unit == "%" and 0 <= m.value <= 1:
-        low, high = _all_equal(m.value, m.n, alpha)
+        low, high = _all_equal(m.value, m.n, error)
         says = "all values are equal: the interval is that of how often another comes, however often one looks"
         return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
     law = NormalDist()
-    wider = law.inv_cdf(1 - share_of_error(number, alpha) / 2) / law.inv_cdf((1 + CONFIDENCE) / 2)
+    wider = law.inv_cdf(1 - error / 2) / law.inv_cdf((1 + CONFIDENCE) / 2)
     low, high = m.value - wider * max(0.0, m.value - m.low), m.value + wider * max(0.0, m.high - m.value)
     low, high = min(low, m.low), max(high, m.high)
     if m.unit == "%" and m.low >= 0 and m.high <= 1:
         low, high = max(0.0, low), min(1.0, high)
-    says = f"the interval is {wider:.2f} times as wide as for one look: this is number {number}"
+    says = f"the interval is {wider:.2f} times as wide as for one look, to allow for others"
     return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
 
 
-def _all_equal(value: float, n: int, alpha: float) -> tuple[float, float]:
+def _shares(m: Measure, samples: Table | None) -> NDArray[np.float64] | None:  # -> n
+    """The values of which the measure is the mean, where they are known and lie between 0 and 1."""
+    import numpy as np
+
+    if m.unit != "%" or m.column is None or samples is None or m.column not in samples.columns:
+        return None
+    column = np.asarray(samples.columns[m.column])
+    if column.ndim != 1 or column.dtype.kind not in "biuf" or len(column) != m.n:
+        return None
+    values = column.astype(np.float64)
+    inside = bool(np.isfinite(values).all() and (values >= 0).all() and (values <= 1).all())
+    return values if inside and m.value is not None and abs(float(values.mean()) - m.value) < 1e-6 else None
+
+
+def _all_equal(value: float, n: int, error: float) -> tuple[float, float]:
     """Where the mean of a quantity in [0, 1] may lie of which n inputs all had the same value.
 
     The first names the value, and the n - 1 others have it again: it then comes with a chance of at least L, that of
-    n - 1 hits of n - 1, at every n at once. What comes else is between 0 and 1, so that the mean lies in [L value,
-    L value + 1 - L], whatever the law.
+    n - 1 hits of n - 1. What comes else is between 0 and 1, so that the mean lies in [L value, L value + 1 - L],
+    whatever the law.
     """
-    from assay.methods.uncertainty.sequences import proportion_sequence
+    from assay.methods.uncertainty.exact import exact
 
-    often = proportion_sequence(n - 1, n - 1, alpha=alpha)[0] if n > 1 else 0.0
+    often = float(exact(n - 1, n - 1, error)[0]) if n > 1 else 0.0
     return often * value, often * value + 1 - often
 
 

@@ -98,7 +98,7 @@ class _Tracer(fx.Tracer):
         last, stack = next(iter(reversed(self.graph.nodes)), None), self.module_stack.copy()
         try:
             return super().call_module(m, forward, args, kwargs)
-        except Exception:
+        except Exception:  # somebody's forward pass, which may do anything to what stands in for a tensor
             self.module_stack = stack
             for node in reversed(self.graph.nodes):
                 if node is last:
@@ -141,7 +141,7 @@ class Reader:
         self.values: dict[fx.Node, _Value | list[_Value | None] | None] = {}
         try:
             traced = fx.GraphModule(model, _Tracer().trace(model))
-        except Exception as e:
+        except Exception as e:  # as above
             why = (str(e).strip().splitlines() or ["no message"])[0]
             raise SubjectError(
                 f"torch.fx cannot read the forward pass of {type(model).__name__} ({type(e).__name__}: {why}); move "
@@ -152,7 +152,7 @@ class Reader:
                 shapes = _Shapes(traced)
                 shapes.extra_traceback = False  # what was raised is told in one line
                 shapes.run(self.example)
-        except Exception as e:
+        except Exception as e:  # as above
             why = (str(e).strip().splitlines() or ["no message"])[0]
             raise SubjectError(
                 f"{type(model).__name__} fails on the example of shape {tuple(self.example.shape)} "

@@ -28,7 +28,8 @@ AGREEMENT = 1e-3
 """How far, relative to the largest answer, a graph may be from its network: float32 rounds 1e-7 a step, and sums are
 taken in another order."""
 MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
-OPERATOR = re.compile(r"\b(?:aten|prims|torch|quantized|torchvision)(?:::|\.)[a-z_0-9]+")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
+OPERATOR = re.compile(r"\b(?:aten|prims|torch(?!\.(?:onnx|export)\b)|quantized|torchvision)(?:::|\.)[a-z_0-9]+")
 
 
 def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n *d, n >= 2
@@ -49,7 +50,7 @@ def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n 
                 content = optimised(export(model, x[:1] if alone else x, alone))
         except AssayError:
             raise
-        except Exception as e:  # exporters raise whatever they meet
+        except Exception as e:  # torch's two exporters and onnxruntime raise whatever they meet in a network
             reasons.append(reason(e))
             continue
         gap = _graph_gap(model, content, torch.split(x, 1) if alone else _lengths(x))
@@ -74,6 +75,7 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
     """The network in eval mode as the bytes of a .pt2 file: its graph and weights, with gradients."""
     model, x, file = copy.deepcopy(model).cpu().eval(), x.cpu(), io.BytesIO()
     cause: Exception | None = None
+    gap: str | None
     try:
         with quiet(), torch.no_grad():
             program = exported(model, x)
@@ -83,9 +85,12 @@ def to_program(model: nn.Module, x: Tensor) -> bytes:  # n *d, n >= 2
                     node.meta.pop(told, None)  # nor where its code lay
             torch.export.save(program, file)
             file.seek(0)
-            gap = _gap(model, torch.export.load(file).module(), _lengths(x))
-    except Exception as e:  # torch.export raises whatever it meets
+            again = torch.export.load(file).module()
+    except Exception as e:  # torch.export, its writer and its reader raise whatever they meet in a network
         gap, cause = reason(e), e
+    else:
+        with quiet():
+            gap = _gap(model, again, _lengths(x))
     if gap is not None:
         raise AssayError(
             f"{type(model).__name__} does not export as a program ({gap}); write that step without Python that depends "
@@ -137,13 +142,14 @@ def _gap(model: nn.Module, graph: Callable[[Tensor], Tensor], batches: tuple[Ten
     """How what was exported answers otherwise than the network, in words; None where it does not."""
     for batch in batches:
         with torch.no_grad(), torch.random.fork_rng(devices=()):
-            torch.manual_seed(0)
-            said = model(batch)
-            torch.manual_seed(0)  # a network that draws is asked with the same draws
-            try:
-                out = graph(batch)
-            except Exception as e:  # onnxruntime's exceptions share no class but this one
-                return f"its graph fails on {len(batch)} inputs: {reason(e)}"
+            answers = []
+            for what, asked in (("it", model), ("its graph", graph)):
+                torch.manual_seed(0)  # a network that draws is asked with the same draws
+                try:
+                    answers.append(asked(batch))
+                except Exception as e:  # somebody's forward pass; and onnxruntime's share no class but this one
+                    return f"{what} fails on {len(batch)} inputs: {reason(e)}"
+        said, out = answers
         if out.shape != said.shape:
             return f"its graph answers {len(batch)} inputs with shape {tuple(out.shape)}, not {tuple(said.shape)}"
         apart = float((out - said).abs().max())
@@ -154,9 +160,10 @@ def _gap(model: nn.Module, graph: Callable[[Tensor], Tensor], batches: tuple[Ten
 
 def reason(e: BaseException) -> str:
     """One line, with the operator where one is named."""
-    whole = " ".join(part for part in (str(e), str(e.__cause__ or "")) if part)
-    found = OPERATOR.search(whole)
-    line = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
+    said, cause = (COLOUR.sub("", str(each)) for each in (e, e.__cause__ or ""))
+    found = OPERATOR.search(f"{said} {cause}")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), type(e).__name__)
+    line = first.split(" This is step ")[0]  # torch's exporter counts its steps, and says what else to read
     return f"the operator {found[0]}: {line:.160}" if found and found[0] not in line else f"{line:.160}"
 
 

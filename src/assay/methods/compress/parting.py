@@ -68,7 +68,7 @@ def inner(model: nn.Module, x: Tensor) -> dict[str, Tensor]:  # n *d -> by name 
     graphs: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
 
     def keep(name: str, out: Any) -> None:
-        if isinstance(out, Tensor) and out.dtype.is_floating_point and out.ndim > 1 and len(out) == len(x):
+        if isinstance(out, Tensor) and out.dtype.is_floating_point and _laid_out(out) and len(out) == len(x):
             again = sum(1 for each in found if each.partition("#")[0] == name)
             found[f"{name}#{again + 1}" if again else name] = (
                 out.detach().float().cpu().clone()
@@ -94,6 +94,11 @@ def inner(model: nn.Module, x: Tensor) -> dict[str, Tensor]:  # n *d -> by name 
         with torch.no_grad():
             _Steps(graphs[0][0], keep).run(*graphs[0][1])
     return found
+
+
+def _laid_out(value: Tensor) -> bool:
+    """Whether there are numbers for each input that can be laid beside others."""
+    return value.ndim > 1 and value.numel() > 0
 
 
 class _Steps(fx.Interpreter):
@@ -126,8 +131,8 @@ def onnx_inner(
     runs = [running.run(names, {takes.name: part.numpy()}) for part in torch.split(x.float().cpu().contiguous(), whole)]
     found = {}
     for i, name in enumerate(names):
-        parts = [torch.from_numpy(each[i]) for each in runs if each[i].dtype.kind == "f" and each[i].ndim > 1]
-        if len(parts) == len(runs) and sum(map(len, parts)) == len(x):
+        parts = [torch.from_numpy(each[i]) for each in runs if each[i].dtype.kind == "f"]
+        if len(parts) == len(runs) and all(map(_laid_out, parts)) and sum(map(len, parts)) == len(x):
             found[name] = torch.cat(parts).float()
     return found
 

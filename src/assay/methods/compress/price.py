@@ -125,7 +125,9 @@ def latency(
 def cost(kind: Kind, model: nn.Module, example: Tensor, device: torch.device | str = "cpu") -> float:
     if kind == "latency":
         return latency(model, example, device)
-    return flops(model, example) if kind == "flops" else parameters(model) if kind == "parameters" else memory(model)
+    if kind == "flops":
+        return flops(model, example[:1])
+    return parameters(model) if kind == "parameters" else memory(model)
 
 
 def affordable(

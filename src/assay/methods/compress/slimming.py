@@ -283,13 +283,14 @@ def _move(module: nn.Module, places: Tensor, to: Tensor, axis: int) -> None:
 
 @torch.no_grad()
 def with_norms(net: nn.Module, x: Tensor) -> nn.Module:
-    """A copy with a batch normalisation right behind each convolution that has a bias and none there yet.
+    """A copy with a batch normalisation right behind each convolution that is `foldable` and has none there yet.
 
     It begins with the moments of that convolution's answers to `x` and undoes itself, gamma = std and beta = mean, so
     that in eval mode the copy answers as `net` does.
     """
     runs = order(net, x)
-    bare = [name for name in runs.layers if name not in runs.feeds.values() and foldable(net.get_submodule(name))]
+    can = foldable(net)
+    bare = [name for name in runs.layers if name in can and name not in runs.feeds.values()]
     net = copy.deepcopy(net).eval()
     heard: dict[str, Tensor] = {}
     hooks = [
@@ -339,7 +340,17 @@ def folded(net: nn.Module) -> nn.Module:
     return net
 
 
-def foldable(layer: nn.Module) -> bool:
-    """Whether `with_norms` can put a batch normalisation behind it, and `folded` take it out again."""
-    transposed = isinstance(layer, _ConvTransposeNd)
-    return isinstance(layer, _ConvNd) and layer.bias is not None and not (transposed and layer.groups > 1)
+def foldable(net: nn.Module) -> list[str]:
+    """Convolutions with a bias that `with_norms` can put a batch normalisation behind, and `folded` take it out again.
+
+    None that is frozen: what a normalisation behind it learnt would be folded into its weights.
+    """
+    some = any(p.requires_grad for p in net.parameters())  # else nothing counts as frozen
+
+    def can(layer: nn.Module) -> bool:
+        if not isinstance(layer, _ConvNd) or layer.bias is None:
+            return False
+        grouped = isinstance(layer, _ConvTransposeNd) and layer.groups > 1
+        return not grouped and (not some or (layer.weight.requires_grad and layer.bias.requires_grad))
+
+    return [name for name, layer in net.named_modules() if can(layer)]

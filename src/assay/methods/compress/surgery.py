@@ -34,6 +34,7 @@ from assay.methods.compress.dependency import Edge as Edge
 from assay.methods.compress.dependency import Layer, Reader, Reading, ends, follows, is_depthwise
 from assay.nn.emptied import Emptied
 
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 Keep = Mapping[str, Tensor]  # name of an edge -> bool (size); edges that are not named keep all
 
 
@@ -217,11 +218,14 @@ def shaped_like(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _take(module: nn.Module, name: str, chosen: Tensor, dim: int = 0) -> None:
-    """Keep only the chosen slices of a parameter or buffer."""
+    """Keep only the chosen slices of a parameter or buffer, in the order in which it lies in memory."""
     old = getattr(module, name, None)
     if not isinstance(old, Tensor) or old.dim() == 0:
         return
     new = old.detach().index_select(dim, chosen.nonzero().flatten().to(old.device)).clone()
+    last = CHANNELS_LAST.get(old.dim())
+    if last is not None and old.is_contiguous(memory_format=last) and not old.is_contiguous():
+        new = new.contiguous(memory_format=last)
     if isinstance(old, nn.Parameter):
         setattr(module, name, nn.Parameter(new, requires_grad=old.requires_grad))
     else:
@@ -348,7 +352,7 @@ def _gap(model: nn.Module, edges: Sequence[Edge], keep: Keep, example: Tensor) -
             for smaller in (masked(model, edges, keep), cut(model, edges, keep)):
                 torch.manual_seed(0)
                 answers.append([t for t in tree_leaves(smaller(example)) if isinstance(t, Tensor)])
-    except Exception as e:
+    except Exception as e:  # somebody's forward pass, which may count on its channels in any way
         why = (str(e).strip().splitlines() or ["no message"])[0]
         return f"without one of its channels the forward pass fails ({type(e).__name__}: {why})"
     for one, other in zip(*answers, strict=True):

@@ -148,9 +148,11 @@ def dp_fit(
     model.to(device).train()
     weights = [p for p in model.parameters() if p.requires_grad]
     plain: torch.optim.Optimizer = (
-        torch.optim.Adam(weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay)
-        if optimiser == "adam"
-        else torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=weight_decay)
+        torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=weight_decay)
+        if optimiser == "sgd"
+        else (torch.optim.Adam if optimiser == "adam" else torch.optim.AdamW)(
+            weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay
+        )
     )
     draws = torch.Generator().manual_seed(_secret(rng))
     noises = torch.Generator(device).manual_seed(_secret(rng))

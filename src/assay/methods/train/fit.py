@@ -18,9 +18,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from assay.errors import AssayError
 from assay.methods.train.checkpoint import Checkpoint, Done
 
-Optimiser = Literal["sgd", "adam"]
-Schedule = Literal["cosine", "constant", "one-cycle"]
+Optimiser = Literal["sgd", "adam", "adamw"]
+Schedule = Literal["cosine", "constant", "one-cycle", "late-fall"]
 RISE = 0.25  # of the steps of a one-cycle schedule, on the way up
+LATE = 0.5  # of the steps of a late fall, before it
 MOST_VARIANTS = 64  # of compiled passes in one process: sizes of batches times modes times networks
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> scalar
 Augment = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]  # (x, y, rng) -> x, y
@@ -81,8 +82,11 @@ def fit(
 
     Source: Sutskever et al., ICML 2013 (Nesterov momentum, in PyTorch's form); Loshchilov and Hutter, ICLR 2017,
         arXiv:1608.03983, eq. 5 (cosine, one period). `optimiser="adam"`: Kingma and Ba, ICLR 2015, arXiv:1412.6980,
-        with `momentum` as beta_1, beta_2 = 0.999, and the weight decay added to the gradient. `schedule="one-cycle"`:
-        Smith and Topin 2017, arXiv:1708.07120: up to `lr` in a straight line over the first quarter, down to 0 after.
+        with `momentum` as beta_1, beta_2 = 0.999, and the weight decay added to the gradient; "adamw" takes it off the
+        weights apart, lr_t weight_decay w_t (Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101, alg. 2, as PyTorch has
+        it). `schedule="one-cycle"`: Smith and Topin 2017, arXiv:1708.07120: up to `lr` in a straight line over the
+        first quarter, down to 0 after. "late-fall": constant for the first half, down to 0 in a straight line after, as
+        Isola et al. (CVPR 2017, arXiv:1611.07004) train translators.
 
     Each step: take a batch, `augment(x, y, rng)`, loss, backward, `after_backward()`, optimiser, `after_step()`. After
     each epoch: `on_epoch(epochs done, mean loss)`. A loss that wants more than outputs and targets finds it in the
@@ -308,8 +312,9 @@ def _resets(module: nn.Module) -> bool:
 def _build(
     weights: list[nn.Parameter], optimiser: Optimiser, lr: float, momentum: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    if optimiser == "adam":
-        return torch.optim.Adam(weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+    if optimiser != "sgd":
+        kind = torch.optim.Adam if optimiser == "adam" else torch.optim.AdamW
+        return kind(weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay)
     return torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0)
 
 
@@ -319,6 +324,8 @@ def _share(schedule: Schedule, done: float) -> float:
         return (1 + math.cos(math.pi * done)) / 2
     if schedule == "one-cycle":
         return min(done / RISE, (1 - done) / (1 - RISE))
+    if schedule == "late-fall":
+        return min(1.0, (1 - done) / (1 - LATE))
     return 1.0
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.train.fit import Loss, Rows, fit
-from assay.nn.members import Ensemble
+from assay.nn.members import Average, Ensemble
 
 
 def sgld(
@@ -28,6 +28,7 @@ def sgld(
     weight_decay: float = 0.0,
     batch: int = 128,
     loss: Loss = F.cross_entropy,
+    average: Average = "probabilities",
     on_epoch: Callable[[int, float], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> Ensemble:
@@ -88,7 +89,7 @@ def sgld(
     nets = [copy.deepcopy(model) for _ in drawn]
     for net, state in zip(nets, drawn, strict=True):
         net.load_state_dict(state)
-    return Ensemble(nets).eval()
+    return Ensemble(nets, average=average).eval()
 
 
 class _Langevin:

@@ -86,7 +86,7 @@ class DistanceToFailure(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         steps = self.steps or run.budget.steps
-        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(EACH * run.budget.steps))
         norms = NORMS if subject.differentiable else BLIND
         found = in_each_norm(norms, partial(self._search, subject, steps), subject, run, index, "smallest change")
         label = np.asarray(found["linf"]["label"], dtype=np.int64)

@@ -74,7 +74,7 @@ class IsTheNumberReal(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         steps = self.steps or run.budget.steps
-        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(EACH * run.budget.steps))
         few = subject.data["test"].take(index[:FITTED])[0].to(run.device)
         if not carries_gradient(subject.model, few[:2]):
             subject = replace(subject, model=Still(subject.model), layers={})

@@ -64,7 +64,7 @@ class DoesItAgreeWithItself(Probe):
         return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.pairs or run.budget.few(EACH * run.budget.steps))
         steps = self.steps or STEPS * run.budget.steps
         rows = run.map(partial(self._recycle, subject, steps), subject, "test", index, "recycling what it saw")
         seen = _Seen(rows, run.seed)

@@ -109,7 +109,7 @@ class DoesTheMetricHold(Probe):
         return None
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(EACH * run.budget.steps))
         if isinstance(subject.task, Search):
             return self._search(subject, subject.task.gallery, run, index)
         if stored_points(subject.model) is not None:

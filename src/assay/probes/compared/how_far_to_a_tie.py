@@ -59,7 +59,7 @@ class HowFarToATie(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         pairs = subject.pairs["test"]
-        index = run.pick(Part(pairs, np.arange(pairs.untied)), self.pairs or EACH * run.budget.steps)
+        index = run.pick(Part(pairs, np.arange(pairs.untied)), self.pairs or run.budget.few(EACH * run.budget.steps))
         rows = run.map(
             partial(self._search, subject, self.steps or run.budget.steps), subject, "test", index, "the nearest ties"
         )

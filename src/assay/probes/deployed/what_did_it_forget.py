@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 TIMES = 5  # as many inputs as other questions look at: two passes are cheap, and answers change seldom
 BARS = 30  # classes that are drawn, those that changed most
 NAMED = 8  # small groups that an alarm names
+CHURN, FORGOTTEN, LEARNT, CHANCE = "churn", "forgotten", "learnt", "p of McNemar's test"
+GAINED, SURER, MISCALIBRATED = "accuracy gained", "confidence gained", "calibration error gained"
+WORST = {part: (f"worst {part} churn", f"worst {part} loss") for part in ("class", "group")}
+SHARES = (CHURN, FORGOTTEN, GAINED, *WORST["class"], *WORST["group"], SURER, MISCALIBRATED)
+"""What it measures that can be too much, in points of a share."""
+NO_HARM = (LEARNT, CHANCE)
+"""What it measures and nobody can limit: what is learnt alone makes nothing worse, and a chance is no harm."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +205,11 @@ class _Asked:
         )
         difference, low, high = paired_difference(was.astype(np.float64), now.astype(np.float64))
         made = [
-            _exactly("churn", self.changed, "lower", what, "changed"),
-            _exactly("forgotten", forgot, "lower", "share of inputs that were right and are wrong now", "forgotten"),
-            _exactly("learnt", learnt, "higher", "share of inputs that were wrong and are right now", "learnt"),
+            _exactly(CHURN, self.changed, "lower", what, "changed"),
+            _exactly(FORGOTTEN, forgot, "lower", "share of inputs that were right and are wrong now", "forgotten"),
+            _exactly(LEARNT, learnt, "higher", "share of inputs that were wrong and are right now", "learnt"),
             Measure(
-                name="accuracy gained",
+                name=GAINED,
                 value=difference,
                 low=low,
                 high=high,
@@ -212,7 +219,7 @@ class _Asked:
                 about="learnt less forgotten, paired",
             ),
             Measure(
-                name="p of McNemar's test",
+                name=CHANCE,
                 value=p,
                 n=int(forgot.sum() + learnt.sum()),
                 better="neither",
@@ -223,11 +230,10 @@ class _Asked:
             return made
         score, before = (self.rows[name].astype(np.float64) for name in ("score", "score before"))
         value, low, high = paired_difference(before, score)
-        headline = self.subject.task.headline
         return [
             *made,
             Measure(
-                name=f"{headline} gained",
+                name=score_gained(self.subject.task.headline),
                 value=value,
                 low=low,
                 high=high,
@@ -248,8 +254,8 @@ class _Asked:
             churn = worst_share(self._repeated(part, self.changed), part.codes, len(part.labels))
             loss = part.loss(self._repeated(part, was), self._repeated(part, now))
             about = f"of the {part.name}{'es' if part.name == 'class' else 's'} with at least {LEAST} inputs"
-            made.append(_of_worst(f"worst {part.name} churn", churn, part, f"{what}, the most {about}"))
-            made.append(_of_worst(f"worst {part.name} loss", loss, part, f"accuracy lost, the most {about}"))
+            for name, found, of in zip(WORST[part.name], (churn, loss), (what, "accuracy lost"), strict=True):
+                made.append(_of_worst(name, found, part, f"{of}, the most {about}"))
         return made
 
     def trust(self, seed: int) -> list[Measure]:
@@ -260,7 +266,7 @@ class _Asked:
         more = sure - before
         made = [
             Measure.mean(
-                "confidence gained",
+                SURER,
                 more,
                 better="neither",
                 seed=seed,
@@ -281,7 +287,7 @@ class _Asked:
         return [
             *made,
             Measure(
-                name="calibration error gained",
+                name=MISCALIBRATED,
                 value=value,
                 low=min(low, value),
                 high=max(high, value),
@@ -386,6 +392,11 @@ class _Asked:
                     )
                 )
         return made
+
+
+def score_gained(headline: str) -> str:
+    """The name of what became of the score of a task without classes; a plain number."""
+    return f"{headline} gained"
 
 
 def _exactly(name: str, held: NDArray[np.bool_], better: Better, about: str, column: str) -> Measure:  # n

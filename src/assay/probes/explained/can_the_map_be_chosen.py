@@ -97,7 +97,7 @@ class CanTheMapBeChosen(Probe):
         return [m for m in get_args(Live) if m in self.methods and (m != "gradcam" or convolutional)]
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.inputs or max(2, int(EACH * run.budget.steps)))
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(max(2, int(EACH * run.budget.steps))))
         classes = "classes" in subject.task.gives
         drawn = len(index)
         if not classes:

@@ -84,7 +84,7 @@ class DoesTheMapSurvive(Probe):
         return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.inputs or max(2, int(EACH * run.budget.steps)))
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(max(2, int(EACH * run.budget.steps))))
         examples = run.map(lambda s: {"x": s.x}, subject, "test", index, "examples")["x"]
         # In float64 a gap of the scores is the edit's, and not rounding.
         net, x = copy.deepcopy(subject.model).double(), torch.as_tensor(examples, device=run.device).double()

@@ -84,7 +84,7 @@ class DoesThePairMapNeedTheModel(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         pairs = subject.pairs["test"]
-        index = run.pick(pairs, self.pairs or 10 + run.budget.steps)
+        index = run.pick(pairs, self.pairs or run.budget.few(10 + run.budget.steps))
         nets = self._trained(subject, run) if "train" in subject.pairs else {}
         maps = _maps(subject)
         rows = run.map(

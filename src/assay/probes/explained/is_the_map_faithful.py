@@ -115,7 +115,7 @@ class IsTheMapFaithful(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         test, budget = subject.data["test"], run.budget
-        index = run.pick(test, self.inputs or 4 + budget.steps // 5)
+        index = run.pick(test, self.inputs or budget.few(4 + budget.steps // 5))
         background = subject.data.get("train", test)
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
         space, model = subject.inputs, passes(subject.model, subject.draws, subject.task)

@@ -77,7 +77,7 @@ class MayOneMapStandIn(Probe):
         self.refuse_below(0, "step", "limit")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.pairs or run.budget.few(EACH * run.budget.steps))
         steps = self.steps or STEPS * run.budget.steps
         rows = run.map(partial(self._attack, subject, steps), subject, "test", index, "four attacks, twice")
         seen = _Seen(rows, self.limit, run.seed)

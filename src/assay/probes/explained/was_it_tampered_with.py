@@ -53,7 +53,7 @@ class WasItTamperedWith(Probe):
         self.refuse_below(2, "inputs")
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.inputs or max(2, int(EACH * run.budget.steps)))
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(max(2, int(EACH * run.budget.steps))))
         rows = run.map(lambda s: {"x": s.x}, subject, "test", index, "inputs to look at")
         x = torch.as_tensor(rows["x"], device=run.device)
         layer = _last_standing(subject.model, x)

@@ -102,7 +102,7 @@ class WhatWouldChangeItsMind(Probe):
         return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.pairs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.pairs or run.budget.few(EACH * run.budget.steps))
         known = _known(subject, run)
         reader, knows = (None, None) if known is None else (nearest_reader(*known), _familiar(subject, known[0], run))
         steps = self.steps or STEPS * run.budget.steps

@@ -93,7 +93,7 @@ class WhereDoesItLook(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         test = subject.data["test"]
-        drawn = run.pick(test, self.inputs or run.budget.steps // 2)
+        drawn = run.pick(test, self.inputs or run.budget.few(run.budget.steps // 2))
         lots = {"random": drawn, **_chosen(subject, run)}
         every = np.concatenate(list(lots.values()))
         names = (*self._maps(subject), *(b for b in BLIND if b == "random" or subject.inputs.is_image))

@@ -92,7 +92,7 @@ class HowSteep(Probe):
     def _search(self, subject: Subject, run: Run, neurons: int) -> Finding:
         """The network is small enough to be searched around each input."""
         nodes, shape = self.nodes or max(1, CUTS * run.budget.steps // max(1, neurons)), subject.inputs.shape
-        index = run.pick(subject.data["test"], self.inputs or run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(run.budget.steps))
         product = norm_product(subject.model, shape=shape)
         everywhere = lipschitz(subject.model, nodes=nodes, shape=shape)
         work = partial(self._around, subject, nodes, run.budget.steps)
@@ -261,7 +261,7 @@ class HowSteep(Probe):
 
     def _glance(self, subject: Subject, run: Run, chain: tuple[Affine, ...], neurons: int) -> Finding:
         """The network is too large to be searched: what was seen at some inputs, and what needs no search."""
-        index = run.pick(subject.data["test"], self.inputs or SEEN * run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(SEEN * run.budget.steps))
         rows = run.map(
             lambda s: {"label": s.y, "gradient": _steepest(subject, math.prod(chain[-1].out_shape), s.x)},
             subject,

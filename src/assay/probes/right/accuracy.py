@@ -32,10 +32,12 @@ from assay.finding import (
     wilson,
 )
 from assay.probe import Probe
+from assay.probes import _masks
 from assay.probes._leaks import seen_in_training
 from assay.probes._mistakes import mistakes
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
+from assay.tasks import Segmentation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,11 +128,13 @@ class Accuracy(Probe):
 def _by_score(subject: Subject, run: Run) -> Finding:
     """The same of a task whose answers are no classes: how many are good enough, and how good they are on average."""
     task, index = subject.task, run.pick(subject.data["test"])
+    masks = isinstance(task, Segmentation)
 
     def work(shard: Shard) -> Mapping[str, Tensor]:
         out = task.checked(subject.predict(shard.x), len(shard.x))
         sure = task.confidence(out)
         told = {} if sure is None else {"confidence": sure}
+        told |= _masks.masks(out, shard.y) if masks else {}
         return {"score": task.score(out, shard.y), "right": task.right(out, shard.y), **told}
 
     rows = run.map(work, subject, "test", index, "accuracy")
@@ -158,8 +162,9 @@ def _by_score(subject: Subject, run: Run) -> Finding:
                 beside=(Beside(says, float(task.score(*blind).mean())),),
                 about="mean score of the answers: 1 is perfect, 0 is worthless",
             ),
+            *([_masks.outlined(rows, run.seed)] if masks else []),
         ),
-        samples=Table("test", {"index": index, **rows}),
+        samples=Table("test", {"index": index, **{k: v for k, v in rows.items() if k not in _masks.COUNTED}}),
         views=(
             Histogram(
                 name="scores",
@@ -168,6 +173,7 @@ def _by_score(subject: Subject, run: Run) -> Finding:
                 edges=tuple(np.linspace(0, 1, 21).tolist()),
                 counts=((f"{task.noun}s", tuple(np.histogram(score, 20, (0, 1))[0].astype(float).tolist())),),
             ),
+            *([_masks.by_class(rows, task.classes)] if masks else []),
             *_worst(subject, index[worst[: run.budget.shown]], run.device),
         ),
         alarms=(*_few(len(index)), *_leaks(subject, run, index)),

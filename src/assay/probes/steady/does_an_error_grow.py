@@ -76,7 +76,7 @@ class DoesAnErrorGrow(Probe):
         return reason
 
     def ask(self, subject: Subject, run: Run) -> Finding:
-        index = run.pick(subject.data["test"], self.inputs or EACH * run.budget.steps)
+        index = run.pick(subject.data["test"], self.inputs or run.budget.few(EACH * run.budget.steps))
         few = subject.data["test"].take(index[:LOOKED])[0].to(run.device)
         if not repeats(subject.model, few, seed=run.seed):
             return _nothing(

@@ -71,7 +71,7 @@ class IsItSureFarAway(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         test = subject.data["test"]
-        index = run.pick(test, self.inputs or EACH * run.budget.steps)
+        index = run.pick(test, self.inputs or run.budget.few(EACH * run.budget.steps))
         diameter = (subject.inputs.high - subject.inputs.low) * math.sqrt(math.prod(subject.inputs.shape))
         steps = np.geomspace(NEAREST, self.reach, POINTS)
         middle, least = self._landmarks(subject, run, index, diameter)

@@ -1,0 +1,296 @@
+"""Audits with a time limit: whether their verdicts are right whenever one stops, and what the time buys.
+
+    python benchmarks/scale.py anytime [--audits 200] [--spread 0.1]     audits of known truth, on a simulated clock
+    python benchmarks/scale.py memory [--rows 10000000] [--budget 5m]    a table of ten million rows: peak memory
+
+`anytime`: an audit asks every question of the shelf that has an effort of its own, of a model of a random speed and a
+test set of a random size. The truth behind a question lies around its limit, normally with --spread; every fifth has a
+mean of shares for its headline, the others a proportion. What a question takes is what the table of efforts says, times
+a factor of its own that nobody knows before. The planning, the intervals and the verdicts are those of the audit itself
+(`jobs/audit/rounds.py`); only the model and the clock are not. Beside it each of the three named budgets, which ask
+once, in the order of the shelf, and are stopped when the same time is over. At the end what a time limit settles in
+exactly the time that a named budget takes to its end.
+
+`memory`: `assay audit` of an .npz of so many rows; what its processes held at most, together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from clock import at_least, at_most
+from numpy.typing import NDArray
+
+from assay import shelf
+from assay.audit import Judged, Question, judgements
+from assay.finding import Finding, Measure, Table
+from assay.jobs.audit import rounds
+from assay.jobs.audit.effort import EFFORTS, inputs_of, seconds_of
+from assay.jobs.audit.rounds import Rounds, looked, timed
+from assay.probe import Answer
+from assay.run import BUDGETS, Budget, Drawn
+from assay.standard import Standard, Standards
+
+PACES = (1e-5, 1e-2)  # seconds an input
+SIZES = (1_000, 50_000)  # of a test set
+MISJUDGED = 0.4  # of the logarithm of what a question takes: the table is an estimate
+TIMES = ("30s", "5m", "30m")
+MEANS = 5  # every so many questions has a mean for its headline
+
+
+@dataclass
+class Simulated:
+    """A model of which everything is known, and a clock."""
+
+    seed: int
+    spread: float
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.pace = float(np.exp(rng.uniform(*np.log(PACES))))
+        self.there = int(np.exp(rng.uniform(*np.log(SIZES))))
+        probes = [shelf.load("probes", name) for name in EFFORTS]
+        self.names = [probe.name() for probe in probes]
+        self.quick = [probe.in_quick for probe in probes]
+        limits = rng.uniform(0.1, 0.9, len(probes))
+        self.truth = np.clip(limits + rng.normal(0, self.spread, len(probes)), 0.005, 0.995)
+        self.factor = np.exp(rng.normal(0, MISJUDGED, len(probes)))
+        self.limits = [
+            (Standard(at_least=float(limit)),) if probe.standards else ()
+            for probe, limit in zip(probes, limits, strict=True)
+        ]
+
+    def question(self, place: int) -> Question:
+        return Question(probe=self.names[place], question="?", source="", settings={}, own=self.limits[place])
+
+    def seconds(self, place: int, budget: Budget) -> float:
+        return float(self.factor[place]) * seconds_of(self.names[place], budget, self.pace, self.there)
+
+    def values(self, place: int, n: int) -> NDArray[np.float64]:
+        """What the first n inputs answer: right or wrong, or a share of 0 to 1 whose law is skewed."""
+        rng, truth = np.random.default_rng((self.seed, place)), self.truth[place]
+        if place % MEANS:
+            return (rng.random(self.there)[:n] < truth).astype(float)
+        return rng.beta(2 * truth, 2 * (1 - truth), self.there)[:n]
+
+    def answer(self, place: int, n: int, seconds: float) -> Answer:
+        values = self.values(place, n)
+        if place % MEANS:
+            measure = Measure.proportion("share", values > 0.5, better="higher")
+        else:  # the normal interval stands for the bootstrap's, which would take the time of this bench
+            mean, half = float(values.mean()), 1.96 * float(values.std()) / math.sqrt(n)
+            ends = max(0.0, mean - half), min(1.0, mean + half)
+            measure = Measure(
+                name="share", value=mean, low=ends[0], high=ends[1], n=n, unit="%", better="higher", column="share"
+            )
+        samples = Table("test", {"index": np.arange(n), "share": values})
+        return Answer(
+            probe=self.names[place], question="?", source="", settings={}, key="k", status="asked",
+            finding=Finding(says="so", measures=(measure,), samples=samples), seconds=seconds,
+        )  # fmt: skip
+
+    def judged(self, place: int, answer: Answer) -> Judged:
+        return Judged(answer=answer, judgements=judgements(answer, self.limits[place], ()))
+
+    def wrong(self, place: int, verdict: str) -> bool:
+        """Whether this verdict is not what the truth says."""
+        limit = self.limits[place][0].limit if self.limits[place] else 0.0
+        return verdict == ("fail" if self.truth[place] >= limit else "pass")
+
+
+def fixed(model: Simulated, budget: Budget, seconds: float = math.inf) -> tuple[float, int]:
+    """The seconds that a named budget takes, of these, and how many verdicts it settles."""
+    spent, settled, writing = 0.0, 0, rounds.WRITING[0]
+    for place, name in enumerate(model.names):
+        if budget.name == "quick" and not model.quick[place]:
+            continue
+        took, n = model.seconds(place, budget), inputs_of(name, budget, model.there)
+        if spent + took + writing + rounds.WRITING[1] > seconds:
+            break
+        spent, writing = spent + took, writing + rounds.WRITING[1]
+        if model.limits[place]:
+            settled += model.judged(place, model.answer(place, n, took)).verdict in ("pass", "fail")
+    return spent + writing, settled
+
+
+@dataclass
+class Told:
+    """What came of an audit with a time limit."""
+
+    settled: int
+    ever_wrong: int
+    """Verdicts that were wrong at any look at all."""
+    verdicts: int
+    history: list[tuple[float, int, int]]
+    """At each moment: the share of the time, verdicts settled, and how many of them are wrong."""
+    over: float
+    """Seconds beyond the time."""
+
+
+def in_time(model: Simulated, seconds: float) -> Told:
+    """The same questions in this time."""
+    text = f"{seconds:.3f}s"
+    budget = timed(text)
+    assert budget is not None
+    places = range(len(model.names))
+    chosen = Rounds(
+        budget, [model.question(place) for place in places], [True] * len(places), Standards(), pace=model.pace,
+        there=model.there, clock=lambda: model.now,
+    )  # fmt: skip
+    rows: dict[int, Judged] = {}
+    ever: set[int] = set()
+    history = []
+    while (turn := chosen.next(rows)) is not None:
+        place = turn.place
+        about = model.seconds(place, turn.budget)
+        model.now += min(about, turn.most)
+        if about > turn.most:
+            chosen.leave(place)
+            continue
+        effort = EFFORTS[model.names[place]]
+        wanted = max(1, round(effort.share * turn.budget.few(turn.budget.steps))) if effort.of == "steps" else None
+        assert turn.budget.inputs is not None
+        n = min(turn.budget.inputs, wanted or model.there, model.there)
+        before = rows[place].answer.looks if place in rows else ()
+        drawn = Drawn(turn.budget.inputs, wanted, model.there).grows
+        answer = looked(model.answer(place, n, about), before, turn.budget, drawn, model.now, len(chosen.rungs))
+        rows[place] = model.judged(place, answer)
+        if model.wrong(place, rows[place].verdict):
+            ever.add(place)
+        told = [(p, row.verdict) for p, row in rows.items() if row.verdict in ("pass", "fail")]
+        history.append((model.now / seconds, len(told), sum(model.wrong(p, verdict) for p, verdict in told)))
+    model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.unwritten)
+    return Told(
+        settled=history[-1][1] if history else 0,
+        ever_wrong=len(ever),
+        verdicts=sum(1 for place in places if model.limits[place]),
+        history=history,
+        over=model.now - seconds,
+    )
+
+
+def anytime(audits: int, spread: float) -> None:
+    rounds.contention = lambda spin=0.02: 1.0  # the clock is simulated
+    moments = np.linspace(0.05, 1.0, 20)
+    for text in TIMES:
+        seconds = rounds.seconds_named(text) or 0.0
+        named = dict.fromkeys(BUDGETS, 0)
+        ours, ever, verdicts, over, settled, wrong = 0, 0, 0, -math.inf, np.zeros(20), np.zeros(20)
+        for seed in range(audits):
+            for name, budget in BUDGETS.items():
+                named[name] += fixed(Simulated(seed, spread), budget, seconds)[1]
+            told = in_time(Simulated(seed, spread), seconds)
+            ours, ever, verdicts = ours + told.settled, ever + told.ever_wrong, verdicts + told.verdicts
+            over = max(over, told.over)
+            for i, moment in enumerate(moments):
+                last = max((h for h in told.history if h[0] <= moment), default=(0.0, 0, 0))
+                settled[i], wrong[i] = settled[i] + last[1], wrong[i] + last[2]
+        shares = ", ".join(f"{name} {count / verdicts:.0%}" for name, count in named.items())
+        print(f"{text}: of {verdicts:,} verdicts in {audits} audits settled: {shares}; by time {ours / verdicts:.0%}")
+        worst = float((wrong / np.maximum(settled, 1)).max())
+        best = max(named.values())
+        at_most(f"  {text}: wrong of those settled, at the worst of 20 moments to stop", 100 * worst, 5, "%")
+        at_most(f"  {text}: verdicts that were wrong at any look at all", 100 * ever / verdicts, 5, "%")
+        at_least(f"  {text}: settled, times the best of the named budgets", ours / max(best, 1), 1.5, "x")
+        at_most(f"  {text}: beyond the time, at the worst", over, 3, "s")
+    for name, budget in BUDGETS.items():
+        ours = theirs = 0
+        for seed in range(audits):
+            took, once = fixed(Simulated(seed, spread), budget)
+            ours, theirs = ours + in_time(Simulated(seed, spread), took).settled, theirs + once
+        print(f"in the time that {name} takes to its end: {ours / theirs:.2f} times what it settles")
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 2))
+    with torch.no_grad():
+        net[0].weight[0] = 1.0
+        net[2].weight[:] = torch.tensor([[-1.0], [1.0]]) * (torch.arange(32) == 0)
+        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 4
+    return net.eval()
+"""
+FEATURES = 8
+LIMIT = 2_000  # megabytes
+
+
+def made(folder: Path, rows: int) -> None:
+    """A table of numbers between 0 and 1, whose label is whether their sum is above its middle, nine times in ten."""
+    rng = np.random.default_rng(0)
+    x = rng.random((rows, FEATURES), dtype=np.float32)
+    y = (x.sum(1) > FEATURES / 2) ^ (rng.random(rows, dtype=np.float32) < 0.1)
+    np.savez(folder / "rows.npz", x=x, y=y.astype(np.int64))
+    (folder / "net.py").write_text(MODEL.replace("FEATURES", str(FEATURES)))
+
+
+def held(of: int) -> int:
+    """Bytes of main memory that a process and all that it started hold, each by its own count."""
+    parents, sizes = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (path / "stat").read_text().rpartition(")")[2].split()
+            parents[int(path.name)], sizes[int(path.name)] = int(told[1]), int(told[21]) * resource.getpagesize()
+        except (OSError, IndexError):
+            continue  # it is gone
+    total = 0
+    for each in sizes:
+        above = each
+        while above and above != of:
+            above = parents.get(above, 0)
+        total += sizes[each] if above == of else 0
+    return total
+
+
+def memory(rows: int, budget: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with multiprocessing.get_context("fork").Pool(1) as pool:  # what it takes to make them is given back
+            pool.apply(made, (folder, rows))
+        words = [sys.executable, "-m", "assay", "audit", "net.py:model", "--data", "rows.npz", "--budget", budget]
+        begun, peak = time.monotonic(), 0
+        with subprocess.Popen(words, cwd=folder) as audit:
+            while audit.poll() is None:
+                peak = max(peak, held(audit.pid))
+                time.sleep(0.1)
+        took = time.monotonic() - begun
+        size = rows * (4 * FEATURES + 8) / 1e6
+        print(f"{rows:,} rows, {size:,.0f} MB of them; ended with {audit.returncode} after {took:.1f} s")
+        at_most("  memory of all its processes together", peak / 1e6, LIMIT, "MB")
+        over = took - (rounds.seconds_named(budget) or 0.0)
+        at_most("  beyond the time", over, max(3.0, 0.05 * (took - over)), "s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["anytime", "memory"])
+    parser.add_argument("--audits", type=int, default=200)
+    parser.add_argument("--spread", type=float, default=0.1)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--budget", default="5m")
+    options = parser.parse_args()
+    if options.what == "anytime":
+        anytime(options.audits, options.spread)
+    else:
+        memory(options.rows, options.budget)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Pairs of images, what goes in and what should come out, in a folder or a zip archive of one layout.
+
+    input/train/NAME   input/test/NAME   output/train/NAME   output/test/NAME
+
+A name is the same in `input` and `output` but for its suffix (cell_7.tif and cell_7.png are a pair). The four folders
+lie at the top, or in one folder that holds nothing else. Without `output/test` the test images have no truth. All
+images of `input` are grey, or all in colour, and so are all of `output`; all have one size. Both may come from a
+stranger: nothing is unpacked onto the disk, and what would be too large is refused before it is read.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.data.archive import open_archive
+from assay.data.image import decode
+from assay.data.image_folder import SUFFIXES
+from assay.data.plain_file import files_below, read_plain, some
+from assay.errors import AssayError
+
+MOST_FILES = 100_000
+MOST_BYTES = 2**31  # of all images as they are held, and of all that an archive unpacks to
+MOST_ONE = 2**28  # of one file
+LAYOUT = "input/train, input/test, output/train and output/test, with equal file names in input and output"
+PLACES = ("input/train", "output/train", "input/test", "output/test")
+COLOURS = {1: "grey", 3: "in colour"}
+Bytes = NDArray[np.uint8]
+
+
+class Split(NamedTuple):
+    names: tuple[str, ...]  # n, without suffixes
+    x: Bytes  # n c h w
+    y: Bytes | None  # n k h w; None where nobody knows the truth
+
+
+@dataclass(frozen=True)
+class ImagePairs:
+    train: Split
+    test: Split
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Of an input and of an output, each channels, height, width."""
+        assert self.train.y is not None
+        (_, c, h, w), (_, k, _, _) = self.train.x.shape, self.train.y.shape
+        return (c, h, w), (k, h, w)
+
+
+def open_image_pairs(
+    path: str | Path, *, channels: int | None = None, tick: Callable[[int], None] = lambda done: None
+) -> ImagePairs:
+    """The pairs of a folder or a .zip; `channels` 1 or 3 is what a model takes, else the first image decides.
+
+    `tick` hears of each image that was read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read(str(path), _of_folder(path), channels, tick)
+    if not path.exists():
+        raise AssayError(f"There is no {str(path)!r}; give a folder or a .zip with {LAYOUT}.")
+    try:
+        with open_archive(path) as archive:
+            return _read(str(path), _of_archive(archive, str(path)), channels, tick)
+    except AssayError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise AssayError(f"{str(path)!r} cannot be read as a zip archive ({said}); pack it again.") from error
+
+
+Found = dict[str, dict[str, tuple[str, Callable[[], bytes]]]]  # by place and stem: the whole name, and its bytes
+
+
+def _of_folder(root: Path) -> Found:
+    home = _home({place.split("/")[0] for place in PLACES if (root / place.split("/")[0]).is_dir()}, root)
+    found: Found = {}
+    for place in PLACES:
+        folder = home / place
+        paths = sorted(files_below(folder, root, SUFFIXES)) if folder.is_dir() else []
+        for file in paths:
+            if file.parent != folder:
+                raise AssayError(f"{str(file)!r} lies in a folder below {place}; put the images right into {place}.")
+            _add(found, place, file.name, lambda file=file: read_plain(file, MOST_ONE))  # type: ignore[misc]
+    return found
+
+
+def _home(there: set[str], root: Path) -> Path:
+    """The folder itself, or the one folder that it holds."""
+    if there:
+        return root
+    inner = [entry for entry in root.iterdir() if entry.is_dir() and not entry.is_symlink() and entry.name[0] != "."]
+    return inner[0] if len(inner) == 1 else root
+
+
+def _of_archive(archive: zipfile.ZipFile, name: str) -> Found:
+    entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+    if len(entries) > MOST_FILES:
+        raise AssayError(f"{name!r} holds {len(entries):,} files, over {MOST_FILES:,}; pack fewer.")
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > MOST_BYTES:
+        raise AssayError(f"{name!r} unpacks to {unpacked:,} bytes, over {MOST_BYTES:,}; pack fewer or smaller images.")
+    places: list[tuple[tuple[str, ...], zipfile.ZipInfo]] = []
+    for entry in entries:
+        parts = PurePosixPath(entry.filename).parts
+        if ".." in parts or entry.filename.startswith("/") or set("\\:\0") & set(entry.filename):
+            raise AssayError(f"{name!r} holds {entry.filename[:80]!r}, which leads out of it; do not trust it.")
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise AssayError(f"{name!r} holds the link {entry.filename[:80]!r}; pack the file that it stands for.")
+        if entry.flag_bits & 1:
+            raise AssayError(f"{name!r} is locked with a password; pack it without one.")
+        if not any(part.startswith((".", "__MACOSX")) for part in parts):
+            places.append((parts, entry))
+    tops = {parts[0] for parts, _ in places}
+    skip = 0 if tops & {"input", "output"} else int(len(tops) == 1)
+    found: Found = {}
+    for parts, entry in sorted(places, key=lambda each: each[0]):
+        place = "/".join(parts[skip:-1])
+        if place in PLACES and PurePosixPath(parts[-1]).suffix.lower() in SUFFIXES:
+            if entry.file_size > MOST_ONE:
+                raise AssayError(f"{entry.filename[:80]!r} unpacks to {entry.file_size:,} bytes, over {MOST_ONE:,}.")
+            _add(found, place, parts[-1], lambda entry=entry: archive.read(entry))  # type: ignore[misc]
+    return found
+
+
+def _add(found: Found, place: str, name: str, read: Callable[[], bytes]) -> None:
+    stem = PurePosixPath(name).stem
+    there = found.setdefault(place, {})
+    if stem in there:
+        raise AssayError(
+            f"{place} holds {there[stem][0]!r} and {name!r}, which are one name but for the suffix; rename one of them."
+        )
+    there[stem] = (name, read)
+
+
+def _read(name: str, found: Found, channels: int | None, tick: Callable[[int], None]) -> ImagePairs:
+    for place in PLACES[:3]:
+        if not found.get(place):
+            raise AssayError(f"{name!r} has no images in {place}; it should hold {LAYOUT}.")
+    for split in ("train", "test"):
+        x, y = found[f"input/{split}"], found.get(f"output/{split}", {})
+        if split == "test" and not y:
+            continue
+        for here, there, lacks in ((x, y, "output"), (y, x, "input")):
+            alone = sorted(here.keys() - there.keys())
+            if alone:
+                has = "input" if lacks == "output" else "output"
+                raise AssayError(
+                    f"{has}/{split} has {some([here[stem][0] for stem in alone])} and {lacks}/{split} has not; "
+                    f"{len(alone)} of its images have no partner: give each pair one name."
+                )
+    first: dict[str, tuple[str, tuple[int, ...]]] = {}
+    splits = {}
+    for split in ("train", "test"):
+        names = tuple(sorted(found[f"input/{split}"]))
+        parts = {side: found.get(f"{side}/{split}", {}) for side in ("input", "output")}
+        x, y = (_stack(parts[side], f"{side}/{split}", side, names, first, channels, tick) for side in parts)
+        assert x is not None
+        splits[split] = Split(names, x, y)
+    return ImagePairs(**splits)
+
+
+def _stack(
+    images: Mapping[str, tuple[str, Callable[[], bytes]]], place: str, side: str, names: tuple[str, ...],
+    first: dict[str, tuple[str, tuple[int, ...]]], channels: int | None, tick: Callable[[int], None],
+) -> Bytes | None:  # fmt: skip
+    if not images:
+        return None
+    held: Bytes | None = None
+    for row, stem in enumerate(names):
+        name = f"{place}/{images[stem][0]}"
+        image = decode(images[stem][1](), name, None)  # c h w
+        if side == "input" and channels is not None and len(image) != channels:
+            raise AssayError(
+                f"{name} is {COLOURS[len(image)]}, and the model takes images that are {COLOURS[channels]}; save it so."
+            )
+        known, shape = first.setdefault(side, (name, image.shape))
+        if len(image) != shape[0]:
+            raise AssayError(
+                f"{name} is {COLOURS[len(image)]}, where {known} is {COLOURS[shape[0]]}; save all images of {side} "
+                "alike."
+            )
+        other, size = next(iter(first.values()))
+        if image.shape[1:] != size[1:]:
+            raise AssayError(
+                f"{name} is {image.shape[2]} x {image.shape[1]} pixels, where {other} is {size[2]} x {size[1]}; scale "
+                "or cut all images to one size."
+            )
+        if held is None:
+            if len(names) * image.size > MOST_BYTES // 4:
+                raise AssayError(
+                    f"{place} holds {len(names):,} images of {image.shape[2]} x {image.shape[1]}, "
+                    f"{len(names) * image.size:,} bytes, over {MOST_BYTES // 4:,}; scale them down or take fewer."
+                )
+            held = np.empty((len(names), *image.shape), dtype=np.uint8)
+        held[row] = image
+        tick(1)
+    return held

@@ -1,0 +1,55 @@
+"""assay cure, as a form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from assay import shelf
+from assay.server.kinds import Field, Kind
+from assay.server.kinds._opening import (
+    GUARD,
+    KNOBS,
+    PLAIN_BUDGET,
+    PROBES,
+    SETTINGS,
+    STANDARDS,
+    SUBJECT,
+    WORK,
+    opening_words,
+    opening_wrong,
+    option,
+    options,
+    subject_words,
+)
+
+
+def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
+    words = ["cure", settings["remedy"], subject_words(settings, folder), *opening_words(settings, folder)]
+    for name in ("budget", "inputs", "seed", "device", "timeout", "memory"):
+        words += option(name, settings[name])
+    words += [*options("probe", settings["probe"]), *options("set", settings["set"])]
+    if settings["standards"]:
+        words += ["--standards", str(folder / "files" / settings["standards"])]
+    return [*words, "--control" if settings["control"] else "--no-control", "--out", str(folder / "run")]
+
+
+KIND = Kind(
+    title="Cure a model",
+    about="Audit, apply a remedy, audit again, and compare; a plain training of the same length stands beside.",
+    fields=(
+        Field("remedy", "Remedy", "choice", choices=lambda: shelf.names("remedies"), needed=True),
+        *SUBJECT,
+        PLAIN_BUDGET,
+        SETTINGS,
+        Field("control", "Train plainly too, to compare with", "yes", True, folded=True),
+        PROBES,
+        STANDARDS,
+        *WORK,
+        *KNOBS,
+        *GUARD,
+    ),
+    words=_words,
+    more=opening_wrong,
+)

@@ -1,0 +1,1 @@
+"""The pages, one file each: what it shows, and what its forms do."""

@@ -1,0 +1,91 @@
+"""The form of the translator: what is posted is what the command line gets, and what is wrong is a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assay.errors import AssayError
+from assay.jobs.translate import KNOBS, Settings, write_sample
+from assay.methods.train import translate as trainer
+from assay.server import kinds
+
+if TYPE_CHECKING:
+    from conftest import Command
+
+
+def test_every_posted_field_reaches_the_trainer_as_the_number_it_is(
+    assay: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Form, command line, trainer: the slider's text 1.0e-3 trains with 0.001, and dropout arrives."""
+    kind = kinds.load("translate")
+    posted = {"title": "<b>mine</b>", "epochs": "2", "members": "2", "batch": "3", "learning_rate": "1.0e-3",
+              "weight_decay": "2.5e-5", "dropout": "0.7", "width": "2", "levels": "2", "distance": "l2",
+              "turned": "no", "review": "0.1", "tolerance": "", "data": "pairs.zip", "seed": "5"}  # fmt: skip
+    settings, wrong = kind.read(posted)
+    assert wrong == []
+    assert kind.check(settings, ["pairs.zip"]) == []
+    (tmp_path / "files").mkdir()
+    write_sample(tmp_path / "files" / "pairs.zip", train=2, test=1)
+    seen: dict[str, Any] = {}
+
+    def watched(model: Any, data: Any, **told: Any) -> Any:
+        seen.update(told, dropout=model.net.drop.p, width=model.net.wide[0], levels=len(model.net.wide))
+        raise AssayError("enough was seen")
+
+    monkeypatch.setattr(trainer, "fit_translators", watched)
+    words = kind.argv(settings, tmp_path)
+    ended = assay(*words)
+    assert "enough was seen" in ended.err
+    wanted = {"epochs": 2, "members": 2, "batch": 3, "lr": 0.001, "weight_decay": 2.5e-5, "dropout": 0.7, "width": 2,
+              "levels": 2, "distance": "l2", "turned": False, "seed": 5}  # fmt: skip
+    assert {name: seen[name] for name in wanted} == wanted
+    told = dict(zip(words[2::2], words[3::2], strict=False))
+    assert (told["--title"], told["--review"], "--tolerance" in told) == ("<b>mine</b>", "0.1", True)
+    assert words[-2:] == ["--out", str(tmp_path / "run")]
+    assert kind.argv({}, tmp_path)[1] == "cells"  # sample data in one click
+
+
+def test_the_defaults_are_the_jobs_own_and_have_an_uncertainty(tmp_path: Path) -> None:
+    kind = kinds.load("translate")
+    whole = kind.whole({})
+    assert kind.check({}) == []
+    for name, knob in KNOBS.items():
+        field = next(each for each in kind.fields if each.name == name)
+        assert whole[name] == getattr(Settings(), name)
+        assert (field.low, field.high, field.folded) == (knob.low, knob.high, knob.folded)
+    assert whole["members"] >= 3
+    assert [each.name for each in kind.fields if not each.folded] == ["data", "title", "epochs", "members"]
+
+
+@pytest.mark.parametrize(
+    ("posted", "words"),
+    [
+        ({"epochs": "500"}, "Epochs: 500 is out of range; give from 1 to 200."),
+        ({"learning_rate": "1.0"}, "Learning rate: 1 is out of range; give from 0.0001 to 0.01."),
+        ({"dropout": "much"}, "Dropout: 'much' is no number."),
+        ({"members": "2.5"}, "Ensemble size: 2.5 is no whole number."),
+        ({"title": "x" * 121}, "Project name: it has 121 letters; give up to 120."),
+    ],
+)
+def test_what_is_out_of_range_is_one_line(posted: dict[str, str], words: str) -> None:
+    kind = kinds.load("translate")
+    settings, wrong = kind.read(posted)
+    assert (wrong or kind.check(settings)) == [words]
+
+
+def test_progress_is_read_off_the_folder_and_no_torch_is_needed(tmp_path: Path) -> None:
+    kind = kinds.load("translate")
+    assert kind.progress(tmp_path) is None
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "progress.json").write_text(json.dumps({"done": 3, "of": 12}))
+    assert kind.progress(tmp_path) == 0.25
+    (tmp_path / "run" / "progress.json").write_text("{")
+    assert kind.progress(tmp_path) is None
+    says = "import sys; from assay.server import kinds; kinds.load('translate'); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", says], capture_output=True, text=True).stdout.strip() == "False"
