@@ -173,7 +173,7 @@ def in_time(model: Simulated, seconds: float) -> Told:
             ever.add(place)
         told = [(p, row.verdict) for p, row in rows.items() if row.verdict in ("pass", "fail")]
         history.append((model.now / seconds, len(told), sum(model.wrong(p, verdict) for p, verdict in told)))
-    model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.answered)
+    model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.unwritten)
     return Told(
         settled=history[-1][1] if history else 0,
         ever_wrong=len(ever),
@@ -225,7 +225,7 @@ def model():
     with torch.no_grad():
         net[0].weight[0] = 1.0
         net[2].weight[:] = torch.tensor([[-1.0], [1.0]]) * (torch.arange(32) == 0)
-        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 4
+        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 2
     return net.eval()
 """
 FEATURES = 8

@@ -118,7 +118,9 @@ def test_every_field_of_every_kind_has_its_control(alone):
         page = alone.get(f"/new/{name}")
         assert page.status_code == 200
         fields = {each.name for each in kinds.load(name).fields}
-        controls = set(re.findall(r'<(?:input|select|textarea)[^>]* name="([^"]+)"', page.text))
+        named = re.findall(r'<(?:input|select|textarea)[^>]* name="([^"]+)"', page.text)
+        controls = set(named)
+        assert named.count("title") == 1, name
         assert fields <= controls, name
         assert controls - fields <= {"csrf", "kind", "draft", "title"}, name
         for each in kinds.load(name).fields:  # a default stands in its control

@@ -50,7 +50,7 @@ MOST_FIRST = 1600
 FIRST_ROUND = 1 / 8
 """Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
 WRITING = (1.0, 0.4)
-"""Seconds that writing the report takes, and more for each answer in it, until it was seen."""
+"""Seconds that writing the report takes, and more for each look that is new in it, until it was seen."""
 
 
 def seconds_named(text: str, option: str = "--budget") -> float | None:
@@ -114,12 +114,15 @@ class Rounds:
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
         self.rungs = ladder(budget, self.there)
-        self.answered, self.slow = 0, contention()
+        self.answered, self.unwritten, self.slow = 0, 0, contention()
+        """Questions that have a finding; looks since the last report was written; how many times WRITING that took."""
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
         self.too_long: dict[int, str] = {}
         """Questions that do not fit, and why."""
         self.done: set[int] = set()
         """Those that are not asked again: they took more than there was."""
+        self.reopening = 0.0
+        """Seconds that it would take to open the model once more, where it has to be and there is no time for that."""
         left = self.left
         self.level = next(
             (
@@ -132,8 +135,8 @@ class Rounds:
 
     @property
     def ending(self) -> float:
-        """Seconds that are kept for the report, with one more answer than there is."""
-        return self.slow * (WRITING[0] + WRITING[1] * (self.answered + 1))
+        """Seconds that are kept for the report, with one more look than there was."""
+        return self.slow * (WRITING[0] + WRITING[1] * (self.unwritten + 1))
 
     @property
     def left(self) -> float:
@@ -141,11 +144,17 @@ class Rounds:
         return self.seconds - self.ending - self.clock()
 
     def wrote(self, seconds: float) -> None:
-        """So long did it take to write what is known."""
-        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.answered)
+        """So long did it take to write what is known; what was drawn is not drawn again."""
+        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.unwritten)
+        self.unwritten = 0
 
     def next(self, rows: Mapping[int, Judged]) -> Turn | None:
         """What to ask now; None where all is settled or nothing more fits. What does not fit is then in `too_long`."""
+        turn = self._next(rows)
+        self.unwritten += turn is not None and turn.about > 0
+        return turn
+
+    def _next(self, rows: Mapping[int, Judged]) -> Turn | None:
         self.answered = sum(row.answer.finding is not None for row in rows.values())
         waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
         for place in waiting:
@@ -220,6 +229,9 @@ class Rounds:
             return f"it does not fit into {self.budget.name}: it took more time than there was"
         about, left = self._about(place, self._budget(LEVELS[0], 1)), self.left
         rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
+        if self.reopening:
+            again = f"a question before ended the model's process, and opening it takes {in_words(self.reopening)}"
+            return f"it does not fit into {self.budget.name}: {again}; {rest}"
         return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
 
     def _again(self, place: int, row: Judged) -> Iterator[tuple[bool, Turn]]:

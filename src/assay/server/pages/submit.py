@@ -40,6 +40,7 @@ SAMPLES = {
 LONGEST_TITLE = 120
 LOOKED_AT = {"budget", *(each.name for each in (*SUBJECT, *KNOBS))}
 """What changes what is understood."""
+MOST_STEPS = 500  # of a slider whose steps nobody has named
 RADIOS = 5  # choices that are all shown; of more one is picked from a list
 
 
@@ -69,11 +70,19 @@ class Shown:
             case "file" | "files":
                 return "drop"
             case "whole" | "number":
-                return "slider" if None not in (self.field.low, self.field.high, self.field.step) else "number"
+                return "slider" if self.step else "number"
             case "yes":
                 return "box"
             case _:
                 return self.field.name if self.field.name in ("subject", "budget") else "text"
+
+    @property
+    def step(self) -> float | None:
+        """Of a slider; None where there is too much, or no end, to slide over."""
+        low, high = self.field.low, self.field.high
+        if low is None or high is None:
+            return None
+        return self.field.step or (1 if self.field.type == "whole" and high - low <= MOST_STEPS else None)
 
     @property
     def quiet(self) -> bool:
