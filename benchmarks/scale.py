@@ -173,7 +173,7 @@ def in_time(model: Simulated, seconds: float) -> Told:
             ever.add(place)
         told = [(p, row.verdict) for p, row in rows.items() if row.verdict in ("pass", "fail")]
         history.append((model.now / seconds, len(told), sum(model.wrong(p, verdict) for p, verdict in told)))
-    model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.answered)
+    model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.unwritten)
     return Told(
         settled=history[-1][1] if history else 0,
         ever_wrong=len(ever),

@@ -14,12 +14,16 @@ from assay.attribute import Attribute, shown_in
 from assay.data.hiring import make_applications, merit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
+from assay.inputs import Column, Row
+from assay.methods.attack.attacked import Attacked
 from assay.methods.fair.entropy import everyone_positive, from_error
+from assay.methods.fair.groups import ALPHA, lowest
 from assay.probe import put
-from assay.probes.fair.is_it_fair import ODDS, IsItFair, _bars, _Part
+from assay.probes.fair.is_it_fair import ODDS, IsItFair, _bars, _Looked, _Part, _worst
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subjects.hiring_mlp import subject_of
+from assay.tasks import Classification
 
 RUN = Run(engine=ThisProcess(), budget=Budget("quick", samples=500, steps=5, restarts=1, dear=120), debug=True)
 ALL = Run(engine=ThisProcess(), budget=Budget("tiny", samples=None, steps=5, restarts=1), debug=True)
@@ -248,6 +252,50 @@ def test_an_attribute_may_be_called_as_a_column_of_the_samples():
     columns = asked(denied(Denies(), AB, "index")).samples.columns
     assert columns["index"].tolist() == list(range(400))
     assert columns["group: index"].tolist() == [i % 2 for i in range(400)]
+
+
+def test_the_worst_of_several_has_an_interval_that_holds_for_all_of_them():
+    held = np.arange(400) % 10 > 0
+    looked = []
+    for name, size in (("a", 2), ("b", 4)):
+        part = _Part(name, tuple(map(str, range(size))), np.arange(400) % size)
+        looked.append(_Looked(part, part.tally(held)))
+    (both,) = _worst("", looked, "", 0.9)
+    (one,) = _worst("", looked[:1], "", 0.9)
+    each = [lowest(of.tally, alpha=ALPHA / 2) for of in looked]
+    assert (both.low, both.high) == (min(e.low for e in each), min(e.high for e in each))
+    assert one.low == lowest(looked[0].tally, alpha=ALPHA).low
+    assert both.low < min(lowest(of.tally, alpha=ALPHA).low for of in looked)
+
+
+class Stepped(nn.Module):
+    """Yes from the age of six on: no slope leads there."""
+
+    def forward(self, x):
+        odds = torch.where(x[:, 0] > 5.5, 4.0, -4.0) + 0 * x[:, 0]
+        return torch.stack([torch.zeros_like(odds), odds], 1)
+
+
+def test_whole_numbers_are_attacked_in_whole_steps(monkeypatch):
+    """By a tenth of the range, a year: those of five can be moved to six, those of two to three."""
+    age = np.where(np.arange(200) % 2 == 0, 5, 2)
+    x = np.stack([age, np.full(200, 3)], 1).astype(np.float32)
+    kind = Row((Column("age", "integer", 0, 10, 5), Column("score", "number", 0, 10, 5)))
+    subject = Subject.of(
+        Stepped().eval(), (x, np.zeros(200, dtype=np.int64)), Classification(("no", "yes")), kind=kind,
+        bounds=([0.0, 0.0], [10.0, 10.0]), attributes={"old": np.where(age == 5, "yes", "no").tolist()},
+    )  # fmt: skip
+
+    def nothing(model, x, *_, **__):
+        return Attacked(x, torch.zeros(len(x), dtype=torch.bool), torch.zeros(len(x)).double(), torch.zeros(1, len(x)))
+
+    monkeypatch.setattr("assay.probes.fair.is_it_fair.worst_case", nothing)
+    found = asked(subject, ALL, hard=True, radius=0.1)
+    worst = found.measure("worst group under attack")
+    assert (worst.value, found.measure("accuracy difference under attack").value) == (0, 1)
+    assert "old=yes" in worst.about
+    near = asked(subject, ALL, hard=True, radius=0.04)  # less than a year
+    assert near.measure("worst group under attack").value == 1
 
 
 def test_groups_that_are_not_drawn_are_counted():

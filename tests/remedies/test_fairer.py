@@ -135,6 +135,22 @@ def test_weights_close_the_gap_that_the_labels_have(hiring, run):
     assert "go from" in remedy.remarks(cured, run)[0]
 
 
+def test_weights_are_of_the_attribute_that_is_named_and_of_all_crossed_without(hiring):
+    labels = np.asarray(hiring.data["train"].labels)
+    codes = {name: hiring.attributes[name].codes["train"] for name in ("sex", "origin")}
+    for name, other in (("sex", "origin"), ("origin", "sex")):
+        w = Reweighing(attribute=name)._weights(hiring).numpy()
+        np.testing.assert_allclose(w, reweighing(codes[name], labels))
+        by = {
+            of: np.array([w[(codes[of] == g) & (labels == 1)].sum() / w[codes[of] == g].sum() for g in (0, 1)])
+            for of in (name, other)
+        }
+        assert np.ptp(by[name]) < 1e-9  # says nothing of the label any more
+        assert np.ptp(by[other]) > 0.02  # still does
+    both = codes["sex"] * len(hiring.attributes["origin"].values) + codes["origin"]
+    np.testing.assert_allclose(Reweighing()._weights(hiring).numpy(), reweighing(both, labels))
+
+
 def test_what_cannot_be_is_said_in_one_line(hiring):
     assert "no input here shows it" in (GroupThresholds(attribute="sex").why_not(hiring) or "")
     assert "is not known of the training inputs" in (Reweighing(attribute="age").why_not(hiring) or "")

@@ -14,9 +14,7 @@ from assay.data.arrays import Arrays
 from assay.data.scan_paths import (
     PEOPLE,
     STIMULI,
-    Paths,
     ScanPaths,
-    augmented,
     draw,
     halves,
     load_scan_paths,
@@ -60,23 +58,6 @@ def test_a_drawing_has_points_their_time_and_lines() -> None:
     assert not blue[5, 5]
     with pytest.raises(AssayError, match=r"shape \(n, t, 2\)"):
         draw(path[0], 10)
-
-
-def test_augmented_paths_keep_their_people_and_stay_in_the_cards_ranges() -> None:
-    paths = make_paths(1, np.random.default_rng(0))
-    still = Paths(np.full_like(paths.points, 0.5), paths.who, paths.what)
-    pictures, moved = augmented(still, 3, 8, np.random.default_rng(1))
-    assert len(pictures) == 3 * len(paths.who) == len(moved.who)
-    assert (moved.who.reshape(3, -1) == paths.who).all()
-    gone = np.abs(moved.points - 0.5)
-    assert 0.25 < gone.max() <= 0.3 + 1e-3
-    assert 0 <= pictures.min() <= pictures.max() <= 1
-    _, cropped = augmented(paths, 2, 8, np.random.default_rng(1))
-    left = [
-        len(np.unique(p, axis=0)) / len(np.unique(q, axis=0))
-        for p, q in zip(cropped.points, paths.points, strict=False)
-    ]
-    assert 0.55 <= min(left) <= max(left) <= 1
 
 
 @pytest.mark.parametrize("way", ["agent", "gan", "random-masks", "laplace-image", "laplace-raw"])

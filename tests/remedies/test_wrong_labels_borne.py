@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.methods.train.label_cleaning import suspects
 from assay.methods.train.typicality import unit_rows
+from assay.remedies import _retraining
 from assay.remedies.label_cleaning import LabelCleaning
 from assay.remedies.robust_loss import RobustLoss
 from assay.run import Run
@@ -75,6 +77,26 @@ def test_a_remedy_and_its_control_learn_from_the_same_labels(subject: Subject) -
     assert torch.equal(*labels)
     assert int((labels[0] != torch.from_numpy(blobs(200)[1])).sum()) == 40
     assert RobustLoss().rows(subject, run()) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"loss": "generalised", "q": 0.7}, 1 / 0.7),  # (1 - 0^q) / q
+        ({"loss": "generalised", "q": 0.2}, 5.0),
+        ({"loss": "symmetric", "alpha": 0.0, "beta": 2.0}, 2 * 4.0),  # of print's A = -4 for the logarithm of 0
+    ],
+)
+def test_it_is_trained_by_a_loss_that_a_wrong_label_cannot_drive_far(
+    settings: dict[str, Any], most: float, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Any] = []
+    monkeypatch.setattr(_retraining, "fit", lambda model, data, *, loss, **_: used.append(loss))
+    RobustLoss(**settings).apply(subject, run())
+    (loss,) = used
+    sure = torch.tensor([[50.0, -50.0]])
+    assert float(loss(sure, torch.tensor([1]))) == pytest.approx(most, rel=1e-3)  # the cross entropy would be 100
+    assert float(loss(sure, torch.tensor([0]))) == pytest.approx(0, abs=1e-3)
 
 
 @pytest.mark.parametrize("loss", ["generalised", "symmetric"])

@@ -48,6 +48,8 @@ def test_a_job_comes_back_as_it_was_sent(book: Book, tmp_path: Path) -> None:
 
 
 def test_newest_first_page_by_page_and_of_one_owner(sqlite: Book) -> None:
+    from assay.server.book import Refused
+
     made = [audit(sqlite, "ada" if i % 2 else "bob", f"job {i}") for i in range(7)]
     with sqlite.engine.begin() as c:  # two made in the same instant are still told apart
         c.execute(sa.text("UPDATE jobs SET made = 5 WHERE id IN (:a, :b)"), {"a": made[0].id, "b": made[1].id})
@@ -62,6 +64,8 @@ def test_newest_first_page_by_page_and_of_one_owner(sqlite: Book) -> None:
     assert [job.title for job in sqlite.jobs("ada", state="CANCELLED")] == ["job 3"]
     assert sqlite.counts("ada") == {"QUEUED": 2, "RUNNING": 0, "SUCCESS": 0, "FAILURE": 0, "CANCELLED": 1}
     assert sum(sqlite.counts().values()) == 7
+    with pytest.raises(Refused, match="is no place in the list"):
+        sqlite.jobs(before=(1.0, "x\0"))
     assert [sqlite.place(job.id) for job in made[2:5]] == [2, None, 3]
 
 
@@ -126,12 +130,16 @@ def test_a_kind_that_is_none_and_files_that_reach_out_are_refused(sqlite: Book, 
 
 
 @pytest.mark.parametrize(
-    "id", ["", "x", "../../../etc/passwd", "a" * 22 + "/", "'; DROP TABLE jobs; --", "é" * 22, "A" * 22]
+    "id",
+    ["", "x", "../../../etc/passwd", "a" * 22 + "/", "'; DROP TABLE jobs; --", "é" * 22, "A" * 21 + "\0", "A" * 22],
 )
 def test_a_job_id_that_is_none(sqlite: Book, id: str) -> None:
     from assay.server.book import Refused
 
     assert sqlite.job(id) is None
+    assert sqlite.shares(id) == []
+    assert not sqlite.unshare(id)
+    assert not sqlite.stop_worker(id)
     assert sqlite.log(id, 3) == ([], 3)
     assert sqlite.events(id) == []
     assert sqlite.place(id) is None
@@ -463,25 +471,31 @@ def test_a_share_opens_one_job_until_it_is_taken_back(sqlite: Book) -> None:
 
 def test_workers_are_seen_stopped_and_forgotten(book: Book) -> None:
     job = audit(book)
-    book.greet("w", "host", os.getpid())
-    book.begin(job.id, "w")
+    book.greet("w" * 22, "host", os.getpid())
+    book.begin(job.id, "w" * 22)
     (worker,) = book.workers()
     assert (worker.id, worker.host, worker.pid, worker.job, worker.stopping) == (
-        "w",
+        "w" * 22,
         "host",
         os.getpid(),
         job.id,
         False,
     )
     time.sleep(0.05)
-    assert 0.04 < book.workers()[0].silent < 20
-    assert book.beat("w") is False
-    assert book.workers()[0].silent < 0.04
-    assert book.stop_worker("w")
-    assert not book.stop_worker("v")
-    assert book.beat("w") is True
-    book.part("w")
-    assert book.beat("w") is None
+    assert book.workers()[0].silent > 0.04
+
+    def seen() -> float:
+        with book.engine.connect() as c:
+            return float(c.scalar(sa.text("SELECT seen FROM workers")))
+
+    before = seen()
+    assert book.beat("w" * 22) is False
+    assert seen() > before + 0.04
+    assert book.stop_worker("w" * 22)
+    assert not book.stop_worker("v" * 22)
+    assert book.beat("w" * 22) is True
+    book.part("w" * 22)
+    assert book.beat("w" * 22) is None
     assert book.workers() == []
 
 

@@ -6,34 +6,52 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-kinds = pytest.importorskip("assay.server.kinds")
+from assay.errors import AssayError
+from assay.jobs.translate import KNOBS, Settings, write_sample
+from assay.methods.train import translate as trainer
+from assay.server import kinds
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 
-def test_slider_text_reaches_the_command_line_as_the_number_it_is(tmp_path: Path) -> None:
+def test_every_posted_field_reaches_the_trainer_as_the_number_it_is(
+    assay: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Form, command line, trainer: the slider's text 1.0e-3 trains with 0.001, and dropout arrives."""
     kind = kinds.load("translate")
-    posted = {"title": "<b>mine</b>", "epochs": "10", "members": "2", "batch": "4", "learning_rate": "1.0e-3",
-              "weight_decay": "2.0e-5", "dropout": "0.3", "turned": "no", "data": "pairs.zip"}  # fmt: skip
+    posted = {"title": "<b>mine</b>", "epochs": "2", "members": "2", "batch": "3", "learning_rate": "1.0e-3",
+              "weight_decay": "2.5e-5", "dropout": "0.7", "width": "2", "levels": "2", "distance": "l2",
+              "turned": "no", "review": "0.1", "tolerance": "", "data": "pairs.zip", "seed": "5"}  # fmt: skip
     settings, wrong = kind.read(posted)
     assert wrong == []
     assert kind.check(settings, ["pairs.zip"]) == []
+    (tmp_path / "files").mkdir()
+    write_sample(tmp_path / "files" / "pairs.zip", train=2, test=1)
+    seen: dict[str, Any] = {}
+
+    def watched(model: Any, data: Any, **told: Any) -> Any:
+        seen.update(told, dropout=model.net.drop.p, width=model.net.wide[0], levels=len(model.net.wide))
+        raise AssayError("enough was seen")
+
+    monkeypatch.setattr(trainer, "fit_translators", watched)
     words = kind.argv(settings, tmp_path)
-    assert words[:2] == ["translate", str(tmp_path / "files" / "pairs.zip")]
+    ended = assay(*words)
+    assert "enough was seen" in ended.err
+    wanted = {"epochs": 2, "members": 2, "batch": 3, "lr": 0.001, "weight_decay": 2.5e-5, "dropout": 0.7, "width": 2,
+              "levels": 2, "distance": "l2", "turned": False, "seed": 5}  # fmt: skip
+    assert {name: seen[name] for name in wanted} == wanted
     told = dict(zip(words[2::2], words[3::2], strict=False))
-    assert {name: told[f"--{name}"] for name in ("title", "epochs", "members", "batch", "dropout")} == {
-        "title": "<b>mine</b>", "epochs": "10", "members": "2", "batch": "4", "dropout": "0.3"}  # fmt: skip
-    assert float(told["--learning-rate"]) == 0.001
-    assert float(told["--weight-decay"]) == 2e-5
-    assert "--not-turned" in words
+    assert (told["--title"], told["--review"], "--tolerance" in told) == ("<b>mine</b>", "0.1", True)
     assert words[-2:] == ["--out", str(tmp_path / "run")]
     assert kind.argv({}, tmp_path)[1] == "cells"  # sample data in one click
 
 
 def test_the_defaults_are_the_jobs_own_and_have_an_uncertainty(tmp_path: Path) -> None:
-    from assay.jobs.translate import KNOBS, Settings
-
     kind = kinds.load("translate")
     whole = kind.whole({})
     assert kind.check({}) == []

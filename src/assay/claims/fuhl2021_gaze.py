@@ -279,9 +279,11 @@ SHELVED = (
         source=SOURCE,
         says="A manipulation that hides who looked from the attackers at hand is undone by retraining them.",
         published=(
-            Published("who, RL iteration 1, no adaption", 0.13, TABLE, "%"),
-            Published("who, RL iteration 1, adaption", 0.93, TABLE, "%"),
-            Published("who, at the start", 0.93, TABLE, "%"),
+            Published(
+                "who, RL iteration 1, no adaption", 0.13, TABLE, "%", "who, iteration 1, before the attackers adapt"
+            ),
+            Published("who, RL iteration 1, adaption", 0.93, TABLE, "%", "who, iteration 1, after"),
+            Published("who, at the start", 0.93, TABLE, "%", "who, the autoencoder alone"),
         ),
         here=f"{HERE}; holds if something was lost since the autoencoder alone and retraining brings back more than "
         "half of it",
@@ -294,9 +296,17 @@ SHELVED = (
         source=SOURCE,
         says="Over the iterations who looked becomes unreadable even after retraining; the stimulus stays readable.",
         published=(
-            Published("stimulus, RL iteration 20, adaption", 0.83, TABLE, "%"),
-            Published("who, RL iteration 20, adaption", 0.15, TABLE, "%"),
-            Published("who, at the start", 0.93, TABLE, "%"),
+            Published(
+                "stimulus, RL iteration 20, adaption",
+                0.83,
+                TABLE,
+                "%",
+                "what, last iteration, after the attackers adapt",
+            ),
+            Published(
+                "who, RL iteration 20, adaption", 0.15, TABLE, "%", "who, last iteration, after the attackers adapt"
+            ),
+            Published("who, at the start", 0.93, TABLE, "%", "who, the autoencoder alone"),
         ),
         here=f"{HERE}; holds if who falls since the autoencoder alone and what stays above twice its chance",
         minutes=30,
@@ -308,7 +318,13 @@ SHELVED = (
         source=SOURCE,
         says="The agent keeps more and hides more than a GAN of the same networks and than differential privacy.",
         published=(
-            Published("stimulus less who, RL 20, less that of the GAN", 0.02, f"{TABLE}, difference of four", "%"),
+            Published(
+                "stimulus less who, RL 20, less that of the GAN",
+                0.02,
+                f"{TABLE}, difference of four",
+                "%",
+                "kept less hidden, ahead of GAN",
+            ),
         ),
         here=f"{HERE}; kept less hidden, paired by seed, against a GAN, random masks with as many zeros, and Laplace "
         "noise of the eps that serves it best; holds if ahead of all",

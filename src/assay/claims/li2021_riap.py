@@ -252,8 +252,8 @@ SHELVED = (
         source=SOURCE,
         says="A U-Net segments better with RIAP than with zero padding.",
         published=(
-            Published("Dice, U-Net, zero padding", 0.8828, "table 1, average", "%"),
-            Published("Dice, U-Net, RIAP", 0.8920, "table 1, average", "%"),
+            Published("Dice, U-Net, zero padding", 0.8828, "table 1, average", "%", "Dice, zero padding"),
+            Published("Dice, U-Net, RIAP", 0.8920, "table 1, average", "%", "Dice, RIAP"),
             Published("gain", 0.0092, "table 1, difference of the two", "%"),
         ),
         here=f"{HERE}; the Dice of pixels whose thing is right",

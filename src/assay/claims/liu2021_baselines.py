@@ -304,7 +304,9 @@ SHELVED = (
         source=SOURCE,
         says="Under untargeted Carlini-Wagner attacks the earlier defences fall below 30 %.",
         published=tuple(
-            Published(f"accuracy, {arm}, c = {c:g}", value, f"table 2.2, {row}", "%")
+            Published(
+                f"accuracy, {arm}, c = {c:g}", value, f"table 2.2, {row}", "%", f"accuracy, {arm}, c = {c:g}, printed"
+            )
             for arm, (row, values) in TABLE_2_2.items()
             for c, value in zip(CS, values, strict=True)
         ),

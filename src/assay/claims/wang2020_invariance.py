@@ -217,7 +217,9 @@ SHELVED = (
         name="not-needed",
         source=SOURCE,
         says="A representation may be hypothesis invariant and neither class-agnostic nor class-conditional invariant.",
-        published=(Published("hypothesis gap of the three domains", 0.0, "figure 3.2", "%"),),
+        published=(
+            Published("hypothesis gap of the three domains", 0.0, "figure 3.2", "%", "hypothesis gap, uniform"),
+        ),
         here="figure 3.2 as three domains on a line of which print gives no numbers: two classes each, uniform (which "
         "is exact) and Gaussian, computed on a grid without estimates",
         minutes=0.1,

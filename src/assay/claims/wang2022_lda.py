@@ -99,7 +99,11 @@ SHELVED = (
         name="equal-powers",
         source=SOURCE,
         says="If the class densities fall with the same power, the posterior far away is 1/k under equal priors.",
-        published=(Published("p(y_0 | x), limit", 0.5, "sec. 5.3.1, below eq. 5.7", "%"),),
+        published=(
+            Published(
+                "p(y_0 | x), limit", 0.5, "sec. 5.3.1, below eq. 5.7", "%", f"p(y_0 | x = {FAR:g}), a scale each"
+            ),
+        ),
         here=f"{INPUTS} inputs a class, uniform on [-2, -1] and [1, {1 + WIDE:g}], {REPEATS} draws, t densities with "
         "nu = 1, a scale for each class; the printed example has classes of one width, which hides it",
         minutes=0.1,

@@ -190,7 +190,14 @@ SHELVED = (
         source=SOURCE,
         says="Where the target is wider, outliers of the source get extreme weights from Gaussian densities, and a "
         "weight of 1 from t densities.",
-        published=(Published("log10 of the weight of outliers, t densities", 0.0, "sec. 5.4.1, text"),),
+        published=(
+            Published(
+                "log10 of the weight of outliers, t densities",
+                0.0,
+                "sec. 5.4.1, text",
+                measured="log10 of the largest outlier weight, median, t, nu 1",
+            ),
+        ),
         here=f"{HERE}; nu, which print leaves open, is 1, 3 and 5; holds if one draw in ten has a Gaussian weight "
         f"above {EXTREME:g} and the t weights lie within a factor {NEAR:g} of 1 from the 10 to the 90 % quantile",
         minutes=0.3,

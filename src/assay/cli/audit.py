@@ -97,11 +97,11 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
     from assay.engine.opening import device_named
     from assay.jobs.audit import audit
 
-    if isinstance(PLACE.get(), Parent):
+    if isinstance(place := PLACE.get(), Parent):
         from assay.jobs.audit.guarded import audit_guarded
 
         with metered() as meter:
-            return audit_guarded(job, limits, out, meter)
+            return audit_guarded(job, limits, out, meter, place.since)
     count = len(job.plan())  # a name that nobody knows is told before the subject is opened
     with metered(count) as meter:
         device, subject = device_named(job.device), opened(job.source, meter)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ class Parent:
     """This process guards: what opens a model runs in a child."""
 
     words: tuple[str, ...]
+    since: float = field(default_factory=time.monotonic)
+    """When it was started, by the monotonic clock: what is loaded since is part of the time that was given."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _pages() -> tuple[Callable[..., Any], tuple[str, ...]]:
 def _warm(book: Book) -> None:
     """So that the first job need not wait for the queue to load; what is wrong it will tell."""
     with suppress(Exception):
-        book.queue.open()
+        book.open_queue()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -72,7 +72,8 @@ def translate(
     slider on the page sets from where on a pixel is flagged. The page lies beside results.zip, which holds every test
     image with mean, spread and error.
 
-    A command that was stopped goes on where it was when it is given again.
+    A command that was stopped goes on where it was when it is given again. Afterwards the networks can be asked about:
+    assay audit translation/translator.safetensors --data DATA
 
     Example: assay translate
 

@@ -13,6 +13,7 @@ from assay.data.arrays import UNIT, as_inputs
 from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.plain_file import files_below, refuse_leading_out
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -69,7 +70,7 @@ class ImageFolder:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k c h w, k
         """Decode these images: float32 between `pixels`, and their int64 labels."""
-        rows = np.arange(len(self))[indices]
+        rows = rows_at(indices, len(self))
         pixels = np.empty((len(rows), *self.shape), dtype=np.uint8)
         for place, row in enumerate(rows):
             path = self.paths[row]

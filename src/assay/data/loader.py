@@ -17,6 +17,7 @@ from assay.data.digest import of_array
 from assay.data.image import channels_first
 from assay.data.parquet import one_line
 from assay.data.plain_file import some
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError, ShapeError
 
 INPUTS = ("image", "img", "pixel_values", "input_ids", "x", "input", "inputs", "features")
@@ -74,12 +75,12 @@ class Loaded:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k *t
         """Inputs as float32 in natural units, and their targets."""
-        places = np.arange(len(self))[indices]
-        if not len(places):
+        rows = rows_at(indices, len(self))
+        if not len(rows):
             x = self._batch(np.arange(1))[:0]
         else:
-            x = self._batch(places)
-        return as_inputs(x, self.pixels), torch.from_numpy(self.labels[places])
+            x = self._batch(rows)
+        return as_inputs(x, self.pixels), torch.from_numpy(self.labels[rows])
 
     def fingerprint(self) -> str:
         """A hash of the targets and of every input: what a stranger's data set reads from cannot be known otherwise."""

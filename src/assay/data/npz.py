@@ -20,6 +20,7 @@ from assay.data.arrays import UNIT, as_answers, as_inputs, as_targets, check_inp
 from assay.data.digest import of_files
 from assay.data.image import channels_first
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError
 
 NAMES = (("x", "y"), ("images", "labels"), ("x_test", "y_test"), ("inputs", "targets"))
@@ -122,7 +123,7 @@ class Npz:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
         """Inputs as float32 in natural units, and their int64 labels or whatever the targets are."""
-        rows = np.arange(len(self))[indices]
+        rows = rows_at(indices, len(self))
         # The layout is told from the whole array: k rows have the same trailing axes, so the answer is the same.
         return as_inputs(self._laid(self.x[rows]), self.pixels), torch.from_numpy(self.labels[rows])
 

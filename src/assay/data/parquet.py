@@ -17,6 +17,7 @@ from assay.data.arrays import UNIT, as_inputs, as_labels, check_classes, check_i
 from assay.data.digest import of_files
 from assay.data.image import Form, channels_first, check_form, check_same, decode
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, open_plain, some
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError
 
 MOST_FOOTER = 64 * 2**20
@@ -111,7 +112,7 @@ class Parquet:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
         """Inputs as float32 in natural units and int64 labels, in the order asked for; each row group is read once."""
-        rows = np.arange(len(self))[indices]
+        rows = rows_at(indices, len(self))
         groups = np.searchsorted(self.starts, rows, side="right") - 1
         x = torch.empty((len(rows), *self.shape))
         for group in np.unique(groups):

@@ -29,7 +29,6 @@ STILL = 0.3  # of the time between two jumps: the eye rests, then it glides to t
 SPREAD = 0.03  # of the picture: where in an attractor a rest lands
 CYCLES = (2.0, 8.0)  # swings in 32 points, of the slowest and of the fastest tremor
 RESTS = (16, 32)  # points from one attractor to the next, of the quickest and of the slowest person
-NOISE, CROP, SHIFT = 0.2, 0.6, 0.3  # of the card: up to so much noise, at least so much of a path, up to so far
 
 
 class Paths(NamedTuple):
@@ -110,25 +109,6 @@ def _pixels(points: NDArray[np.floating], size: int) -> tuple[NDArray[np.int64],
     inside = ((at >= 0) & (at < size)).all(2)
     at = np.where(inside[..., None], at, 0).astype(np.int64)
     return at[..., 1] * size + at[..., 0], inside
-
-
-def augmented(paths: Paths, copies: int, size: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], Paths]:
-    """`copies` of every path, each cropped to 60-100 % of itself, shifted by up to 30 % and drawn with 0-20 % noise.
-
-    Noise is uniform, on pixels, of a strength that is drawn for each picture; a path that is cropped keeps its last
-    point in place of those left out, so that all have as many. -> pictures, and the paths as they were drawn
-    """
-    rows = np.tile(np.arange(len(paths.who)), copies)
-    points, t = paths.points[rows], paths.points.shape[1]
-    length = np.round(rng.uniform(CROP, 1, len(rows)) * t).astype(np.int64)
-    start = (rng.random(len(rows)) * (t - length + 1)).astype(np.int64)
-    at = start[:, None] + np.minimum(np.arange(t), length[:, None] - 1)
-    points = np.take_along_axis(points, at[..., None], 1)
-    points = on_grid(points + rng.uniform(-SHIFT, SHIFT, (len(rows), 1, 2)))
-    pictures = draw(points, size)
-    strength = rng.uniform(0, NOISE, (len(rows), 1, 1, 1))
-    pictures = (pictures + strength * rng.uniform(-1, 1, pictures.shape)).clip(0, 1).astype(np.float32)
-    return pictures, Paths(points, paths.who[rows], paths.what[rows])
 
 
 def halves(paths: Paths, rng: np.random.Generator) -> tuple[Paths, Paths]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from assay.data.beside_sklearn import file, table
 from assay.data.held_out import Labelled
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError, ShapeError
 
 Bounds = tuple[float, float]
@@ -116,7 +117,7 @@ class Made:
         return len(self.labels)
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k *d, k
-        rows = np.arange(len(self))[indices]
+        rows = rows_at(indices, len(self))
         x = torch.empty(len(rows), *self.held[1].shape[1:])
         for block in np.unique(rows // self.block).tolist():
             if block != self.held[0]:

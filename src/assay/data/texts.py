@@ -21,6 +21,7 @@ from assay.data.digest import of_array
 from assay.data.image_folder import SUFFIXES as IMAGES
 from assay.data.parquet import one_line
 from assay.data.plain_file import MOST_ROWS, MOST_UNPACKED, files_below, read_plain, refuse_leading_out
+from assay.data.rows_at import rows_at
 from assay.data.target import Asked, Target
 from assay.errors import AssayError
 
@@ -99,7 +100,7 @@ class Texts:
 
     def strings(self, indices: NDArray[np.integer]) -> list[str]:
         """These texts, as they were written."""
-        return [self.all[i] for i in np.arange(len(self))[indices].tolist()]
+        return [self.all[i] for i in rows_at(indices, len(self)).tolist()]
 
     def encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:  # k -> k length, k bool
         """Other texts as `take` gives these, and which of them fit: some tokens, and no more than there are places."""

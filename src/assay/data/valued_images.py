@@ -21,6 +21,7 @@ from assay.data.digest import of_files
 from assay.data.image import Form, check_form, check_same, decode
 from assay.data.image_folder import SUFFIXES
 from assay.data.plain_file import files_below, open_plain, read_plain, refuse_leading_out
+from assay.data.rows_at import rows_at
 from assay.errors import AssayError
 
 MOST_TABLE = 64 * 2**20  # bytes of a CSV file
@@ -40,7 +41,7 @@ class ValuedImages:
 
     def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:  # k -> k c h w, k
         """Decode these images: float32 in [0, 1], and their numbers."""
-        rows = np.arange(len(self))[indices]
+        rows = rows_at(indices, len(self))
         each, where = np.unique(rows, return_inverse=True)  # pairs of few images name the same one again and again
         pixels = np.empty((len(each), *self.shape), dtype=np.uint8)
         for place, row in enumerate(each):

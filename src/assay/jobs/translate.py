@@ -2,7 +2,7 @@
 
     out/translation.html     every test image with truth, mean, spread and error side by side, and a review threshold
     out/results.zip          the same for all of them, as pictures and as arrays in full precision, with the settings
-    out/translator.safetensors
+    out/translator.safetensors   to be asked: `assay audit out/translator.safetensors --data PAIRS`
     out/translation.json     the numbers; written last, so that where it lies all of it is there
 
 A command that was stopped goes on where it was when it is given again with the same folder. No torch is imported before
@@ -19,7 +19,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -99,18 +99,6 @@ class Settings:
         if self.distance not in ("l1", "l2"):
             raise AssayError(f"--distance {self.distance!r} is none; choose l1 or l2.")
 
-    @classmethod
-    def read(cls, given: Mapping[str, str]) -> Settings:
-        """From text, as a form or a command line has it: "1.0e-3" is 0.001; what is left empty keeps its default."""
-        kinds = {f.name: type(f.default) for f in fields(cls)}
-        ready: dict[str, Any] = {}
-        for name, text in given.items():
-            if name not in kinds:
-                raise AssayError(f"There is no setting {name!r}; there are {', '.join(kinds)}.")
-            if text.strip():
-                ready[name] = _number(name, text.strip(), kinds[name])
-        return cls(**ready)
-
 
 @dataclass(frozen=True)
 class Done:
@@ -178,22 +166,6 @@ def write_sample(path: str | Path, *, train: int = SAMPLE_TRAIN, test: int = SAM
 
 def _typed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _number(name: str, text: str, kind: type[Any]) -> Any:
-    if kind is str:
-        return text
-    if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise AssayError(f"--{_typed(name)} {text!r} is neither true nor false; give one of them.")
-    try:
-        number = float(text)
-    except ValueError:
-        raise AssayError(f"--{_typed(name)} {text[:40]!r} is no number; give one such as 1.0e-3.") from None
-    if kind is int and (not math.isfinite(number) or number != int(number)):
-        raise AssayError(f"--{_typed(name)} {text[:40]!r} is no whole number; give one such as 8.")
-    return kind(number)
 
 
 def _title(title: str) -> str:
@@ -303,17 +275,13 @@ def _trained(
 
 
 def _write_weights(path: Path, nets: list[nn.Module], pairs: ImagePairs, settings: Settings) -> None:
-    from safetensors.torch import save
+    from assay.subjects.doors.translator_file import packed
 
     (channels, _, _), (answers, _, _) = pairs.shapes
-    state = {
-        f"{k}.{name}": tensor.detach().cpu().clone().contiguous()
-        for k, net in enumerate(nets)
-        for name, tensor in net.state_dict().items()
-    }
-    about = {"kind": "assay translator", "channels": channels, "answers": answers, "members": len(nets),
-             "width": settings.width, "levels": settings.levels}  # fmt: skip
-    write_atomically(path, save(state, {name: str(value) for name, value in about.items()}))
+    write_atomically(
+        path, packed(nets, channels=channels, answers=answers, width=settings.width, levels=settings.levels,
+                     tolerance=settings.tolerance)
+    )  # fmt: skip
 
 
 class _Answer(NamedTuple):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from assay.attribute import LEAST
+from assay.data.held_out import Part
 from assay.data.scan_paths import ScanPaths, draw
 from assay.errors import AssayError
 from assay.finding import Curve, Exhibit, Gallery, Line, View, share, wilson
@@ -328,7 +329,7 @@ class HideAttribute(Remedy):
         data, codes = subject.data[split], self._hidden(subject).codes[split]
         known = np.flatnonzero(codes >= 0)
         count = MOST if split == "train" else None
-        index = known[run.pick(_Known(data, known), count, bounded=split != "train")]  # type: ignore[arg-type]
+        index = known[run.pick(Part(data, known), count, bounded=split != "train")]
         x, y = data.take(index)
         low, span = (torch.as_tensor(edge).float() for edge in subject.inputs.edges())
         return _Rows(
@@ -475,16 +476,6 @@ def _train_autoencoder(manipulation: nn.Module, x: Tensor, epochs: int, run: Run
             loss=F.mse_loss, device=run.device, on_epoch=lambda epoch, mean: tick(1),
         )  # fmt: skip
     coder.requires_grad_(False).eval()
-
-
-class _Known:
-    """Rows of a split for `Run.pick`, which looks at their labels."""
-
-    def __init__(self, data: Data, rows: NDArray[np.int64]) -> None:
-        self.labels = np.asarray(data.labels)[rows]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 class _Itself:

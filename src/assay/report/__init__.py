@@ -5,23 +5,43 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from assay.audit import Audit
+from assay.audit import Audit, Judged
 from assay.errors import AssayError
 from assay.store import chain, slug, strict_json, turn, write_atomically
 from assay.store.answers import finding_of
 from assay.trace import Asked
 
+if TYPE_CHECKING:
+    from assay.report.page import Drawing
+
+
+class Drawn(NamedTuple):
+    """The drawings of an answer, and the digests of their files; `which` tells it from a later one."""
+
+    which: tuple[object, ...]
+    drawings: tuple[Drawing, ...]
+    links: dict[str, str]
+
+
+Kept = dict[str, Drawn]
+"""By probe."""
 TRIES = 3  # of a writer who was disturbed by another that does not see its lock
 
 
-def write(audit: Audit, folder: Path) -> None:
-    """Write all that is read of an audit into its run folder; `audit.json` comes last and vouches for the others."""
+def write(audit: Audit, folder: Path, kept: Kept | None = None) -> None:
+    """Write all that is read of an audit into its run folder; `audit.json` comes last and vouches for the others.
+
+    What was drawn is `kept` for whoever writes again: of an answer that is still the same nothing is drawn anew.
+    """
+    kept = {} if kept is None else kept
     for _ in range(TRIES):
         with turn(folder):
-            links = _write(audit.as_stored(folder), folder)
+            links = _write(audit.as_stored(folder), folder, kept)
             if all(chain.holds(folder, name, wanted) for name, wanted in links.items()):
                 return
+        kept.clear()
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
 
 
@@ -54,13 +74,17 @@ def printed(audit: Audit) -> str:
     return text(audit)
 
 
-def _write(audit: Audit, folder: Path) -> dict[str, str]:
+def _write(audit: Audit, folder: Path, kept: Kept) -> dict[str, str]:
     from assay.report.card import card
-    from assay.report.figures import standalone
     from assay.report.junit import junit
-    from assay.report.page import drawings, render
+    from assay.report.page import render
 
-    drawn = {row.answer.probe: drawings(row) for row in audit.rows}
+    for row in audit.rows:
+        answer = row.answer
+        which = (answer.probe, answer.key, answer.when, answer.seconds, len(answer.looks))
+        if answer.probe not in kept or kept[answer.probe].which != which:
+            kept[answer.probe] = Drawn(which, *_drawn(row, folder))
+    drawn = {row.answer.probe: kept[row.answer.probe].drawings for row in audit.rows}
     links = chain.stored(folder, [row.answer.probe for row in audit.rows])
     for row in audit.rows:
         if row.answer.finding is not None and finding_of(row.answer.probe) not in links:
@@ -68,10 +92,8 @@ def _write(audit: Audit, folder: Path) -> dict[str, str]:
                 f"The finding of {row.answer.probe!r} is gone from {str(folder)!r}: somebody moved or removed it "
                 f"meanwhile; run this again."
             )
-    for probe, some in drawn.items():
-        for drawing in some:
-            name = f"figures/{slug(probe)}-{slug(drawing.name)}.svg"
-            links[name] = write_atomically(folder / name, standalone(str(drawing.svg)))
+    for probe in drawn:
+        links |= kept[probe].links
     for path in (folder / "figures").glob("*.svg"):
         if f"figures/{path.name}" not in links:  # of a view that is no more
             path.unlink()
@@ -80,3 +102,15 @@ def _write(audit: Audit, folder: Path) -> dict[str, str]:
     links["card.md"] = write_atomically(folder / "card.md", card(audit))
     write_atomically(folder / chain.HEAD, strict_json(dataclasses.replace(audit, links=links).to_json()))
     return links
+
+
+def _drawn(row: Judged, folder: Path) -> tuple[tuple[Drawing, ...], dict[str, str]]:
+    """Draw what an answer shows, and write it."""
+    from assay.report.figures import standalone
+    from assay.report.page import drawings
+
+    drawn, links = drawings(row), {}
+    for drawing in drawn:
+        name = f"figures/{slug(row.answer.probe)}-{slug(drawing.name)}.svg"
+        links[name] = write_atomically(folder / name, standalone(str(drawing.svg)))
+    return drawn, links

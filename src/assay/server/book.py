@@ -41,7 +41,7 @@ MOST_ATTEMPTS = 20
 LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON, READ_AT_ONCE = 200, 2**16, 500, 2**18
 ABANDONED = 86400.0  # seconds after which a folder without a job is nobody's
 GB = 10**9
-ID = re.compile(r"[A-Za-z0-9_-]{22}")
+ID, TOKEN = re.compile(r"[A-Za-z0-9_-]{22}"), re.compile(r"[A-Za-z0-9_-]{43}")
 NAME = re.compile(r"(?!\.)[^/\\\0]{1,200}")
 
 METADATA = sa.MetaData()
@@ -201,7 +201,7 @@ class Book:
 
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there; several processes may do so at once."""
-        with self._reached(), alone(self.engine, self.home, "tables"):
+        with self.alone("tables"):
             tables.create_all(self.engine)
 
     def close(self) -> None:
@@ -211,9 +211,20 @@ class Book:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.ProgrammingError, sa.exc.TimeoutError) as e:
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as e:
             says = " ".join(str(getattr(e, "orig", None) or e).split())[:200]
             raise Gone(f"The workbench's database cannot be used: {says}; see that it runs, then try again.") from e
+
+    def open_queue(self) -> None:
+        """Load the queue, which the first job would do else."""
+        with self._reached():
+            self.queue.open()
+
+    @contextmanager
+    def alone(self, about: str) -> Iterator[None]:
+        """One process of all that have this book at a time."""
+        with self._reached(), alone(self.engine, self.home, about):
+            yield
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
@@ -247,8 +258,7 @@ class Book:
         folder = self._folder(id)
         try:
             row["bytes"] = self._fill(folder, row, files)
-            with self._reached():
-                self.queue.open()
+            self.open_queue()
             with self._writing() as c:
                 self._refuse_over_quota(c, owner, row["bytes"])
                 c.execute(sa.insert(JOBS).values(row))
@@ -316,6 +326,8 @@ class Book:
         state: str | None = None,
     ) -> list[Job]:
         """Newest first, those older than `before` (a job's `made` and `id`); of everyone where owner is None."""
+        if before is not None and not ID.fullmatch(before[1]):
+            raise Refused(f"{before[1][:40]!r} is no place in the list of jobs; start from its top.")
         query = sa.select(JOBS).order_by(JOBS.c.made.desc(), JOBS.c.id.desc()).limit(limit)
         if owner is not None:
             query = query.where(JOBS.c.owner == owner)
@@ -336,6 +348,8 @@ class Book:
 
     def place(self, id: str) -> int | None:
         """How many jobs wait before this one; None where it does not wait."""
+        if not ID.fullmatch(id):
+            return None
         mine = sa.select(JOBS.c.made).where(JOBS.c.id == id, JOBS.c.state == QUEUED).scalar_subquery()
         with self._reading() as c:
             if c.scalar(sa.select(mine)) is None:
@@ -359,6 +373,8 @@ class Book:
 
     def events(self, id: str) -> list[Event]:
         """Every move of the job, from the first."""
+        if not ID.fullmatch(id):
+            return []
         query = sa.select(EVENTS).where(EVENTS.c.job == id).order_by(EVENTS.c.number)
         with self._reading() as c:
             return [Event(e.at, e.was, e.became, e.worker, e.why) for e in c.execute(query)]
@@ -380,7 +396,10 @@ class Book:
         job = self.job(id)
         if job is None:
             raise Refused(f"There is no job {id[:40]!r} to run again.")
-        files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        try:
+            files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        except OSError as e:
+            raise Refused("The folder of this job is gone, and its files with it; send it anew.") from e
         return self.submit(owner, job.kind, job.title, job.settings, files)
 
     def remove(self, id: str) -> bool:
@@ -415,15 +434,21 @@ class Book:
         return token
 
     def unshare(self, token: str) -> bool:
+        if not TOKEN.fullmatch(token):
+            return False
         with self._writing() as c:
             return bool(c.execute(sa.delete(SHARES).where(SHARES.c.token == token)).rowcount)
 
     def shared(self, token: str) -> Job | None:
+        if not TOKEN.fullmatch(token):
+            return None
         with self._reading() as c:
             id = c.scalar(sa.select(SHARES.c.job).where(SHARES.c.token == token))
         return None if id is None else self.job(id)
 
     def shares(self, id: str) -> list[str]:
+        if not ID.fullmatch(id):
+            return []
         with self._reading() as c:
             return list(c.scalars(sa.select(SHARES.c.token).where(SHARES.c.job == id).order_by(SHARES.c.made)))
 
@@ -441,6 +466,8 @@ class Book:
 
     def stop_worker(self, id: str) -> bool:
         """Let a worker end when its job has."""
+        if not ID.fullmatch(id):
+            return False
         with self._writing() as c:
             return bool(c.execute(sa.update(WORKERS).where(WORKERS.c.id == id).values(stopping=True)).rowcount)
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
-from assay.server import kinds
+from assay.server import kinds, mail
 from assay.server.book import FAILURE, SUCCESS, Book, Gone, Job, Worker, size
 from assay.server.leash import leash
-from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, alone, dbos
+from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
 BEAT = 1.0  # seconds between two signs of life
 LOST = 30.0  # seconds of silence after which a worker is taken for lost
@@ -84,7 +84,7 @@ class Hands:
 
     def _launch(self) -> None:
         library = dbos()
-        self._patiently(self.book.queue.open)
+        self._patiently(self.book.open_queue)
 
         @library.DBOS.step(name="command")  # type: ignore[untyped-decorator]
         def command(id: str) -> str:
@@ -148,7 +148,7 @@ class Hands:
         """Hand back what workers had that are gone. One worker does so at a time, and each part may be done twice."""
         if not any(self._is_lost(worker) for worker in self.book.workers()):
             return
-        with alone(self.book.engine, self.book.home, "recovery"):
+        with self.book.alone("recovery"):
             for worker in self.book.workers():
                 if self._is_lost(worker):
                     lost = f"its worker, process {worker.pid} on {worker.host}, was lost"
@@ -182,6 +182,10 @@ class Hands:
                 raise _NotOurs
             with suppress(Gone):
                 self.book.weigh(id)
+            try:
+                mail.ended(self.book, id)
+            except (OSError, ValueError) as e:  # no server, one that refuses, a database that is away
+                self.told(f"No mail could be sent: {e}")
             return f"{state} {reason}"
         except _NotOurs:
             return "is no longer this worker's"

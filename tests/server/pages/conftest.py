@@ -57,7 +57,7 @@ def bench(book: Book, said: Said) -> Callable[..., Any]:
     from assay.server.children import Children
 
     def make(**how: Any) -> Any:
-        app = make_app(book, hosts=["testserver"], children=Children(book.home, said), **how)
+        app = make_app(book, **{"hosts": ["testserver"], "children": Children(book.home, said), **how})
         if app.state.desk.accounts is not None:
             app.state.desk.accounts.hasher = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
         return app

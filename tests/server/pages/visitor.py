@@ -52,10 +52,10 @@ class Browser:
         return self.post("/sign-in", name=name, password=password)
 
 
-def leave_run(job: Job, *, ended: bool = True) -> Path:
+def leave_run(job: Job, *, ended: bool = True, hostile: str = "<script>alert(1)</script>") -> Path:
     """What an audit leaves of two questions; of one that still runs, of the first alone."""
     run = job.folder / "run" / "20260301-120000-net"
-    (run / "findings").mkdir(parents=True)
+    (run / "findings").mkdir(parents=True, exist_ok=True)
     (run / "run.json").write_text(json.dumps({"key": "00", "probes": ["accuracy", "confidence"]}))
     row = {"probe": "accuracy", "question": "How often is it right?", "status": "asked"}
     (run / "findings" / "accuracy.json").write_text(json.dumps({**row, "finding": {"says": "It is <b>right</b>."}}))
@@ -65,5 +65,5 @@ def leave_run(job: Job, *, ended: bool = True) -> Path:
             {"probe": "confidence", "question": "Is it sure?", "status": "asked", "verdict": "fail", "says": "No."},
         ]
         (run / "audit.json").write_text(json.dumps({"rows": rows}))  # fmt: skip
-        (run / "report.html").write_text("<!doctype html><title>report</title><script>alert(1)</script>")
+        (run / "report.html").write_text(f"<!doctype html><title>report</title><h1>The report</h1>{hostile}")
     return run

@@ -24,7 +24,7 @@ from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, ladder, looked
 from assay.probe import Answer, Probe, configure, put
-from assay.report import write, write_profile
+from assay.report import Kept, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
@@ -234,7 +234,9 @@ class Record:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
         self.budget, self.seed, self.device, self.source = budget, seed, device, source
         self.rows: dict[int, Judged] = {}
-        self.spent = 0.0
+        self.spent, self.due = 0.0, 0.0
+        """Seconds of looks from before; when the next report of what is known is written."""
+        self.kept: Kept = {}
         self.folder: Path | None = None
         if out is not None:
             named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
@@ -327,8 +329,18 @@ class Record:
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
         )
         if self.folder is not None:
-            write(done, self.folder)
+            write(done, self.folder, self.kept)
         return done
+
+    def write_now_and_then(self, rounds: Rounds, surroundings: Mapping[str, str] | None = None) -> None:
+        """The report of what is known, for whoever is killed; a twentieth of the time goes into it."""
+        if self.folder is None or not rounds.unwritten or rounds.clock() < self.due or rounds.left < rounds.ending:
+            return
+        before = rounds.clock()
+        self.conclude(surroundings, lambda place: "it was not asked yet: the audit goes on")
+        took = rounds.clock() - before
+        rounds.wrote(took)
+        self.due = rounds.clock() + 20 * took
 
 
 def audit(
@@ -434,6 +446,7 @@ def _in_rounds(rounds: Rounds, record: Record, asker: Asker) -> Audit:
             found = asker.look(turn.place, turn.budget, turn.most)
             if found is None or not record.look(turn, *found, rounds.clock()):
                 rounds.leave(turn.place)
+            record.write_now_and_then(rounds)
     except KeyboardInterrupt:
         if record.folder is not None:
             record.conclude(missing=lambda place: STOPPED)

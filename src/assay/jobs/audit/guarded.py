@@ -53,11 +53,14 @@ class Meter(Protocol):
     def line(self, text: str) -> None: ...
 
 
-def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
-    """Ask what the job wants of its subject in a child process, and more of them where they end; judge and conclude."""
+def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter, began: float | None = None) -> Audit:
+    """Ask what the job wants of its subject in a child process, and more of them where they end; judge and conclude.
+
+    `began` is when the time that the job may have began, by the monotonic clock; now, where it is not given.
+    """
     located(job.source)  # a slip of the pen is told at once
     with stopped_by_signals(), handed_over() as folder:
-        asking = _Asking(job, limits, out, meter, folder)
+        asking = _Asking(job, limits, out, meter, folder, time.monotonic() if began is None else began)
         try:
             while not asking.complete:
                 asking.go_on()
@@ -74,7 +77,7 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter) -> Audit:
 class _Asking:
     """An audit while it is made: what is known of it does not depend on the child that is asked just now."""
 
-    def __init__(self, job: Job, limits: Limits, out: Path, meter: Meter, folder: Path) -> None:
+    def __init__(self, job: Job, limits: Limits, out: Path, meter: Meter, folder: Path, began: float) -> None:
         self.job, self.limits, self.out, self.meter, self.folder = job, limits, out, meter, folder
         self.asked: list[Question] = []
         self.record: Record | None = None
@@ -82,11 +85,11 @@ class _Asking:
         self.device = job.device
         self.place: int | None = None
         self.tick: Tick = lambda n: None
-        self.budget, self.began = budget_of(job.budget, job.inputs), time.monotonic()
+        self.budget, self.began = budget_of(job.budget, job.inputs), began
         self.rounds: Rounds | None = None
         self.turn: Turn | None = None
-        self.settled, self.opened, self.due = 0, 0.0, 0.0
-        """How often a question came to an end; how long it took to open the subject; when to write the next report."""
+        self.settled, self.opened = 0, 0.0
+        """How often a question came to an end; how long it took to open the subject."""
         self.over = False
         self.traced: list[Asked] = []
         self.pace = 0.0
@@ -228,12 +231,8 @@ class _Asking:
         self.place = turn.place
         child.set_clock_back(turn.most + LATE)
         child.say(ask=turn.place, budget=dataclasses.asdict(turn.budget), most=turn.most)
-        if self.rounds.answered and self.clock() > self.due and self.rounds.left > 4 * self.rounds.ending:
-            before = self.clock()
-            self.record.conclude(self.surroundings, lambda place: "it was not asked yet: the audit goes on")
-            took = self.clock() - before
-            self.rounds.wrote(took)
-            self.due = self.clock() + max(15.0, 20 * took)
+        if self.rounds.answered:
+            self.record.write_now_and_then(self.rounds, self.surroundings)
 
     def _mind_the_time(self) -> None:
         if self.budget.seconds is None or self.clock() <= self.budget.seconds:

@@ -50,7 +50,7 @@ MOST_FIRST = 1600
 FIRST_ROUND = 1 / 8
 """Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
 WRITING = (1.0, 0.4)
-"""Seconds that writing the report takes, and more for each answer in it, until it was seen."""
+"""Seconds that writing the report takes, and more for each look that is new in it, until it was seen."""
 
 
 def seconds_named(text: str, option: str = "--budget") -> float | None:
@@ -114,7 +114,8 @@ class Rounds:
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
         self.rungs = ladder(budget, self.there)
-        self.answered, self.slow = 0, contention()
+        self.answered, self.unwritten, self.slow = 0, 0, contention()
+        """Questions that have a finding; looks since the last report was written; how many times WRITING that took."""
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
         self.too_long: dict[int, str] = {}
         """Questions that do not fit, and why."""
@@ -132,8 +133,8 @@ class Rounds:
 
     @property
     def ending(self) -> float:
-        """Seconds that are kept for the report, with one more answer than there is."""
-        return self.slow * (WRITING[0] + WRITING[1] * (self.answered + 1))
+        """Seconds that are kept for the report, with one more look than there was."""
+        return self.slow * (WRITING[0] + WRITING[1] * (self.unwritten + 1))
 
     @property
     def left(self) -> float:
@@ -141,11 +142,17 @@ class Rounds:
         return self.seconds - self.ending - self.clock()
 
     def wrote(self, seconds: float) -> None:
-        """So long did it take to write what is known."""
-        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.answered)
+        """So long did it take to write what is known; what was drawn is not drawn again."""
+        self.slow = 1.25 * seconds / (WRITING[0] + WRITING[1] * self.unwritten)
+        self.unwritten = 0
 
     def next(self, rows: Mapping[int, Judged]) -> Turn | None:
         """What to ask now; None where all is settled or nothing more fits. What does not fit is then in `too_long`."""
+        turn = self._next(rows)
+        self.unwritten += turn is not None and turn.about > 0
+        return turn
+
+    def _next(self, rows: Mapping[int, Judged]) -> Turn | None:
         self.answered = sum(row.answer.finding is not None for row in rows.values())
         waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
         for place in waiting:
