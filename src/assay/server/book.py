@@ -396,7 +396,10 @@ class Book:
         job = self.job(id)
         if job is None:
             raise Refused(f"There is no job {id[:40]!r} to run again.")
-        files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        try:
+            files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
+        except OSError as e:
+            raise Refused("The folder of this job is gone, and its files with it; send it anew.") from e
         return self.submit(owner, job.kind, job.title, job.settings, files)
 
     def remove(self, id: str) -> bool:

@@ -68,10 +68,10 @@ class Children:
     def ready(self, name: str, suffix: str) -> bool:
         return self._place(name, suffix).exists()
 
-    def compared(self, before: Path, after: Path) -> Path:
-        """The page of two audits side by side."""
+    def compared(self, before: Path, after: Path, ids: Sequence[str]) -> Path:
+        """The page of two audits side by side, of these jobs."""
         key = hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:24]
-        to = self.kept / f"diff-{key}.html"
+        to = self.kept / f"diff.{'.'.join(ids)}.{key}.html"
         if not to.exists():
             with self._turns:
                 status, _, err = self._run(
@@ -80,6 +80,11 @@ class Children:
             if not to.exists():
                 raise AssayError(last_line(err) or f"They could not be compared (status {status}).")
         return to
+
+    def forget(self, id: str) -> None:
+        """The comparisons of a job that is removed."""
+        for page in self.kept.glob(f"diff.*{id}.*"):
+            page.unlink(missing_ok=True)
 
     def _place(self, name: str, suffix: str) -> Path:
         return self.kept / f"{name}-{_state()}{suffix}"

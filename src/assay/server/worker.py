@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
-from assay.server import kinds
+from assay.server import kinds, mail
 from assay.server.book import FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
 from assay.server.leash import leash
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
@@ -184,6 +184,10 @@ class Hands:
                 raise _NotOurs
             with suppress(Gone):
                 self.book.weigh(id)
+            try:
+                mail.ended(self.book, id)
+            except (OSError, ValueError) as e:  # no server, one that refuses, a database that is away
+                self.told(f"No mail could be sent: {e}")
             return f"{state} {reason}"
         except _NotOurs:
             return "is no longer this worker's"

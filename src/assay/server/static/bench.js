@@ -42,21 +42,31 @@
   // What was understood is asked anew when a setting changes; files tell of themselves once they are here.
   const form = document.getElementById("job-form"), understood = document.getElementById("understood");
   if (form && understood) {
-    let due;
+    let due, asked;
+    const look = async () => {
+      asked?.abort();
+      const mine = asked = new AbortController(), fields = new FormData(form), waits = document.createElement("p");
+      for (const [name, value] of [...fields]) if (value instanceof File) fields.delete(name);
+      for (const e of form.querySelectorAll(".files input[type=hidden]")) fields.append(e.name, e.value);
+      waits.className = "waits";
+      waits.textContent = "Looking at the model and its data …";
+      understood.replaceChildren(waits);
+      try {
+        const answer = await fetch(understood.dataset.look, { method: "POST", body: fields, signal: mine.signal, headers: { "HX-Request": "true" } });
+        understood.innerHTML = await answer.text();
+      } catch {
+        if (asked === mine) understood.textContent = "It could not be looked at: the server does not answer.";
+      }
+    };
     form.addEventListener("change", event => {
       if (event.target.type === "file" || event.target.name === "title" || event.target.closest("[data-quiet]")) return;
       clearTimeout(due);
-      due = setTimeout(() => document.body.dispatchEvent(new Event("look")), 400);
+      due = setTimeout(look, 400);
     });
-    understood.addEventListener("htmx:beforeRequest", event => {
-      if (event.target !== understood) return;
-      const p = document.createElement("p");
-      p.className = "waits";
-      p.textContent = understood.dataset.waits;
-      understood.replaceChildren(p);
-    });
+    document.body.addEventListener("files", look);
     form.addEventListener("submit", () => { form.querySelector("button.main").disabled = true; });
     addEventListener("pageshow", () => { form.querySelector("button.main").disabled = false; });
+    look();
   }
 
   // Dropping, and how much was sent.
