@@ -23,11 +23,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from assay.errors import AssayError
-from assay.server.book import size as bytes_in
 
 MOST = 2 * 2**30  # bytes of an upload
 UNPACKED = 8 * 2**30  # bytes of an archive, unpacked
 MEMBERS = 200_000  # files in an archive
+DIRECTORY = 2**26  # bytes of an archive's list of its files, which is read whole
 RATIO = 200  # of unpacked to packed, above FREE bytes: text and flat images stay far below
 FREE = 64 * 2**20
 LEFT = 2**30  # bytes of disk that an upload leaves to others
@@ -108,8 +108,9 @@ class Uploads:
         return {} if folder is None else {p.name: _seen(p) for p in sorted((folder / "files").iterdir())}
 
     def waiting(self, owner: str) -> int:
-        """Bytes of this owner's files that no job has taken yet."""
-        return sum(bytes_in(path) for path in self.root.iterdir() if self.folder(owner, path.name) is not None)
+        """Bytes of this owner's files that no job has; what is linked to a job's takes no room twice."""
+        mine = (path for path in self.root.iterdir() if self.folder(owner, path.name) is not None)
+        return sum(_alone(path) for draft in mine for path in (draft / "files").rglob("*"))
 
     def take(
         self, owner: str, draft: str, name: str, content: BinaryIO, *, code: bool = True, room: int | None = None
@@ -120,7 +121,8 @@ class Uploads:
         name = safe_name(name)
         refuse_unknown(name, code)
         folder = self._made(owner, draft)
-        half = folder / f"half-{secrets.token_hex(8)}{Path(name).suffix}"
+        own = f"half-{secrets.token_hex(8)}"
+        half = folder / f"{own}{Path(name).suffix}"
         try:
             self._copy(content, half, name, room)
             check_begins(half, name)
@@ -135,7 +137,7 @@ class Uploads:
         except OSError as e:
             raise AssayError(f"{name!r} could not be kept: {e.strerror or e}; the disk may be full.") from e
         finally:
-            for left in folder.glob("half-*"):
+            for left in folder.glob(f"{own}*"):
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
     def _made(self, owner: str, draft: str) -> Path:
@@ -194,6 +196,15 @@ class Uploads:
                     shutil.rmtree(folder, ignore_errors=True)
             except OSError:
                 continue
+
+
+def _alone(path: Path) -> int:
+    """Bytes of a file that lies here and nowhere else."""
+    try:
+        at = path.lstat()
+    except OSError:
+        return 0
+    return at.st_size if stat.S_ISREG(at.st_mode) and at.st_nlink == 1 else 0
 
 
 def _seen(path: Path) -> Upload:
@@ -268,6 +279,7 @@ def unpack(archive: Path, into: Path, most: int = UNPACKED, name: str = "", *, c
     """Unpack a zip file and say how many files came out; AssayError where it leads outside, or is too much."""
     name = name or archive.name
     try:
+        _refuse_directory(archive, name)
         with zipfile.ZipFile(archive) as zipped:
             members = [m for m in zipped.infolist() if not m.is_dir() and not _of_the_system(m.filename)]
             _refuse_before(archive, name, members, most)
@@ -296,6 +308,13 @@ def unpack(archive: Path, into: Path, most: int = UNPACKED, name: str = "", *, c
     if not members:
         raise AssayError(f"{name!r} holds no file; pack the folder anew.")
     return len(members)
+
+
+def _refuse_directory(archive: Path, name: str) -> None:
+    with archive.open("rb") as file:
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # as ZipFile finds it
+    if end and end[zipfile._ECD_SIZE] > DIRECTORY:  # type: ignore[attr-defined]
+        raise AssayError(f"{name!r} holds too many files; send a table instead.")
 
 
 def _refuse_before(archive: Path, name: str, members: list[zipfile.ZipInfo], most: int) -> None:

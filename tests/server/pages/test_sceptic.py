@@ -121,9 +121,49 @@ def test_files_that_wait_count_for_their_owner(app, book):
     assert "remove" in says[2].lower()
     assert not list((book.home / "uploads" / ("C" * 22) / "files").iterdir())
     assert "alarm" not in bob.post(f"/drafts/{'D' * 22}/audit/data", _files=table).text
+    job = book.submit("ada", "audit", "x", {"data": "t.csv", "subject": "hiring-mlp"}, {"t.csv": book.home / "secret"})
+    waits = app.state.desk.uploads.waiting("ada")
+    assert waits == 808
+    assert ada.get(f"/new/audit?from={job.id}").status_code == 200
+    assert app.state.desk.uploads.waiting("ada") == waits  # it is the job's file, which counts already
+
+
+def test_a_directory_of_millions_is_not_even_read(tmp_path, monkeypatch):
+    """Each entry is a hundred bytes of archive and ten times that in memory, before any can be counted."""
+    import io
+    import zipfile
+
+    from assay.server import uploads
+
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as made:
+        for n in range(300):
+            made.writestr(f"{n}.png", b"x")
+    monkeypatch.setattr(uploads, "DIRECTORY", 10_000)
+    monkeypatch.setattr(zipfile, "ZipInfo", lambda *anything: pytest.fail("it was read"))
+    with pytest.raises(AssayError, match="holds too many files; send a table instead"):
+        uploads.Uploads(tmp_path).take("", "A" * 22, "many.zip", io.BytesIO(held.getvalue()))
 
 
 # Breaking without a word.
+
+
+def test_two_files_that_come_at_the_same_time_are_both_kept(tmp_path):
+    import io
+
+    from assay.server.uploads import Uploads
+
+    uploads = Uploads(tmp_path)
+
+    class Slow(io.BytesIO):
+        def read(self, *how):
+            if not self.tell():  # the other comes and is done meanwhile
+                uploads.take("", "A" * 22, "other.csv", io.BytesIO(b"c,d\n3,4\n"))
+            return super().read(*how)
+
+    uploads.take("", "A" * 22, "slow.csv", Slow(b"a,b\n1,2\n"))
+    assert sorted(uploads.files("", "A" * 22)) == ["other.csv", "slow.csv"]
+    assert not list((tmp_path / "uploads" / ("A" * 22)).glob("half-*"))
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "%00", "a%00b", "%2e%2e/log.txt", "..%2flog.txt", "%ff%fe", "run/" * 400])
