@@ -93,7 +93,13 @@ def test_verdicts_of_the_comparison(cup, ref, verdict, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("shallow", "deep", "verdict"),
-    [(0.8, 0.03, "holds"), (0.8, 0.7, "fails"), (0.8, 0.1, "cannot tell"), (0.2, 0.0, "cannot tell")],
+    [
+        (0.8, 0.03, "holds"),
+        (0.8, 0.95, "fails"),
+        (0.8, 0.7, "cannot tell"),
+        (0.8, 0.1, "cannot tell"),
+        (0.2, 0.0, "cannot tell"),
+    ],
 )
 def test_verdicts_of_the_collapse(shallow, deep, verdict, monkeypatch: pytest.MonkeyPatch, run: Run):
     def made(hidden, reach, start, *about):

@@ -84,7 +84,8 @@ def made_up(clean: float, by_labels: dict[int, float] | None = None, **after: fl
         (study.unknown_costs_nothing, 0.985, {"unknown": 0.6}, "fails"),
         (study.unknown_costs_nothing, 0.985, {"unknown": 0.505}, "fails"),  # other labels, though they cost as much
         (study.centrality, 0.985, {}, "holds"),
-        (study.centrality, 0.985, {"by_rank": 0.8}, "fails"),
+        (study.centrality, 0.985, {"by_rank": 0.8}, "cannot tell"),  # how much is much, print does not say
+        (study.centrality, 0.985, {"by_rank": 0.45}, "fails"),  # as much as greedy flips
         (study.more_labels, 0.985, {"by_labels": {study.FEW: 0.4, study.LABELS: 0.5, study.MANY: 0.6}}, "holds"),
         (study.more_labels, 0.985, {"by_labels": {study.FEW: 0.6, study.LABELS: 0.5, study.MANY: 0.6}}, "fails"),
         (study.relaxation, 0.985, {}, "cannot tell"),  # whatever is found, as print has other data

@@ -33,7 +33,7 @@ def test_verdicts(
     evidence = study.excitation(run)
     assert evidence.verdict == "cannot tell"
     assert evidence.says.endswith(f"On these data, which are not print's, {here}.")
-    assert ("finds only" in evidence.says) == (whole == 0.5)
+    assert ("that the baseline finds is" in evidence.says) == (whole == 0.5)
     other = study.region(run)
     assert [m.name for m in other.measures[:2]] == [p.what for p in study.SHELVED[1].published]
 

@@ -47,7 +47,7 @@ def test_a_wrong_or_undecided_answer_has_radius_zero(tiny: None, run: Run, monke
     assert (labels == 3).any()
     assert ((radii.smoothed > 0) == (labels == 3)).all()
     sure = wang2019_smoothing.SIGMA * torch.special.ndtri(torch.tensor(0.001 ** (1 / 100)).double())
-    np.testing.assert_allclose(radii.smoothed[labels == 3], float(sure))
+    np.testing.assert_allclose(radii.smoothed[:, labels == 3], float(sure))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_wrong_or_undecided_answer_has_radius_zero(tiny: None, run: Run, monke
 def test_the_verdict(monkeypatch: pytest.MonkeyPatch, run: Run, neighbour: float | None, held: str) -> None:
     """All of smoothing's radii are 0.5; those of 1-NN are larger, smaller, the same, or some of each."""
     ours = np.where(np.arange(50) < 25, 0.1, 2.0) if neighbour is None else np.full(50, neighbour)
-    radii = wang2019_smoothing.Radii(ours, np.full(50, 0.5))
+    radii = wang2019_smoothing.Radii(ours, np.full((5, 50), 0.5))
     monkeypatch.setattr(wang2019_smoothing, "_radii", lambda run: radii)
     evidence = wang2019_smoothing.certifies_more(run)
     assert evidence.verdict == held

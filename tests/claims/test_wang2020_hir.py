@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from assay.claim import Claim
+from assay.claim import Claim, judged
 from assay.claims import wang2020_hir as study
 from assay.data import beyond
 from assay.data.arrays import Arrays
@@ -60,7 +60,7 @@ def tiny() -> Iterator[None]:
 def test_the_study_runs_on_a_few_images_and_knows_it_is_not_print(tiny: None, run: Run, name: str) -> None:
     evidence = claim(name).test(run)
     assert evidence.verdict == "cannot tell"
-    assert "The networks are not those in print" in evidence.says
+    assert evidence.gates[0].missed()
     names = [m.name for m in evidence.measures]
     assert len(set(names)) == len(names)
     for printed, measure in zip(claim(name).published, evidence.measures, strict=False):
@@ -142,7 +142,7 @@ def test_losses_are_sums_over_nets_and_pairs_of_one_domain_and_of_two_make_all(t
 def made_up(**accuracy: Any) -> dict[str, np.ndarray]:
     """Three seeds, six angles, 200 images, right as often as said, by way and angle."""
     draw = np.random.default_rng(0)
-    coin = draw.random((3, 6, 200))
+    coin = draw.random((5, 6, 200))
     return {
         way.replace("_", " "): (coin < np.broadcast_to(np.asarray(share, dtype=float), (6,))[None, :, None]).astype(
             float
@@ -161,7 +161,7 @@ PLAIN = (0.90, 0.99, 0.99, 0.97, 0.99, 0.90)
 def test_verdicts_against_plain_training(monkeypatch: pytest.MonkeyPatch, hir: Any, agg: Any, verdict: str) -> None:
     seen = made_up(AGG=agg, HIR=hir)
     monkeypatch.setattr(study, "_all", lambda ways, run: seen)
-    evidence = study.ahead_of_plain(None)  # type: ignore[arg-type]
+    evidence = judged(claim("ahead-of-plain"), study.ahead_of_plain(None))  # type: ignore[arg-type]
     assert evidence.verdict == verdict
     assert ("not those in print" in evidence.says) == (agg == 0.7)
 
@@ -170,7 +170,8 @@ def test_verdicts_against_plain_training(monkeypatch: pytest.MonkeyPatch, hir: A
 def test_verdicts_against_invariant_features(monkeypatch: pytest.MonkeyPatch, mmd: float, verdict: str) -> None:
     seen = made_up(AGG=PLAIN, HIR=0.96, MMD=mmd, gradient_reversal=0.9)
     monkeypatch.setattr(study, "_all", lambda ways, run: seen)
-    assert study.ahead_of_invariant_features(None).verdict == verdict  # type: ignore[arg-type]
+    found = study.ahead_of_invariant_features(None)  # type: ignore[arg-type]
+    assert judged(claim("ahead-of-invariant-features"), found).verdict == verdict
 
 
 @pytest.mark.parametrize(("within", "verdict"), [(0.92, "holds"), (0.99, "fails"), (0.973, "cannot tell")])

@@ -25,17 +25,17 @@ def test_the_line_is_bent_in_some_draws_and_not_in_most(run: Run, monkeypatch: p
     monkeypatch.setattr(claims, "POWERS", (1.0,))
     evidence = claims.line(run)
     bell, tail = evidence.measures[:2]
-    assert evidence.verdict == "fails"
+    assert evidence.verdict == "cannot tell"  # how far a line must go to follow, print does not say
     assert 0.1 < (bell.value or 0) < 0.5
     assert tail.value == 0
 
 
 def test_verdicts_can_turn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "EXTREME", 1e30)  # none is
-    assert claims.weights(run).verdict == "fails"
+    assert claims.weights(run).verdict == "cannot tell"  # what is extreme, print does not say
     monkeypatch.setattr(claims, "POWERS", (1.0,))
     monkeypatch.setattr(claims, "RUINED", -0.2)  # every draw counts
-    assert claims.line(run).verdict == "fails"  # t densities too, then
+    assert claims.line(run).verdict == "cannot tell"  # t densities too, then
     monkeypatch.setattr(claims, "FAMILIES", {"Gaussian": float("inf"), "t, nu 1": float("inf")})
-    monkeypatch.setattr(claims, "EXTREME", 10.0)
+    monkeypatch.setattr(claims, "EXTREME", 1e30)
     assert claims.weights(run).verdict == "fails"

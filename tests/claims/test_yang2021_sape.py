@@ -49,4 +49,4 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, run: Run, learned: float, who
     evidence = study.learned(run)
     assert evidence.verdict == "cannot tell"
     assert evidence.says.endswith(f"which are not print's, {here}.")
-    assert ("equal weights only" in evidence.says) == (whole == 0.3)
+    assert ("under equal weights is" in evidence.says) == (whole == 0.3)

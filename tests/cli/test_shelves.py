@@ -73,7 +73,7 @@ def test_a_remedy_is_told_too(assay: Command) -> None:
     lines = ended.out.splitlines()
     assert ended.status == 0
     assert lines[0] == shelf.load("remedies", "sgld").promise()
-    assert "needs: a score for each class, the training data" in lines
+    assert "needs: answers whose mean is an answer too, the training data" in lines
     assert re.search(r"^ *samples +whole number +5 +see epochs", ended.out, re.MULTILINE)
     assert lines[-1] == "example: assay cure sgld fashion-cnn --set samples=5"
 

@@ -61,3 +61,12 @@ def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path) -> None:
     said = refused(*home, "--queue", "postgresql://assay:secret@127.0.0.1:1/none")
     assert "The workbench's database cannot be used" in said
     assert "secret" not in said
+
+
+def test_nothing_else_in_assay_knows_the_workbench() -> None:
+    import assay
+
+    root = Path(assay.__file__).parent
+    theirs = {root / "cli" / "serve.py", root / "cli" / "worker.py", *(root / "server").rglob("*.py")}
+    knows = [path for path in root.rglob("*.py") if path not in theirs and "assay.server" in path.read_text()]
+    assert [str(path.relative_to(root)) for path in knows] == []

@@ -536,7 +536,7 @@ def recycled_change(run: Run) -> Evidence:
         cosine = _mean(f"cosine of d and the attack, {name}", _rows(each.cosine for each, _ in found))
         alike = _mean(f"rank correlation of d and the attack, {name}", _rows(each.spearman for each, _ in found))
         measures += [*(m.measure for m in (seen, beyond, follows, against)), middle, cosine.measure, alike.measure]
-        sees += [over.by_ours(_above(seen, MOST)), _above(beyond, 0.0)]
+        sees += [_above(seen, MOST), _above(beyond, 0.0)]
         decides.append(_above(follows, MOST))
         told.append(
             f"{name}: it is seen again with a cosine of {seen.told(2)}; the decision goes {middle.value:+.2f} of the "
@@ -545,7 +545,8 @@ def recycled_change(run: Run) -> Evidence:
         )
     words = {"holds": "follows", "fails": "does not follow", "cannot tell": "cannot be told to follow"}
     return Evidence(
-        verdict=_all(*sees, *(over.by_ours(_not(each)) for each in decides)),
+        # the thresholds of half are ours: what they alone decide cannot be told
+        verdict=_all(*map(over.by_ours, sees[::2]), *sees[1::2], *(over.by_ours(_not(each)) for each in decides)),
         gates=(_learnt(seeds, run.device),),
         seeds=len(seeds),
         says=f"Perception {words[_all(*sees)]}, the decision {words[_all(*decides)]}. {'; '.join(told)}.",

@@ -116,8 +116,8 @@ class Shipped:
             f"({self.sizes[1] / max(1, self.sizes[0]):.2f} times as many)."
         ]
         said += [
-            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {1000 * each.after:.3g} ms on "
-            f"{each.after_on} of this machine, and took {1000 * each.before:.3g} ms on {each.before_on} "
+            f"A pass over {each.batch} input{'' if each.batch == 1 else 's'} takes {_ms(each.after)} on "
+            f"{each.after_on} of this machine, and took {_ms(each.before)} on {each.before_on} "
             f"({each.before / each.after:.2f} times as fast)."
             for each in self.speeds
         ]
@@ -294,6 +294,10 @@ def _stored(subject: Subject) -> int:
     from assay.methods.compress.weighed import stored
 
     return stored(subject.model)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 
 def _speeds(original: Subject, small: Subject, run: Run) -> tuple[Speed, ...]:

@@ -49,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
          ("does-the-map-survive", "was-it-tampered-with")),
     Kind("people", "defaults", "What nobody chose, the head, the density, was left as it came.",
          ("what-do-its-defaults-cost",)),
-    Kind("people", "tuning", "Another person would have tuned it otherwise.", ()),
+    Kind("people", "tuning", "Another person would have tuned it otherwise; `assay study` measures by how much.", ()),
     Kind("people", "labels", "Those who labelled the data were wrong.", ("which-labels-look-wrong",)),
 )  # fmt: skip
 

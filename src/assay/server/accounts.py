@@ -27,6 +27,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 from assay.errors import AssayError
 
 ROLES = ("visitor", "user", "operator")
+REMOVED = "removed"  # what stands in place of a role, so that nobody gets the name, its jobs or its invitation again
 SHORTEST = 10  # of a password
 LONGEST = 200  # so that nobody has us hash a novel
 LASTS = 7 * 24 * 3600.0  # a session, and an invitation
@@ -122,7 +123,7 @@ class Accounts:
         )
         with self.engine.connect() as at:
             found = at.execute(
-                joined.where(sessions.c.token == _digest(token), sessions.c.ends > time.time())
+                joined.where(sessions.c.token == _digest(token), sessions.c.ends > time.time(), users.c.role != REMOVED)
             ).one_or_none()
         return None if found is None else User(*found)
 
@@ -133,7 +134,9 @@ class Accounts:
     def users(self) -> list[User]:
         with self.engine.connect() as at:
             found = at.execute(
-                sql.select(users.c.name, users.c.role, users.c.mail, users.c.made).order_by(users.c.name)
+                sql.select(users.c.name, users.c.role, users.c.mail, users.c.made)
+                .where(users.c.role != REMOVED)
+                .order_by(users.c.name)
             )
             return [User(*row) for row in found]
 
@@ -155,17 +158,19 @@ class Accounts:
         if mail is not None:
             new["mail"] = checked_mail(mail)
         with self.engine.begin() as at:
-            if new and not at.execute(users.update().where(users.c.name == name).values(**new)).rowcount:
+            there = users.update().where(users.c.name == name, users.c.role != REMOVED)
+            if new and not at.execute(there.values(**new)).rowcount:
                 raise AssayError(f"There is no account {name!r}.")
             if role is not None or password is not None:
                 at.execute(sessions.delete().where(sessions.c.name == name))
 
     def remove(self, name: str) -> None:
-        """The account and its sessions; its jobs stay to the operator."""
+        """The account and its sessions; its jobs stay to the operator, and its name is nobody's any more."""
         self._keep_an_operator(name, "")
         with self.engine.begin() as at:
             at.execute(sessions.delete().where(sessions.c.name == name))
-            if not at.execute(users.delete().where(users.c.name == name)).rowcount:
+            there = users.update().where(users.c.name == name, users.c.role != REMOVED)
+            if not at.execute(there.values(role=REMOVED, password="", mail="")).rowcount:
                 raise AssayError(f"There is no account {name!r}.")
 
     def _keep_an_operator(self, name: str, role: str) -> None:

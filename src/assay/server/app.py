@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
@@ -16,7 +17,7 @@ from assay.server.book import Full, Gone
 from assay.server.children import Children
 from assay.server.desk import Desk
 from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, study, submit
-from assay.server.safety import LOCAL, Safe
+from assay.server.safety import HEADERS, LOCAL, Safe
 from assay.server.uploads import MOST, Uploads
 from assay.server.views import STATIC, content, render, told
 from assay.server.visit import visit
@@ -79,7 +80,7 @@ def make_app(
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/healthz", lambda: PlainTextResponse("ok"), methods=["GET"])
     app.add_api_route("/favicon.ico", lambda: RedirectResponse("/static/mark.svg"), methods=["GET"])
-    for kind, answer in ((HTTPException, _refused), (AssayError, _wrong), (Exception, _broke)):
+    for kind, answer in ((HTTPException, _refused), (AssayError, _wrong), (DBAPIError, _lost), (Exception, _broke)):
         app.add_exception_handler(kind, answer)
     if hosts is None and not accounts:
         hosts = LOCAL
@@ -111,8 +112,13 @@ def _wrong(request: Request, e: Exception) -> Response:
     return _told(request, 503 if isinstance(e, Gone) else 507 if isinstance(e, Full) else 400, str(e))
 
 
+def _lost(request: Request, e: Exception) -> Response:
+    return _told(request, 503, "The workbench's database cannot be used; see that it runs, then try again.")
+
+
 def _broke(request: Request, e: Exception) -> Response:
-    return _told(request, 500, "Something broke on our side; the server's log says what.")
+    """Made outside of `Safe`, whose headers it has to bring along."""
+    return _told(request, 500, "Something broke on our side; the server's log says what.", HEADERS)
 
 
 def _told(request: Request, status: int, says: str, headers: Mapping[str, str] | None = None) -> Response:

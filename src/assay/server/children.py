@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import assay
 from assay.errors import AssayError
+from assay.server.leash import without_secrets
 
 ROOT = Path(assay.__file__).parent
 AT_ONCE = 2  # more would only wait for each other
@@ -68,10 +69,10 @@ class Children:
     def ready(self, name: str, suffix: str) -> bool:
         return self._place(name, suffix).exists()
 
-    def compared(self, before: Path, after: Path) -> Path:
-        """The page of two audits side by side."""
+    def compared(self, before: Path, after: Path, ids: Sequence[str]) -> Path:
+        """The page of two audits side by side, of these jobs."""
         key = hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:24]
-        to = self.kept / f"diff-{key}.html"
+        to = self.kept / f"diff.{'.'.join(ids)}.{key}.html"
         if not to.exists():
             with self._turns:
                 status, _, err = self._run(
@@ -80,6 +81,11 @@ class Children:
             if not to.exists():
                 raise AssayError(last_line(err) or f"They could not be compared (status {status}).")
         return to
+
+    def forget(self, id: str) -> None:
+        """The comparisons of a job that is removed."""
+        for page in self.kept.glob(f"diff.*{id}.*"):
+            page.unlink(missing_ok=True)
 
     def _place(self, name: str, suffix: str) -> Path:
         return self.kept / f"{name}-{_state()}{suffix}"
@@ -113,7 +119,7 @@ def python(words: Sequence[str], folder: Path, seconds: float) -> tuple[int, str
     with subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        env={**without_secrets(os.environ), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

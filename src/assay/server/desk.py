@@ -27,8 +27,9 @@ class Desk:
     """Whether strangers may open an account, as visitors."""
     rates: Mapping[str, Rate] = field(
         default_factory=lambda: {
-            "sign-in": Rate(10, 600),
-            "sign-up": Rate(5, 3600),
+            "sign-in": Rate(10, 600),  # of one name
+            "address": Rate(200, 600),  # of one address, which a whole class may have
+            "sign-up": Rate(60, 3600),
             "submit": Rate(60, 60),
             "check": Rate(30, 60),
         }

@@ -162,9 +162,12 @@ def inside(root: Path, deep: int = 12) -> Iterator[str]:
 def file_of(root: Path, name: str) -> Path | None:
     """The file of this name below `root`, if it is a plain one and no link leads out."""
     path = root / name
-    if not name or name.startswith("/") or ".." in Path(name).parts or not path.is_file() or path.is_symlink():
+    try:
+        if not name or name.startswith("/") or ".." in Path(name).parts or not path.is_file() or path.is_symlink():
+            return None
+        return path if path.resolve().is_relative_to(root.resolve()) else None
+    except (OSError, ValueError):  # no file can have that name
         return None
-    return path if path.resolve().is_relative_to(root.resolve()) else None
 
 
 class _Pipe:

@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from assay.errors import AssayError
+from assay.server.book import size as bytes_in
 
 MOST = 2 * 2**30  # bytes of an upload
 UNPACKED = 8 * 2**30  # bytes of an archive, unpacked
@@ -106,19 +107,26 @@ class Uploads:
         folder = self.folder(owner, draft)
         return {} if folder is None else {p.name: _seen(p) for p in sorted((folder / "files").iterdir())}
 
-    def take(self, owner: str, draft: str, name: str, content: BinaryIO, *, code: bool = True) -> Upload:
-        """Keep what was sent under this name; AssayError where it is not what its name says, or too much."""
+    def waiting(self, owner: str) -> int:
+        """Bytes of this owner's files that no job has taken yet."""
+        return sum(bytes_in(path) for path in self.root.iterdir() if self.folder(owner, path.name) is not None)
+
+    def take(
+        self, owner: str, draft: str, name: str, content: BinaryIO, *, code: bool = True, room: int | None = None
+    ) -> Upload:
+        """Keep what was sent under this name; AssayError where it is not what its name says, or too much, by itself or
+        for the `room` that its owner has."""
         self.sweep()
         name = safe_name(name)
         refuse_unknown(name, code)
         folder = self._made(owner, draft)
         half = folder / f"half-{secrets.token_hex(8)}{Path(name).suffix}"
         try:
-            self._copy(content, half, name)
+            self._copy(content, half, name, room)
             check_begins(half, name)
             if half.suffix == ".zip":
                 unpacked = half.with_suffix("")
-                unpack(half, unpacked, self.unpacked, name, code=code)
+                unpack(half, unpacked, self.unpacked if room is None else min(room, self.unpacked), name, code=code)
                 half.unlink()
                 half, name = only_folder(unpacked), Path(name).stem
             place = _free(folder / "files", name)
@@ -143,7 +151,7 @@ class Uploads:
             raise AssayError("These files are not yours; load the page again.")
         return found
 
-    def _copy(self, content: BinaryIO, to: Path, name: str) -> None:
+    def _copy(self, content: BinaryIO, to: Path, name: str, room: int | None) -> None:
         size = 0
         with to.open("xb") as file:
             while chunk := content.read(CHUNK):
@@ -152,6 +160,9 @@ class Uploads:
                 size += len(chunk)
                 if size > self.most:
                     raise AssayError(f"{name!r} is larger than {in_bytes(self.most)}, the most that is taken.")
+                if room is not None and size > room:
+                    raise AssayError(f"{name!r} does not fit into the {in_bytes(max(0, room))} that are left to you; "
+                                     "remove some jobs.")  # fmt: skip
                 file.write(chunk)
         if not size:
             raise AssayError(f"{name!r} is empty; choose another file.")

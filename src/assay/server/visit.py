@@ -103,11 +103,17 @@ async def form(request: Request, here: Visiting) -> AsyncIterator[FormData]:
     given = request.headers.get("x-csrf", "")
     if given and not here.desk.seal.holds(given, "form", here.cookie):
         raise forged()
-    async with request.form(max_files=2000, max_fields=1000, max_part_size=256 * 1024) as posted:
+    try:
+        posted = await request.form(max_files=2000, max_fields=1000, max_part_size=256 * 1024)
+    except OSError as e:
+        raise HTTPException(507, f"What was sent could not be kept: {e.strerror or e}; free some room.") from e
+    try:
         said = posted.get("csrf", "")
         if not given and not (isinstance(said, str) and here.desk.seal.holds(said, "form", here.cookie)):
             raise forged()
         yield posted
+    finally:
+        await posted.close()
 
 
 Form = Annotated[FormData, Depends(form)]

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from assay import shelf
 from assay.errors import AssayError
-from assay.methods.compress.export import to_onnx, to_program
+from assay.methods.compress.export import reason, to_onnx, to_program
 from assay.nn.batch_ensemble import as_batch_ensemble
 from assay.nn.local_norm import LocalNorm, LocalNormed
 from assay.nn.read_as import OneScore
@@ -71,3 +71,13 @@ def test_a_program_answers_as_many_inputs_as_it_is_given(name: str) -> None:
     with torch.no_grad():
         for many in (1, 2, 9):
             assert_close(again(x[:many]), model(x[:many]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_reason_is_one_line_without_colours_and_names_the_operator() -> None:
+    raised = RuntimeError(
+        "Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of exporting it. "
+        "See torch.onnx.export\nmore"
+    )
+    raised.__cause__ = RuntimeError("No decomposition of aten.special_i0e.default")
+    said = reason(raised)
+    assert said == "the operator aten.special_i0e: Failed to convert the exported program to an ONNX model."

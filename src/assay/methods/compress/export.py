@@ -28,7 +28,8 @@ AGREEMENT = 1e-3
 """How far, relative to the largest answer, a graph may be from its network: float32 rounds 1e-7 a step, and sums are
 taken in another order."""
 MOST_BYTES = 2**31 - 1  # protobuf has no longer messages
-OPERATOR = re.compile(r"\b(?:aten|prims|torch|quantized|torchvision)(?:::|\.)[a-z_0-9]+")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
+OPERATOR = re.compile(r"\b(?:aten|prims|torch(?!\.(?:onnx|export)\b)|quantized|torchvision)(?:::|\.)[a-z_0-9]+")
 
 
 def to_onnx(model: nn.Module, x: Tensor, *, alone: bool = False) -> bytes:  # n *d, n >= 2
@@ -159,9 +160,10 @@ def _gap(model: nn.Module, graph: Callable[[Tensor], Tensor], batches: tuple[Ten
 
 def reason(e: BaseException) -> str:
     """One line, with the operator where one is named."""
-    whole = " ".join(part for part in (str(e), str(e.__cause__ or "")) if part)
-    found = OPERATOR.search(whole)
-    line = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
+    said, cause = (COLOUR.sub("", str(each)) for each in (e, e.__cause__ or ""))
+    found = OPERATOR.search(f"{said} {cause}")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), type(e).__name__)
+    line = first.split(" This is step ")[0]  # torch's exporter counts its steps, and says what else to read
     return f"the operator {found[0]}: {line:.160}" if found and found[0] not in line else f"{line:.160}"
 
 

@@ -25,8 +25,8 @@ def pearson(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:  # n *d
     even = _is_even(a) | _is_even(b)
     wide_a, wide_b = (each.astype(np.float64) - each.mean(1, dtype=np.float64, keepdims=True) for each in (a, b))
     both = np.sqrt((wide_a**2).sum(1)) * np.sqrt((wide_b**2).sum(1))
-    r = np.divide((wide_a * wide_b).sum(1), both, out=np.full(len(a), np.nan), where=~even & (both > 0))
-    return np.clip(r, -1, 1)
+    r: Floats = np.divide((wide_a * wide_b).sum(1), both, out=np.full(len(a), np.nan), where=~even & (both > 0))
+    return r.clip(-1, 1)
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:  # n *d, n *d -> n
@@ -49,4 +49,5 @@ def _is_even(a: NDArray[np.floating]) -> NDArray[np.bool_]:  # n p -> n
         return np.ones(len(a), dtype=bool)
     kind = a.dtype if a.dtype.kind == "f" else np.dtype(np.float64)
     most = np.maximum(np.abs(a.max(1)), np.abs(a.min(1))).astype(np.float64)
-    return (a.max(1) - a.min(1)).astype(np.float64) <= 4 * np.finfo(kind).eps * most
+    even: NDArray[np.bool_] = (a.max(1) - a.min(1)).astype(np.float64) <= 4 * np.finfo(kind).eps * most
+    return even

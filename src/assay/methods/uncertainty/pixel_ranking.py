@@ -110,4 +110,5 @@ def roc(ranking: Ranking, points: int = 101, most: float = 1.0) -> tuple[Floats,
 
 
 def _over(top: Floats, bottom: Floats) -> Floats:
-    return np.divide(top, bottom, out=np.full(np.shape(bottom), np.nan), where=bottom > 0)
+    share: Floats = np.divide(top, bottom, out=np.full(np.shape(bottom), np.nan), where=bottom > 0)
+    return share

@@ -69,4 +69,4 @@ def _compared(here: Visit, before: Job, after: Job) -> Path:
     runs = audit_of(before), audit_of(after)
     if runs[0] is None or runs[1] is None:
         raise HTTPException(404, "Only audits that have ended are compared question by question.")
-    return here.desk.children.compared(runs[0], runs[1])
+    return here.desk.children.compared(runs[0], runs[1], (before.id, after.id))

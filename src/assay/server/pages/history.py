@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from assay.server.live import End, News, Part, stream
 from assay.server.results import answers
 from assay.server.views import STATES, fragment, render
-from assay.server.visit import Using
+from assay.server.visit import Using, visit
 
 if TYPE_CHECKING:
     from assay.server.book import Job
@@ -50,10 +50,10 @@ def events(request: Request, here: Using, ids: str = "") -> Response:
     everybody = here.whose is None and here.desk.accounts is not None
 
     def look() -> Iterator[News]:
-        left = 0
+        left, now = 0, visit(request)
         for id in wanted:
             job = here.desk.book.job(id)
-            if job is not None and here.sees(job):
+            if job is not None and now.sees(job):
                 left += job.state in LIVE
                 yield Part(f"row-{id}", fragment("row.html", job=job, result=result, everybody=everybody))
         if not left:

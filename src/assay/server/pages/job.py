@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from assay.server.live import End, Lines, News, Part, after, stream
 from assay.server.pages.history import LIVE, result
 from assay.server.safety import report_policy
 from assay.server.views import fragment, render
-from assay.server.visit import Form, Using, Visit, job_seen, text
+from assay.server.visit import Form, Using, Visit, job_seen, text, visit
 
 if TYPE_CHECKING:
     from assay.server.book import Book
@@ -72,16 +72,17 @@ def parts(book: Book, job: Job, found: results.Answers, base: str) -> dict[str, 
 
 @router.get("/events")
 def events(request: Request, here: Using, job: Seen) -> Response:
-    return followed(request, here, job, f"/jobs/{job.id}", mine=True)
+    return followed(request, here, job, f"/jobs/{job.id}", lambda: visit(request).sees(job), mine=True)
 
 
-def followed(request: Request, here: Visit, job: Job, base: str, *, mine: bool) -> Response:
+def followed(request: Request, here: Visit, job: Job, base: str, still: Callable[[], bool], *, mine: bool) -> Response:
+    """Until it has ended, or may `still` be seen no longer: the session has ended, or the link was taken back."""
     book, at = here.desk.book, after(request)
     lines, _ = whole_log(book, job.id)
 
     def look() -> Iterator[News]:
         nonlocal at
-        now = book.job(job.id)
+        now = book.job(job.id) if still() else None
         if now is None:
             yield End()
             return
@@ -227,6 +228,7 @@ def again(here: Using, job: Seen, posted: Form) -> Response:
 def remove(here: Using, job: Seen, posted: Form) -> Response:
     if not here.desk.book.remove(job.id):
         raise HTTPException(409, "A job that waits or runs is cancelled before it is removed.")
+    here.desk.children.forget(job.id)
     return RedirectResponse("/jobs", 303)
 
 

@@ -30,7 +30,8 @@ def one(request: Request, here: Visiting, job: Shared, token: str) -> Response:
 
 @router.get("/events")
 def events(request: Request, here: Visiting, job: Shared, token: str) -> Response:
-    return pages.followed(request, here, job, f"/shared/{token}", mine=False)
+    still = here.desk.book.shared
+    return pages.followed(request, here, job, f"/shared/{token}", lambda: still(token) is not None, mine=False)
 
 
 @router.get("/report/{name:path}")

@@ -30,7 +30,8 @@ def asked(request: Request, here: Visiting, next: str = "/") -> Response:
 def sign_in(request: Request, here: Visiting, posted: Form) -> Response:
     known, name, next = accounts_of(here), text(posted, "name"), local(text(posted, "next", "/"))
     client = request.client.host if request.client else ""
-    wait = max(here.desk.rates["sign-in"].wait(f"{key}") for key in (f"name {name.strip().lower()}", f"from {client}"))
+    rates = here.desk.rates
+    wait = max(rates["sign-in"].wait(f"name {name.strip().lower()}"), rates["address"].wait(client))
     if wait:
         says, status = f"Too many tries; the next one is in {wait:.0f} s.", 429
     else:

@@ -176,7 +176,7 @@ def _shown(field: Field, settings: Mapping[str, Any], files: Mapping[str, Upload
 
 
 def _known(kind: str) -> None:
-    if kind not in kinds.names():
+    if kind not in kinds.names() or not kinds.load(kind).listed:
         raise HTTPException(404, f"There is no kind of job {kind[:40]!r}.")
 
 
@@ -243,7 +243,9 @@ def sent_files(posted: FormData, name: str) -> list[UploadFile]:
 
 def _keep(here: Visit, draft: str, sent: UploadFile) -> Upload:
     code = here.desk.accounts is None or here.user.may("operator")
-    return here.desk.uploads.take(here.owner, draft, sent.filename or "", sent.file, code=code)
+    book, uploads = here.desk.book, here.desk.uploads
+    room = book.quota.disk - book.bytes_of(here.owner) - uploads.waiting(here.owner)
+    return uploads.take(here.owner, draft, sent.filename or "", sent.file, code=code, room=room)
 
 
 def _wanted(kind: Kind, settings: Mapping[str, Any], files: Mapping[str, Upload]) -> dict[str, Path]:
