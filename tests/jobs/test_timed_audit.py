@@ -197,14 +197,14 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     assay: Command, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
-    monkeypatch.setattr(rounds, "FIRST", 25)
+    monkeypatch.setattr(rounds, "FIRST", 10)
     monkeypatch.setattr(rounds, "LITTLE", 0.0)
     words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
         patch.setattr(rounds.Rounds, "_again", lambda self, place, row: ())  # as if no further look fitted
         folder = Path(assay(*words).last).parent
     first = open_audit(folder).row("accuracy")
-    assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [25])
+    assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [10])
     more = assay("audit", str(folder), "--more", "60s")
     assert Path(more.last).parent.resolve() == folder.resolve()
     after = open_audit(folder).row("accuracy")
