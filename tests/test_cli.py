@@ -96,6 +96,8 @@ COMMANDS = (
     ["check"],
     ["claims", "test"],
     ["claims", "page"],
+    ["serve"],
+    ["worker"],
 )
 
 
