@@ -106,19 +106,23 @@ def _labels(arm: Arm, seed: int, device: str) -> Tensor:  # -> k k
 
 def _fitted(train: Whole, loss: Loss, seed: int, device: str, then: Augment | None = None) -> nn.Module:
     """In eval mode, from the start and in the order that the seed names; `then` follows on the images' move."""
+    from assay.methods.train.fit import fit
     from assay.nn.resnet import ResNet18
-
-    def augment(x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        x, y = moved(x, y, rng)
-        return (x, y) if then is None else then(x, y, rng)
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         net = ResNet18(CLASSES, width=WIDTH).to(device)
-    fit_net(
-        Half(net), train, epochs=EPOCHS, lr=LR, batch=BATCH, weight_decay=DECAY, augment=augment, loss=loss, seed=seed,
-        device=device,
-    )  # fmt: skip
+    if then is None:
+        fit_net(
+            Half(net), train, epochs=EPOCHS, lr=LR, batch=BATCH, weight_decay=DECAY, augment=moved, loss=loss,
+            seed=seed, device=device,
+        )  # fmt: skip
+    else:  # what follows may ask the host, which no recorded step can
+        fit(
+            Half(net), train, epochs=EPOCHS, lr=LR, batch=BATCH, weight_decay=DECAY, schedule="one-cycle",
+            augment=lambda x, y, rng: then(*moved(x, y, rng), rng), loss=loss, device=device,
+            rng=torch.Generator(device).manual_seed(seed),
+        )  # fmt: skip
     return net.eval()
 
 

@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from smtplib import SMTPException
 from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
 from assay.server import kinds, mail
 from assay.server.book import FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
-from assay.server.leash import leash
+from assay.server.leash import leash, without_secrets
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
 BEAT = 1.0  # seconds between two signs of life
@@ -75,9 +76,10 @@ class Hands:
                 self._leave()
 
     def _see_jobs(self) -> None:
-        """Else every job would fail here, one after the other."""
-        newest = self._patiently(lambda: self.book.jobs(limit=1))
-        if newest and not newest[0].folder.is_dir():
+        """Else every job would fail here, one after the other. A book of SQLite lies where its jobs lie."""
+        elsewhere = self.book.engine.dialect.name == "postgresql"
+        newest = self._patiently(lambda: self.book.jobs(limit=50)) if elsewhere else []
+        if newest and not any(job.folder.is_dir() for job in newest):
             raise AssayError(
                 f"The jobs of this queue do not lie in {str(self.book.home)!r}; give --home the folder that the server "
                 "has."
@@ -184,10 +186,7 @@ class Hands:
                 raise _NotOurs
             with suppress(Gone):
                 self.book.weigh(id)
-            try:
-                mail.ended(self.book, id)
-            except (OSError, ValueError) as e:  # no server, one that refuses, a database that is away
-                self.told(f"No mail could be sent: {e}")
+            self._send_mail(id)
             return f"{state} {reason}"
         except _NotOurs:
             return "is no longer this worker's"
@@ -197,8 +196,16 @@ class Hands:
         finally:
             self._idle.set()
 
+    def _send_mail(self, id: str) -> None:
+        try:
+            mail.ended(self.book, id)
+        except (OSError, SMTPException, ValueError, AssayError) as e:
+            self.told(f"No mail could be sent: {e}")
+
     def _conduct(self, job: Job) -> tuple[str, str]:
         """The state in which it ends, and why."""
+        if not job.folder.is_dir():
+            return FAILURE, "The folder of this job is gone; send it anew."
         try:
             kind = kinds.load(job.kind)
             words = kind.argv(job.settings, job.folder)
@@ -229,7 +236,7 @@ class Hands:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=job.folder / "run",
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
+                env={**without_secrets(os.environ), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
                 pass_fds=[its] if lock is None else [its, lock.fileno()],
                 start_new_session=True,
             )
