@@ -100,6 +100,8 @@ COMMANDS = (
     ["worker"],
     ["claims", "test"],
     ["claims", "page"],
+    ["serve"],
+    ["worker"],
 )
 
 
