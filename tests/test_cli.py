@@ -100,8 +100,6 @@ COMMANDS = (
     ["worker"],
     ["claims", "test"],
     ["claims", "page"],
-    ["serve"],
-    ["worker"],
 )
 
 
