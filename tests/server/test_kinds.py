@@ -17,6 +17,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "cure": {"remedy": "arml"},
     "rank": {"data": "given.zip"},
     "claims": {"claim": ["co2021/jacobian-similarity"]},
+    "study": {"subject": "fashion-cnn"},
 }
 """What a kind cannot do without."""
 SPECIAL: dict[str, Any] = {
