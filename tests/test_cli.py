@@ -94,8 +94,14 @@ COMMANDS = (
     ["rank"],
     ["claims"],
     ["check"],
+    ["translate"],
+    ["study"],
+    ["serve"],
+    ["worker"],
     ["claims", "test"],
     ["claims", "page"],
+    ["serve"],
+    ["worker"],
 )
 
 

@@ -46,7 +46,7 @@ def test_every_page_keeps_the_policy_and_asks_for_nothing_elsewhere(alone, submi
 
 
 def test_the_server_needs_no_torch():
-    code = "import sys, assay.server.app; print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    code = "import sys, assay.server.app; print([m for m in ('torch', 'matplotlib', 'pyarrow') if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == "[]"
 
@@ -94,6 +94,16 @@ def test_a_job_is_submitted_as_the_form_says(alone, book):
     assert "<h1><bdi>My net</bdi></h1>" in page
     assert "--timeout 100.0" in page
     assert "--sensitive sex --sensitive &#39;age&lt;25&#39;" in page
+
+
+def test_every_sample_is_one_click(alone, book):
+    page = alone.get("/").text.partition('class="samples"')[2].partition("</section>")[0]
+    forms = [dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form)) for form in page.split("</form>")[:-1]]
+    assert len(forms) >= 6
+    for fields in forms:
+        answer = alone.client.post("/jobs", data=fields)
+        assert answer.status_code == 303, (fields, answer.text)
+    assert len(book.jobs()) == len(forms)
 
 
 def test_a_number_with_an_exponent_is_that_number(alone, book):
