@@ -225,7 +225,7 @@ def model():
     with torch.no_grad():
         net[0].weight[0] = 1.0
         net[2].weight[:] = torch.tensor([[-1.0], [1.0]]) * (torch.arange(32) == 0)
-        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 4
+        net[2].bias[:] = torch.tensor([1.0, -1.0]) * FEATURES / 2
     return net.eval()
 """
 FEATURES = 8

@@ -14,7 +14,7 @@ from assay.run import Run
 def small() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for name, value in {
-        "SEEDS": 1, "TRAINED": 4, "TESTED": 3, "EPOCHS": 1, "BATCH": 2, "WIDTH": 2, "LEVELS": 2, "MEMBERS": 2,
+        "SEEDS": 1, "TRAINED": 4, "TESTED": 3, "EPOCHS": 2, "BATCH": 2, "WIDTH": 2, "LEVELS": 2, "MEMBERS": 2,
         "DRAWS": 2,
     }.items():  # fmt: skip
         patch.setattr(study, name, value)

@@ -323,3 +323,13 @@ def test_a_question_that_takes_no_more_inputs_is_not_asked_for_ever():
     assert first.looks[-1].grows == "inputs"  # nobody knows yet
     second = looked(answered(share), first.looks, more, None, 2.0, RUNGS)
     assert second.looks[-1].grows == ""
+
+
+def test_where_the_model_would_have_to_be_opened_anew_it_says_so():
+    model = Simulated()
+    model.audit(["accuracy"], "60s")
+    model.rounds.reopening = 150.0
+    says = model.rounds.why_not(0)
+    assert says.startswith(
+        "it does not fit into 60s: a question before ended the model's process, and opening it takes 2 min; "
+    )

@@ -26,6 +26,8 @@ from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
 from assay.jobs.verify import verify
 from assay.probe import Answer
+from assay.probes.right.accuracy import Accuracy
+from assay.standard import Standard
 from assay.subjects import Source
 
 if TYPE_CHECKING:
@@ -199,6 +201,7 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
     monkeypatch.setattr(rounds, "FIRST", 25)
     monkeypatch.setattr(rounds, "LITTLE", 0.0)
+    monkeypatch.setattr(Accuracy, "standards", (Standard(at_least=0.9),))  # 25 right of 25 do not settle that
     words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
         patch.setattr(rounds.Rounds, "_again", lambda self, place, row: ())  # as if no further look fitted
@@ -210,7 +213,7 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     after = open_audit(folder).row("accuracy")
     assert after.verdict == "pass"
     assert after.answer.looks[0] == first.answer.looks[0]
-    assert len(after.answer.looks) == 2
+    assert len(after.answer.looks) >= 2
     head = json.loads((folder / "audit.json").read_text())
     (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"]}))
     refused = assay("audit", str(folder), "--more", "30m")

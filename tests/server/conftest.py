@@ -113,7 +113,7 @@ def crew(_zygote: subprocess.Popen[str]) -> Iterator[Crew]:
         made.kill(pid)
 
 
-def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 90) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it never came to that"

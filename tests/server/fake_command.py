@@ -1,7 +1,8 @@
 """Stands for the command line in tests: `fake_command.py LEASH audit SUBJECT --seed S --inputs N --size MS ...`
 
 It takes N steps of so many milliseconds, keeps what it has after each, and goes on from there: the last number is the
-same however often it was killed. --budget standard breaks; full is a verdict (status 1).
+same however often it was killed. With --draws K it waits after K steps for a file run/go. --budget standard breaks;
+full is a verdict (status 1).
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from pathlib import Path
 leash, words = int(sys.argv[1]), sys.argv[2:]
 given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
 out, steps, each = Path(given["--out"]), int(given.get("--inputs", 1)), int(given.get("--size", 0)) / 1000
+held = int(given.get("--draws", steps))  # the step at which it waits for a file
 
 
 def tied() -> None:
@@ -40,6 +42,8 @@ with open(out / "starts", "a") as f:
     f.write(f"{os.getpid()} {time.time()} {len(done)}\n")
 number = done[-1] if done else given["--seed"]
 for step in range(len(done), steps):
+    while step >= held and not (out / "go").exists():
+        time.sleep(0.02)
     time.sleep(each)
     number = hashlib.sha256(f"{number} {step}".encode()).hexdigest()[:16]
     new = out / "kept.new"

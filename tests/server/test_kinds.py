@@ -17,13 +17,14 @@ LEAST: dict[str, dict[str, Any]] = {
     "cure": {"remedy": "arml"},
     "rank": {"data": "given.zip"},
     "claims": {"claim": ["co2021/jacobian-similarity"]},
+    "study": {"subject": "fashion-cnn"},
 }
 """What a kind cannot do without."""
 SPECIAL: dict[str, Any] = {
     "subject": "digits-mlp", "budget": "full", "bounds": "0 255", "set": ["radius=8/255"], "pair": "12 40",
     "probe": ["accuracy"], "remedy": "weight-gradient-centralization", "claim": ["co2021/sweep-fashion-mnist"],
     "function": "make", "model": "given.py", "builder": "given.py", "original": "given.onnx",
-    "standards": "given.toml", "image": "given.png", "low": 1, "high": 9,
+    "standards": "given.toml", "image": "given.png", "low": 1, "high": 9, "thresholds": "0.3,0.6",
 }  # fmt: skip
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     ("explain", "to"): {"pair": "1 2"},
@@ -36,7 +37,7 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     **{(kind, "function"): {"model": "given.py"} for kind in ("audit", "cure", "explain")},
 }
 FILES = ("given.py", "given.onnx", "given.toml", "given.png", "given.zip")
-OURS = ("audit", "cure", "explain", "rank", "claims")
+OURS = ("audit", "cure", "explain", "rank", "claims", "translate", "study")
 
 
 def other(field: Field) -> Any:
@@ -70,11 +71,12 @@ def whole_command() -> Any:
 
 def parsed(words: list[str]) -> dict[str, Any]:
     """What the command line understands; it raises where it does not know an option."""
-    command = whole_command()
+    command = whole_command().commands[words[0]]
     if words[0] == "claims":
-        group = command.commands["claims"]
-        return group.commands["test"].make_context("test", words[4:]).params
-    return command.commands[words[0]].make_context(words[0], words[1:]).params
+        return command.commands["test"].make_context("test", words[4:]).params
+    if words[0] == "study":
+        command, words = command.commands[words[1]], words[1:]
+    return command.make_context(words[0], words[1:]).params
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -88,6 +90,8 @@ def test_every_field_reaches_the_command(name: str) -> None:
         words = kind.argv(settings, FOLDER)
         assert field.name == "all" or words != kind.argv(base, FOLDER), field
         understood = str(parsed(words))
+        if field.name == "who":  # which of a study's commands it is
+            continue
         for part in value if isinstance(value, list) else str(value).split():
             assert part.removesuffix(".0") in understood, field
 
@@ -186,6 +190,26 @@ def test_what_reaches_further_than_it_may_is_refused(kind: str, settings: dict[s
     (line, *_) = kinds.load(kind).check(settings, FILES)
     assert says in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("typed", ["--no-sandbox", "--allow-pickle", "-h", "--", "--out=/elsewhere"])
+def test_no_text_of_a_form_becomes_an_option(name: str, typed: str) -> None:
+    """Each is refused, or is the value of its own option."""
+    kind = kinds.load(name)
+    for field in kind.fields:
+        if field.type not in ("text", "choice", "several"):
+            continue
+        value = [typed] if field.type == "several" else typed
+        base = {**LEAST.get(name, {}), **TOGETHER.get((name, field.name), {})}
+        settings = {**base, field.name: value}
+        if kind.check(settings, FILES):
+            continue
+        told = parsed(kind.argv(settings, FOLDER))
+        plain = parsed(kind.argv(base, FOLDER))
+        assert told.keys() == plain.keys(), field
+        (changed,) = (key for key in told if told[key] != plain[key])
+        assert typed in str(told[changed]), field
 
 
 def test_progress_is_read_off_the_run(tmp_path: Path) -> None:

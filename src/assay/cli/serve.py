@@ -23,7 +23,7 @@ from assay.errors import AssayError, MissingExtra
 if TYPE_CHECKING:
     from assay.server.book import Book
 
-LOOK_EVERY = 0.5
+REPLACE_EVERY = 2.0  # seconds; one that cannot start is not started more often than that
 PATIENCE = 20.0  # seconds that workers get to hand back what they have
 
 
@@ -147,7 +147,7 @@ class Crew:
 
         with leash() as its:
             self._processes = [self._hire(its) for _ in range(self._count)]
-            while not self._ending.wait(LOOK_EVERY):
+            while not self._ending.wait(REPLACE_EVERY):
                 for place, process in enumerate(self._processes):
                     if process.poll():  # 0: it was asked to end
                         self._processes[place] = self._hire(its)

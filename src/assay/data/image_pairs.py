@@ -162,9 +162,9 @@ def _read(name: str, found: Found, channels: int | None, tick: Callable[[int], N
     for split in ("train", "test"):
         names = tuple(sorted(found[f"input/{split}"]))
         parts = {side: found.get(f"{side}/{split}", {}) for side in ("input", "output")}
-        x, y = (_stack(parts[side], f"{side}/{split}", side, names, first, channels, tick) for side in parts)
-        assert x is not None
-        splits[split] = Split(names, x, y)
+        shown, wanted = (_stack(parts[side], f"{side}/{split}", side, names, first, channels, tick) for side in parts)
+        assert shown is not None
+        splits[split] = Split(names, shown, wanted)
     return ImagePairs(**splits)
 
 

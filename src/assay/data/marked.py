@@ -40,7 +40,8 @@ def in_boxes(boxes: NDArray[np.int64], height: int, width: int) -> NDArray[np.bo
     left, top, right, bottom = (boxes[..., side, None] for side in range(4))  # n k 1
     rows, columns = np.arange(height), np.arange(width)
     down, across = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)  # n k h, n k w
-    return np.einsum("nkh,nkw->nhw", down.astype(np.uint8), across.astype(np.uint8)) > 0
+    covered: NDArray[np.bool_] = np.einsum("nkh,nkw->nhw", down.astype(np.uint8), across.astype(np.uint8)) > 0
+    return covered
 
 
 def _checked(boxes: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -103,7 +103,8 @@ def _scene(
     x, stain = _long_cells(rng.random((cells, 5)), side)
     boxes = np.full((MOST_MARKED, 4), -1, dtype=np.int64)
     for slot in range(count):
-        d, along = _ellipse(*places[slot], radii[slot], 1.0, angles[slot], np.arange(side), np.arange(side))
+        column, row = places[slot]
+        d, along = _ellipse(column, row, radii[slot], 1.0, angles[slot], np.arange(side), np.arange(side))
         if holds == "foreign":
             x, stain = _foreign(x, stain, d, radii[slot], grain)
         else:
@@ -157,7 +158,7 @@ def _impurity(
 
 
 def _step(z: Floats) -> Floats:
-    return 1 / (1 + np.exp(-np.clip(z, -30, 30)))
+    return (1 / (1 + np.exp(-np.clip(z, -30, 30)))).astype(np.float32)
 
 
 def _bytes(image: Floats) -> NDArray[np.uint8]:

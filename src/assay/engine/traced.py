@@ -75,7 +75,7 @@ class _Clocked:
     def __len__(self) -> int:
         return len(self._data)
 
-    def take(self, indices: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+    def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         start = time.monotonic()
         taken = self._data.take(indices)
         self.last = time.monotonic()

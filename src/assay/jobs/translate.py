@@ -365,7 +365,7 @@ def _translation(
     (c, h, w), (k, _, _) = pairs.shapes
     pooled = _Pooled(len(pairs.test.x), h * w)
     about = {"title": title, "data": data, "seed": asked.run.seed, **asdict(settings), "versions": dict(environment)}
-    shown = []
+    shown: list[_Answer] = []
     with _archive(archive) as write:
         write("settings.json", strict_json(about).encode())
         for one in asked:

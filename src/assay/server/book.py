@@ -493,10 +493,15 @@ class Book:
     # What workers say
 
     def begin(self, id: str, worker: str) -> Job | None:
-        """The job is this worker's from now on; None where it is not to be run: cancelled, ended, or another's."""
+        """The job is this worker's from now on; None where it is not to be run: cancelled, ended, or another's.
+
+        A worker that lost the database in between asks again, and is given what it has begun.
+        """
         with self._writing() as c:
             if not self._move(c, id, QUEUED, RUNNING, "", worker=worker):
-                return None
+                mine = (JOBS.c.id == id, JOBS.c.state == RUNNING, JOBS.c.worker == worker)
+                if c.scalar(sa.select(JOBS.c.id).where(*mine)) is None:
+                    return None
         return self.job(id)
 
     def finish(self, id: str, attempt: int, state: str, reason: str = "") -> bool:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import assay
 from assay.errors import AssayError
+from assay.server.leash import without_secrets
 
 ROOT = Path(assay.__file__).parent
 AT_ONCE = 2  # more would only wait for each other
@@ -118,7 +119,7 @@ def python(words: Sequence[str], folder: Path, seconds: float) -> tuple[int, str
     with subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        env={**without_secrets(os.environ), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

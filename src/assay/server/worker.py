@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from smtplib import SMTPException
 from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
 from assay.server import kinds, mail
-from assay.server.book import FAILURE, SUCCESS, Book, Gone, Job, Worker, size
-from assay.server.leash import leash
+from assay.server.book import FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
+from assay.server.leash import leash, without_secrets
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
 BEAT = 1.0  # seconds between two signs of life
@@ -36,6 +37,8 @@ GRACE = 5.0  # seconds in which a command that is asked to end may do so by itse
 LOOK_EVERY = 0.1  # seconds between two looks at a command
 TELL_EVERY = 0.5  # seconds between two words on how far it is
 WEIGH_EVERY = 5.0  # seconds between two looks at what it wrote
+STOPPED = (130, -signal.SIGINT, -signal.SIGTERM)
+"""With which a command ends that was asked to."""
 LONGEST_LOG = 20 * 2**20
 LONGEST_LINE = 2**16
 PROGRESS = re.compile(rb": (\d+) of (\d+)\b")
@@ -73,9 +76,10 @@ class Hands:
                 self._leave()
 
     def _see_jobs(self) -> None:
-        """Else every job would fail here, one after the other."""
-        newest = self._patiently(lambda: self.book.jobs(limit=1))
-        if newest and not newest[0].folder.is_dir():
+        """Else every job would fail here, one after the other. A book of SQLite lies where its jobs lie."""
+        elsewhere = self.book.engine.dialect.name == "postgresql"
+        newest = self._patiently(lambda: self.book.jobs(limit=50)) if elsewhere else []
+        if newest and not any(job.folder.is_dir() for job in newest):
             raise AssayError(
                 f"The jobs of this queue do not lie in {str(self.book.home)!r}; give --home the folder that the server "
                 "has."
@@ -182,10 +186,7 @@ class Hands:
                 raise _NotOurs
             with suppress(Gone):
                 self.book.weigh(id)
-            try:
-                mail.ended(self.book, id)
-            except (OSError, ValueError) as e:  # no server, one that refuses, a database that is away
-                self.told(f"No mail could be sent: {e}")
+            self._send_mail(id)
             return f"{state} {reason}"
         except _NotOurs:
             return "is no longer this worker's"
@@ -195,25 +196,35 @@ class Hands:
         finally:
             self._idle.set()
 
+    def _send_mail(self, id: str) -> None:
+        try:
+            mail.ended(self.book, id)
+        except (OSError, SMTPException, ValueError, AssayError) as e:
+            self.told(f"No mail could be sent: {e}")
+
     def _conduct(self, job: Job) -> tuple[str, str]:
         """The state in which it ends, and why."""
+        if not job.folder.is_dir():
+            return FAILURE, "The folder of this job is gone; send it anew."
         try:
             kind = kinds.load(job.kind)
             words = kind.argv(job.settings, job.folder)
         except AssayError as e:
             return FAILURE, str(e)
-        with self._lock(job) as lock, Log(job.folder / "log.txt") as log:
-            if job.attempt > 1:
-                log.say(f"begun again, for the {_th(job.attempt)} time")
-            log.say(f"assay {' '.join(words)}".replace(str(job.folder), "."))
-            try:
+        try:
+            with self._lock(job) as lock, Log(job.folder / "log.txt") as log:
+                if job.attempt > 1:
+                    log.say(f"begun again, for the {_th(job.attempt)} time")
+                log.say(f"assay {' '.join(words)}".replace(str(job.folder), "."))
                 status, why = self._attend(job, kind, words, lock, log)
-            except OSError as e:
-                return FAILURE, f"The command could not be run: {e.strerror or e}."
+        except OSError as e:
+            return FAILURE, f"The command could not be run: {e.strerror or e}."
         if why:
             return FAILURE, why
         if status in kind.good:
             return SUCCESS, ""
+        if status in STOPPED and self._ending.wait(BEAT):  # whoever ends this worker ended the command too
+            raise _Leaving
         return FAILURE, log.reason or _how_it_ended(status, log.last)
 
     def _attend(self, job: Job, kind: kinds.Kind, words: list[str], lock: IO[str] | None, log: Log) -> tuple[int, str]:
@@ -225,7 +236,7 @@ class Hands:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=job.folder / "run",
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
+                env={**without_secrets(os.environ), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
                 pass_fds=[its] if lock is None else [its, lock.fileno()],
                 start_new_session=True,
             )
@@ -242,12 +253,12 @@ class Hands:
             return process.returncode, why
 
     def _until_it_ends(self, process: subprocess.Popen[bytes], job: Job, kind: kinds.Kind, log: Log) -> str:
-        last, told, weighed = 0.0, 0.0, 0.0
+        last, told, weighed, came = 0.0, 0.0, 0.0, size(job.folder / "files")
         while process.poll() is None:
             self._give_up(log)
             now = time.monotonic()
             if now - told > TELL_EVERY:
-                bytes = size(job.folder) if now - weighed > WEIGH_EVERY else None
+                bytes = came + size(job.folder / "run") if now - weighed > WEIGH_EVERY else None
                 weighed = weighed if bytes is None else now
                 found = kind.progress(job.folder)
                 done = log.progress if found is None else found
@@ -256,20 +267,20 @@ class Hands:
                     if not (self.book.tell(job.id, job.attempt, done, bytes) if news else self.book.still_runs(job)):
                         raise _NotOurs
                     last = done
-                if bytes is not None and (why := self._too_much(bytes)):
-                    return why
+                    if bytes is not None and (why := self._too_much(job)):
+                        return why
                 told = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_EVERY)
         return ""
 
-    def _too_much(self, bytes: int) -> str:
+    def _too_much(self, job: Job) -> str:
         """Why a job has to end for want of room."""
-        quota = self.book.quota
-        if bytes > quota.disk:
-            return f"It wrote {bytes / 1e9:.3g} GB, more than the {quota.disk / 1e9:.3g} GB that its owner may have."
+        quota, held = self.book.quota, self.book.bytes_of(job.owner)
+        if held > quota.disk:
+            return f"It wrote until its owner's jobs held {held / GB:.3g} GB; {quota.disk / GB:.3g} GB is the most."
         if shutil.disk_usage(self.book.home).free < quota.free / 2:
-            return f"The disk is full: less than {quota.free / 2e9:.3g} GB is free; remove some jobs and run it again."
+            return f"The disk is full: less than {quota.free / 2 / GB:.3g} GB is free; remove some jobs, run it again."
         return ""
 
     @contextmanager

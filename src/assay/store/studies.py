@@ -114,7 +114,7 @@ class StudyFolder:
             raise AssayError(f"{months} months of experience cannot be; give a number from 0 to 1200.")
         if len(background) > LONGEST:
             raise AssayError(f"The background has {len(background)} letters; say it in {LONGEST} or fewer.")
-        id = secrets.token_urlsafe(16)
+        id = secrets.choice("abcdefghijklmnopqrstuvwxyz") + secrets.token_urlsafe(16)[1:]  # no dash first: no option
         who = Participant(id=id, months=months, background=background, simulated=simulated, began=now)
         kept = {"id": id, "months": months, "background": background, "simulated": simulated, "began": now}
         write_atomically(self._at(id) / "person.json", strict_json(kept))

@@ -256,7 +256,10 @@ def test_a_nan_in_the_data_or_in_the_weights_is_called_that():
         ({"epochs": 0}, "epochs=0, batch=128, lr=0.1; it wants at least 1"),
         ({"batch": 0}, "batch=0"),
         ({"lr": math.nan}, "lr=nan"),
-        ({"optimiser": "lion"}, "optimiser='lion', schedule='cosine'; it knows sgd or adam, and cosine or constant"),
+        (
+            {"optimiser": "lion"},
+            "optimiser='lion', schedule='cosine'; it knows sgd or adam or adamw, and cosine or constant",
+        ),
         ({"schedule": "steps"}, "schedule='steps'"),
     ],
 )

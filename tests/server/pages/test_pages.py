@@ -46,7 +46,7 @@ def test_every_page_keeps_the_policy_and_asks_for_nothing_elsewhere(alone, submi
 
 
 def test_the_server_needs_no_torch():
-    code = "import sys, assay.server.app; print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    code = "import sys, assay.server.app; print([m for m in ('torch', 'matplotlib', 'pyarrow') if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == "[]"
 
@@ -96,6 +96,16 @@ def test_a_job_is_submitted_as_the_form_says(alone, book):
     assert "--sensitive sex --sensitive &#39;age&lt;25&#39;" in page
 
 
+def test_every_sample_is_one_click(alone, book):
+    page = alone.get("/").text.partition('class="samples"')[2].partition("</section>")[0]
+    forms = [dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form)) for form in page.split("</form>")[:-1]]
+    assert len(forms) >= 6
+    for fields in forms:
+        answer = alone.client.post("/jobs", data=fields)
+        assert answer.status_code == 303, (fields, answer.text)
+    assert len(book.jobs()) == len(forms)
+
+
 def test_a_number_with_an_exponent_is_that_number(alone, book):
     """Printed 1.0e-3 beside the slider, the published server trained with 1.0."""
     images = {"data": ("i.zip", zipped({"1_a.png": PNG, "2_b.png": PNG}), "application/zip")}
@@ -118,7 +128,9 @@ def test_every_field_of_every_kind_has_its_control(alone):
         page = alone.get(f"/new/{name}")
         assert page.status_code == 200
         fields = {each.name for each in kinds.load(name).fields}
-        controls = set(re.findall(r'<(?:input|select|textarea)[^>]* name="([^"]+)"', page.text))
+        named = re.findall(r'<(?:input|select|textarea)[^>]* name="([^"]+)"', page.text)
+        controls = set(named)
+        assert named.count("title") == 1, name
         assert fields <= controls, name
         assert controls - fields <= {"csrf", "kind", "draft", "title"}, name
         for each in kinds.load(name).fields:  # a default stands in its control

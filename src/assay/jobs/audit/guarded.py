@@ -137,7 +137,7 @@ class _Asking:
         if self.record is None or self._come_of == settled:
             self._give_up(why)
         if self.rounds is not None and self.rounds.left < self.opened:
-            self.over = True  # no time to open it once more
+            self.over, self.rounds.reopening = True, self.opened
 
     def _listen(self, child: Child, bars: ExitStack) -> None:
         while True:
@@ -229,7 +229,8 @@ class _Asking:
             child.say(ask=None)
             return
         self.place = turn.place
-        child.set_clock_back(turn.most + LATE)
+        # to start anew costs what opening took: a question that is late may have that long to see it, if time is left
+        child.set_clock_back(min(turn.most + max(LATE, self.opened), max(turn.most, self.rounds.left) + LATE))
         child.say(ask=turn.place, budget=dataclasses.asdict(turn.budget), most=turn.most)
         if self.rounds.answered:
             self.record.write_now_and_then(self.rounds, self.surroundings)

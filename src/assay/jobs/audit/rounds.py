@@ -121,6 +121,8 @@ class Rounds:
         """Questions that do not fit, and why."""
         self.done: set[int] = set()
         """Those that are not asked again: they took more than there was."""
+        self.reopening = 0.0
+        """Seconds that it would take to open the model once more, where it has to be and there is no time for that."""
         left = self.left
         self.level = next(
             (
@@ -227,6 +229,9 @@ class Rounds:
             return f"it does not fit into {self.budget.name}: it took more time than there was"
         about, left = self._about(place, self._budget(LEVELS[0], 1)), self.left
         rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
+        if self.reopening:
+            again = f"a question before ended the model's process, and opening it takes {in_words(self.reopening)}"
+            return f"it does not fit into {self.budget.name}: {again}; {rest}"
         return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
 
     def _again(self, place: int, row: Judged) -> Iterator[tuple[bool, Turn]]:

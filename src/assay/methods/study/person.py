@@ -50,7 +50,7 @@ def person_share(results: ArrayLike) -> Share:  # k m
     ratio, free = between / within, (k - 1, k * (m - 1))
 
     def share(r: float) -> float:
-        return (r - 1) / (r + m - 1)
+        return float((r - 1) / (r + m - 1))
 
     low, high = (share(ratio / float(f.ppf(q, *free))) for q in (0.975, 0.025))
     return Share(share(ratio), low, high, *spread)

@@ -86,7 +86,7 @@ def train(
         for epoch in range(epochs):
             into_training(model)
             total = 0.0
-            for number, rows in enumerate(torch.randperm(n, generator=order).to(device).split(size)):
+            for number, rows in enumerate(torch.split(torch.randperm(n, generator=order).to(device), size)):
                 if stop is not None and (why := stop()) is not None:
                     return Trained(why, tuple(losses), tuple(accuracies))
                 cost = loss(model(learnt.x[rows]), learnt.y[rows])
@@ -112,19 +112,20 @@ def train(
 def _answers(model: nn.Module, x: Tensor) -> Tensor:  # n *d -> n k
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(part) for part in x.split(1024)])
+        return torch.cat([model(part) for part in torch.split(x, 1024)])
 
 
 def _loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:  # n k, n -> ()
     def whole(out: Tensor, y: Tensor) -> Tensor:
         return F.one_hot(y, out.shape[1]).to(out.dtype)
 
-    return {
+    losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "cross-entropy": F.cross_entropy,
         "margin": F.multi_margin_loss,
         "squared": lambda out, y: F.mse_loss(out.softmax(1), whole(out, y)),
         "absolute": lambda out, y: F.l1_loss(out.softmax(1), whole(out, y)),
-    }[name]
+    }
+    return losses[name]
 
 
 def _one_vector(model: nn.Module) -> nn.Parameter:
@@ -164,5 +165,5 @@ def _optimiser(whole: nn.Parameter, c: Mapping[str, Value]) -> torch.optim.Optim
             weights, lr, lr_decay=of("learning-rate-decay"), eps=of("epsilon"), weight_decay=decay,
             initial_accumulator_value=of("initial-accumulator"),
         )  # fmt: skip
-    adam = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax}[str(kind)]
+    adam = torch.optim.Adam if kind == "adam" else torch.optim.Adamax
     return adam(weights, lr, betas=(of("beta1"), of("beta2")), eps=of("epsilon"), weight_decay=decay)

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 class Seen(NamedTuple):
     """Pixels of some images of a split: n p."""
 
-    index: NDArray[np.int64]  # n
+    rows: NDArray[np.int64]  # n: which images of the split
     spread: Floats
     error: Floats
     inside: NDArray[np.bool_]
@@ -103,9 +103,9 @@ class DoesItKnowWhereItIsWrong(Probe):
             says=f"Ranked by its spread, wrong pixels come with a partial area of {area:.3f}, where chance has "
             f"{beside.value:.2g} and a perfect ranking {self.most:g}."
             if area is not None
-            else f"No pixel of {len(test.index)} images is wrong by more than the tolerance: there is none to find.",
+            else f"No pixel of {len(test.rows)} images is wrong by more than the tolerance: there is none to find.",
             measures=tuple(measures),
-            samples=Table("test", {"index": test.index, "wrong": wrong.mean(1), "spread": test.spread.mean(1)}),
+            samples=Table("test", {"index": test.rows, "wrong": wrong.mean(1), "spread": test.spread.mean(1)}),
             views=(
                 *((_roc(lines, self.most),) if lines else ()),
                 *(_precision(at_k) if at_k else ()),
@@ -146,7 +146,7 @@ class DoesItKnowWhereItIsWrong(Probe):
     ) -> tuple[list[Measure], list[Alarm]]:
         """Pooled and per image, precision and recall at as many pixels as there are positives."""
         order = _pooled(seen, positive, run.seed)
-        hits, n = int(order.positive.sum()), len(seen.index)
+        hits, n = int(order.positive.sum()), len(seen.rows)
         each_title = title.replace("partial area", "partial area of each image")
         k_title = title.replace("partial area", "precision and recall at their number")
         value = float(partial_auc(order, self.most))

@@ -117,9 +117,15 @@ def kind_of(job: Job) -> str:
 def told_settings(job: Job) -> Iterator[tuple[str, str]]:
     """Label and value of what was chosen; what was left alone has its default, which the command line knows."""
     fields = kinds.load(job.kind).fields if job.kind in kinds.names() else ()
-    labels = {each.name: each.label.removeprefix("Or ").capitalize() for each in fields}
+    labels = {each.name: _alone(each.label) for each in fields}
     for name, value in job.settings.items():
         yield labels.get(name, name), words(value)
+
+
+def _alone(label: str) -> str:
+    """A label as it reads without the one before it: 'Or a model' is a model."""
+    label = label.removeprefix("Or ")
+    return label[:1].upper() + label[1:]
 
 
 def words(value: Any) -> str:

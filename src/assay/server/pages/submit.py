@@ -37,9 +37,12 @@ SAMPLES = {
     "seasons-forecaster": "how a series goes on",
 }
 """One click each, in a few words."""
+CELLS = {"kind": "translate", "title": "cells", "epochs": "10"}
+"""Sample pairs for the translator, made by code; a short training, to see what comes out."""
 LONGEST_TITLE = 120
 LOOKED_AT = {"budget", *(each.name for each in (*SUBJECT, *KNOBS))}
 """What changes what is understood."""
+MOST_STEPS = 500  # of a slider whose steps nobody has named
 RADIOS = 5  # choices that are all shown; of more one is picked from a list
 
 
@@ -69,11 +72,19 @@ class Shown:
             case "file" | "files":
                 return "drop"
             case "whole" | "number":
-                return "slider" if None not in (self.field.low, self.field.high, self.field.step) else "number"
+                return "slider" if self.step else "number"
             case "yes":
                 return "box"
             case _:
                 return self.field.name if self.field.name in ("subject", "budget") else "text"
+
+    @property
+    def step(self) -> float | None:
+        """Of a slider; None where there is too much, or no end, to slide over."""
+        low, high = self.field.low, self.field.high
+        if low is None or high is None:
+            return None
+        return self.field.step or (1 if self.field.type == "whole" and high - low <= MOST_STEPS else None)
 
     @property
     def quiet(self) -> bool:
@@ -135,11 +146,19 @@ def filled(
         title=title,
         wrong=wrong,
         start=start,
-        samples=[(each, says) for each, says in SAMPLES.items() if each in shelf.ours("subjects")],
+        samples=samples() if start else [],
         subjects=shelf.names("subjects"),
         hints=hints(here),
         looks=can_look(kind),
     )
+
+
+def samples() -> list[tuple[str, str, dict[str, str]]]:
+    """Name, a few words, and what the form posts."""
+    audits = {name: {"kind": "audit", "subject": name, "budget": "quick"} for name in SAMPLES}
+    found = [(name, says, audits[name]) for name, says in SAMPLES.items() if name in shelf.ours("subjects")]
+    cells = [("cells", "pairs to train a translator on", CELLS)] if CELLS["kind"] in kinds.names() else []
+    return found + cells
 
 
 def hints(here: Visit) -> dict[str, str]:

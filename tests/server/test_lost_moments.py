@@ -1,0 +1,134 @@
+"""Awkward moments of a worker, one by one and without a queue's own threads: `Hands.run` is what DBOS calls."""
+
+from __future__ import annotations
+
+import shutil
+import smtplib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="assay[server] is not installed")
+
+if TYPE_CHECKING:
+    from assay.server.book import Book, Job
+    from assay.server.worker import Hands
+
+WELL = (sys.executable, "-S", "-E", "-c", "print('well')")
+
+
+def hands(book: Book, command: tuple[str, ...] = WELL) -> Hands:
+    from assay.server.worker import Hands
+
+    return Hands(book, command=command, told=[].append)
+
+
+def sent(book: Book) -> Job:
+    return book.submit("", "audit", "x", {})
+
+
+def state(book: Book, job: Job) -> tuple[str, int]:
+    now = book.job(job.id)
+    assert now is not None
+    return now.state, now.attempt
+
+
+def test_the_database_goes_just_after_a_job_was_begun(sqlite: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is begun, and the worker was not told: it has to see that the job is its own, or nobody ever runs it."""
+    from assay.server import worker
+    from assay.server.book import Gone
+
+    monkeypatch.setattr(worker, "BEAT", 0.01)
+    job, look, gone = sent(sqlite), sqlite.job, [True]
+
+    def once(id: str) -> Job | None:
+        if gone and gone.pop():
+            raise Gone("no connection")
+        return look(id)
+
+    monkeypatch.setattr(sqlite, "job", once)
+    hands(sqlite).run(job.id)
+    assert state(sqlite, job) == ("SUCCESS", 1)
+
+
+def test_a_job_that_runs_is_begun_by_its_own_worker_alone(sqlite: Book) -> None:
+    job = sent(sqlite)
+    assert sqlite.begin(job.id, "one") is not None
+    again = sqlite.begin(job.id, "one")
+    assert again is not None
+    assert (again.state, again.attempt) == ("RUNNING", 1)
+    assert sqlite.begin(job.id, "two") is None
+    sqlite.finish(job.id, 1, "SUCCESS")
+    assert sqlite.begin(job.id, "one") is None
+    assert [event.became for event in sqlite.events(job.id)] == ["QUEUED", "RUNNING", "SUCCESS"]
+
+
+def test_a_job_whose_folder_is_gone_fails_in_words_and_no_worker_waits_for_it(sqlite: Book) -> None:
+    job = sent(sqlite)
+    shutil.rmtree(job.folder)
+    worker = hands(sqlite)
+    worker._see_jobs()  # else one folder that somebody removed would keep every worker away
+    worker.run(job.id)
+    now = sqlite.job(job.id)
+    assert now is not None
+    assert (now.state, now.reason) == ("FAILURE", "The folder of this job is gone; send it anew.")
+
+
+def test_a_job_cancelled_while_its_worker_is_lost_is_not_run_again(sqlite: Book) -> None:
+    job = sent(sqlite)
+    sqlite.begin(job.id, "lost")
+    assert sqlite.cancel(job.id)
+    assert not sqlite.hand_back(job.id, 1, "its worker was lost")
+    hands(sqlite).run(job.id)
+    assert state(sqlite, job) == ("CANCELLED", 1)
+    assert not (job.folder / "log.txt").read_text()
+
+
+def test_a_command_is_not_told_the_servers_secrets(sqlite: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.server import children
+
+    for name in ("ASSAY_QUEUE", "ASSAY_MAIL_PASSWORD", "ASSAY_DATA"):
+        monkeypatch.setenv(name, f"value of {name}")
+    said = "import os; print(sorted(name for name in os.environ if name.startswith('ASSAY_')))"
+    job = sent(sqlite)
+    hands(sqlite, (sys.executable, "-S", "-c", said)).run(job.id)
+    assert (job.folder / "log.txt").read_text().splitlines()[-1] == "['ASSAY_DATA']"
+    assert children.python(["-S", "-c", said], sqlite.home, 30)[1].strip() == "['ASSAY_DATA']"
+
+
+def test_mail_is_sent_when_a_job_ends_and_one_that_is_not_taken_harms_nothing(
+    sqlite: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.server import mail
+
+    sent_to: list[Any] = []
+    monkeypatch.setenv("ASSAY_MAIL_HOST", "mail.example")
+    monkeypatch.setenv("ASSAY_MAIL_TO", "me@example.org")
+    monkeypatch.setattr(mail, "send", lambda letter, settings: sent_to.append(letter["Subject"]))
+    hands(sqlite).run(sent(sqlite).id)
+    hands(sqlite, (sys.executable, "-S", "-c", "raise SystemExit(2)")).run(sent(sqlite).id)
+    assert sent_to == ["Assay: x is done", "Assay: x failed"]
+
+    def refuse(letter: object, settings: object) -> None:
+        raise smtplib.SMTPException("mailbox unavailable")
+
+    monkeypatch.setattr(mail, "send", refuse)
+    told: list[str] = []
+    job, one = sent(sqlite), hands(sqlite)
+    one.told = told.append
+    one.run(job.id)
+    assert state(sqlite, job) == ("SUCCESS", 1)
+    assert told == ["No mail could be sent: mailbox unavailable"]
+
+
+def test_a_database_that_is_no_longer_one_is_told(tmp_path: Path) -> None:
+    from assay.server.book import Book, Gone
+
+    book = Book(tmp_path)
+    book.close()
+    for path in tmp_path.glob("book.sqlite*"):
+        path.write_bytes(b"no database at all " * 1000)
+    with pytest.raises(Gone, match="cannot be used"):
+        book.jobs()
