@@ -88,14 +88,14 @@ def aimed(what: str, found: float, aim: float, *, least: bool) -> bool:
 
 
 def trained(given: argparse.Namespace, device: str) -> nn.Module:
-    """The network that is made smaller: from its weights, or by the recorded training of the studies."""
+    """The network that is made smaller: from its weights, or the one that the studies share."""
     from assay.claims import _smaller as study
 
     if given.weights is None:
-        return study.base(given.width, given.epochs, given.seed, device)
+        return channels_last(copy.deepcopy(study.base(given.seed, device)))
     from safetensors.torch import load_file
 
-    net = ResNet18(width=given.width)
+    net = ResNet18()
     net.load_state_dict(load_file(given.weights))
     return channels_last(net.to(device).eval())
 
@@ -195,9 +195,7 @@ def half(given: argparse.Namespace) -> None:
     start = time.perf_counter()
     whole = trained(given, device)
     right = study.right(whole, device).mean()
-    print(
-        f"ResNet-18 of width {given.width}: {100 * right:.2f} % right, {time.perf_counter() - start:.0f} s", flush=True
-    )
+    print(f"ResNet-18: {100 * right:.2f} % right, {time.perf_counter() - start:.0f} s", flush=True)
     test = study.images(device)["test"].x
     x, found = test[:1], edges(whole, test[:2])
     places = {"cpu": test[:CPU_BATCH].cpu()} | ({"cuda": test[:TIMED_BATCH]} if device == "cuda" else {})
@@ -348,8 +346,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("which", choices=tuple(parts))
     parser.add_argument("--weights", type=Path, help="of a ResNet-18, .safetensors; else it is trained")
     parser.add_argument("--save", type=Path, help="of half: where the smaller network's weights go")
-    parser.add_argument("--width", type=int, default=64, help="of the ResNet-18: 64")
-    parser.add_argument("--epochs", type=int, default=24, help="of its training: 24")
     parser.add_argument("--share", type=float, default=0.5, help="of the FLOPs that may be left: 0.5")
     parser.add_argument("--multiple", type=int, default=8, help="channels are kept in multiples of so many: 8")
     parser.add_argument("--alpha", type=float, default=1.0, help="what FLOPs weigh in the first round: 1")

@@ -94,6 +94,10 @@ COMMANDS = (
     ["rank"],
     ["claims"],
     ["check"],
+    ["translate"],
+    ["study"],
+    ["serve"],
+    ["worker"],
     ["claims", "test"],
     ["claims", "page"],
 )

@@ -17,7 +17,7 @@ from assay.claims import passov2021_gator
 from assay.methods.compress.bill import bill
 from assay.methods.compress.price import parameters
 
-SMALL = ["half", "--width", "8", "--epochs", "1", "--gating", "1", "--again", "1", "--multiple", "1"]
+SMALL = ["half", "--gating", "1", "--again", "1", "--multiple", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def test_no_image_is_in_both_parts():
 
 def test_the_bundle_is_small_and_carries_its_licence():
     sizes = {path.name: path.stat().st_size for path in BUNDLED.iterdir()}
-    assert sum(sizes.values()) < 7_000_000
+    assert sum(sizes.values()) < 7_500_000
     assert max(sizes["fashion_cnn.safetensors"], sizes["fashion_robust.safetensors"]) < 1_000_000
     licence = (BUNDLED / "LICENSE.fashion-mnist.txt").read_text()
     assert "MIT License" in licence

@@ -25,6 +25,7 @@ from assay.jobs.audit import Record, guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job
 from assay.jobs.verify import verify
+from assay.methods.uncertainty import sequences
 from assay.probe import Answer
 from assay.subjects import Source
 
@@ -152,10 +153,10 @@ def test_it_ends_in_time_though_a_question_hangs_and_keeps_what_was_known(
     monkeypatch.setattr(guarded, "ASK", "timekeeper:hangs")
     monkeypatch.setattr(guarded, "LATE", 0.2)
     began = time.monotonic()
-    done = audited("6s")
-    assert time.monotonic() - began < 9
+    done = audited("12s")
+    assert time.monotonic() - began < 15
     assert [row.verdict for row in done.rows] == ["pass", "not asked"]
-    assert done.rows[1].answer.why.startswith("it does not fit into 6s: it took more time than there was; assay audit")
+    assert done.rows[1].answer.why.startswith("it does not fit into 12s: it took more time than there was; assay audit")
     monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
     more = audited("40s")
     assert more.folder == done.folder
@@ -197,20 +198,21 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     assay: Command, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
-    monkeypatch.setattr(rounds, "FIRST", 25)
+    monkeypatch.setattr(rounds, "FIRST", 12)
+    monkeypatch.setattr(sequences, "FIRST", 12)  # so few settle nothing, however many of them are right
     monkeypatch.setattr(rounds, "LITTLE", 0.0)
     words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
         patch.setattr(rounds.Rounds, "_again", lambda self, place, row: ())  # as if no further look fitted
         folder = Path(assay(*words).last).parent
     first = open_audit(folder).row("accuracy")
-    assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [25])
+    assert (first.verdict, [look.inputs for look in first.answer.looks]) == ("cannot tell", [12])
     more = assay("audit", str(folder), "--more", "60s")
     assert Path(more.last).parent.resolve() == folder.resolve()
     after = open_audit(folder).row("accuracy")
     assert after.verdict == "pass"
     assert after.answer.looks[0] == first.answer.looks[0]
-    assert len(after.answer.looks) == 2
+    assert len(after.answer.looks) >= 2
     head = json.loads((folder / "audit.json").read_text())
     (folder / "audit.json").write_text(json.dumps({**head, "source": ["mine.py:build"]}))
     refused = assay("audit", str(folder), "--more", "30m")

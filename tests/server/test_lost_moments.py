@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("dbos", reason="assay[server] is not installed")
+
 if TYPE_CHECKING:
     from assay.server.book import Book, Job
     from assay.server.worker import Hands

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import Crew, eventually
 
+pytest.importorskip("dbos", reason="assay[server] is not installed")
+
 if TYPE_CHECKING:
     from cluster import Cluster
 

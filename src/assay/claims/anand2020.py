@@ -273,7 +273,8 @@ def random_settings(run: Run) -> Evidence:
 
     def spread(counts: Array) -> Array:  # draws n -> draws
         first, second = counts @ values / len(values), counts @ values**2 / len(values)
-        return np.sqrt(np.maximum(second - first**2, 0.0))
+        found: Array = np.sqrt(np.maximum(second - first**2, 0.0))
+        return found
 
     low, high = bootstrap(spread, len(values), seed=run.seed)
     sd = Measure(

@@ -515,6 +515,7 @@ def transfers(run: Run) -> Evidence:
             for (a, b), each in sorted(seen.items(), key=lambda pair: pair[0] not in inside)
             if len(each)
         ),
+        *(over.accuracy(f"accuracy, {arm}, clean", _many(arm, run)) for arm in arms),
     )
 
 

@@ -29,7 +29,7 @@ study_app = typer.Typer(
     help="Measure how much a result depends on the person who tunes it.\n\nEverybody gets the same network, data, seed "
     "and time, and chooses fifteen hyper-parameters. With simulated tuners, in one line: assay study run\n\nWith "
     "people: new, then for each of them join, try as often as they like, and finish; analyse at the end. On a page "
-    "in the browser: assay serve.",
+    "in the browser: assay serve.\n\nExample: assay study run",
 )
 Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of the study.")]
 Who = Annotated[str, typer.Argument(metavar="ID", help="The id that `assay study join` printed.")]

@@ -96,6 +96,16 @@ def test_a_job_is_submitted_as_the_form_says(alone, book):
     assert "--sensitive sex --sensitive &#39;age&lt;25&#39;" in page
 
 
+def test_every_sample_is_one_click(alone, book):
+    page = alone.get("/").text.partition('class="samples"')[2].partition("</section>")[0]
+    forms = [dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form)) for form in page.split("</form>")[:-1]]
+    assert len(forms) >= 6
+    for fields in forms:
+        answer = alone.client.post("/jobs", data=fields)
+        assert answer.status_code == 303, (fields, answer.text)
+    assert len(book.jobs()) == len(forms)
+
+
 def test_a_number_with_an_exponent_is_that_number(alone, book):
     """Printed 1.0e-3 beside the slider, the published server trained with 1.0."""
     images = {"data": ("i.zip", zipped({"1_a.png": PNG, "2_b.png": PNG}), "application/zip")}

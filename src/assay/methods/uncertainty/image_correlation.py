@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from assay.errors import ShapeError
 
@@ -31,6 +30,8 @@ def pearson(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:  # n *d
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:  # n *d, n *d -> n
     """The same of the ranks: how far one goes up where the other does, however fast."""
+    from scipy.stats import rankdata
+
     a, b = _flat(a, b)
     even = _is_even(a) | _is_even(b)
     r = pearson(rankdata(a, axis=1), rankdata(b, axis=1)) if a.shape[1] else np.full(len(a), np.nan)

@@ -7,7 +7,7 @@ may be shown when) are those of `store/studies.py`; here they are shown. Nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -256,7 +256,7 @@ def drawing(batches: Any, epochs: Any) -> dict[str, Any] | None:
         return None
     last, top = steps[-1][0], max(loss for _, loss in steps) or 1.0
 
-    def points(some: list[tuple[float, float]]) -> str:
+    def points(some: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{WIDE * x / last:.1f},{HIGH - HIGH * min(y, top) / top:.1f}" for x, y in some)
 
     return {

@@ -37,6 +37,8 @@ SAMPLES = {
     "seasons-forecaster": "how a series goes on",
 }
 """One click each, in a few words."""
+CELLS = {"kind": "translate", "title": "cells", "epochs": "10"}
+"""Sample pairs for the translator, made by code; a short training, to see what comes out."""
 LONGEST_TITLE = 120
 LOOKED_AT = {"budget", *(each.name for each in (*SUBJECT, *KNOBS))}
 """What changes what is understood."""
@@ -144,11 +146,19 @@ def filled(
         title=title,
         wrong=wrong,
         start=start,
-        samples=[(each, says) for each, says in SAMPLES.items() if each in shelf.ours("subjects")],
+        samples=samples() if start else [],
         subjects=shelf.names("subjects"),
         hints=hints(here),
         looks=can_look(kind),
     )
+
+
+def samples() -> list[tuple[str, str, dict[str, str]]]:
+    """Name, a few words, and what the form posts."""
+    audits = {name: {"kind": "audit", "subject": name, "budget": "quick"} for name in SAMPLES}
+    found = [(name, says, audits[name]) for name, says in SAMPLES.items() if name in shelf.ours("subjects")]
+    cells = [("cells", "pairs to train a translator on", CELLS)] if CELLS["kind"] in kinds.names() else []
+    return found + cells
 
 
 def hints(here: Visit) -> dict[str, str]:
