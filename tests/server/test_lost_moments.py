@@ -76,6 +76,16 @@ def test_a_job_whose_folder_is_gone_fails_in_words_and_no_worker_waits_for_it(sq
     assert (now.state, now.reason) == ("FAILURE", "The folder of this job is gone; send it anew.")
 
 
+def test_a_job_does_not_tell_where_the_server_keeps_it(sqlite: Book) -> None:
+    says = "import os; print(f'assay: {os.getcwd()!r} has no images; send some.'); raise SystemExit(2)"
+    job = sent(sqlite)
+    hands(sqlite, (sys.executable, "-S", "-E", "-c", says)).run(job.id)
+    now = sqlite.job(job.id)
+    assert now is not None
+    assert (now.state, now.reason) == ("FAILURE", "'./run' has no images; send some.")
+    assert str(sqlite.home) not in (job.folder / "log.txt").read_text()
+
+
 def test_a_job_cancelled_while_its_worker_is_lost_is_not_run_again(sqlite: Book) -> None:
     job = sent(sqlite)
     sqlite.begin(job.id, "lost")

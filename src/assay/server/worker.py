@@ -346,6 +346,7 @@ class Log:
     def __init__(self, path: Path) -> None:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed by __exit__
         self._room = LONGEST_LOG - path.stat().st_size
+        self._folder = str(path.parent).encode()  # where the server keeps it is nobody's business
         self.reason, self.last, self.progress = "", "", 0.0
 
     def __enter__(self) -> Log:
@@ -359,7 +360,7 @@ class Log:
 
     def follow(self, lines: IO[bytes]) -> None:
         with lines:
-            while line := lines.readline(LONGEST_LINE):
+            while line := lines.readline(LONGEST_LINE).replace(self._folder, b"."):
                 self._write(line if line.endswith(b"\n") else line + b"\n")
                 if found := PROGRESS.search(line):
                     done, total = int(found[1]), int(found[2])
