@@ -142,3 +142,24 @@ def test_a_database_that_is_no_longer_one_is_told(tmp_path: Path) -> None:
         path.write_bytes(b"no database at all " * 1000)
     with pytest.raises(Gone, match="cannot be used"):
         book.jobs()
+
+
+def test_a_job_handed_out_while_draining_waits_until_that_is_over(
+    sqlite: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DBOS looks at its settings now and then: a worker that had not seen them took one more."""
+    from assay.server import worker
+
+    monkeypatch.setattr(worker, "BEAT", 0.01)
+    job, one, looks = sent(sqlite), hands(sqlite), [True, True, False]
+    seen: list[str] = []
+
+    def draining() -> bool:
+        seen.append(state(sqlite, job)[0])
+        return looks.pop(0)
+
+    monkeypatch.setattr(sqlite, "draining", draining)
+    one._idle.set()
+    one.run(job.id)
+    assert seen == ["QUEUED"] * 3
+    assert state(sqlite, job) == ("SUCCESS", 1)

@@ -171,8 +171,9 @@ class Hands:
 
     def run(self, id: str) -> str:
         """In a thread of DBOS's. What it returns is kept by DBOS; what counts is in the book."""
-        self._idle.clear()
         try:
+            self._wait_while_held()
+            self._idle.clear()
             job = self._patiently(lambda: self.book.begin(id, self.id))
             if job is None:
                 return "was not to be run"
@@ -195,6 +196,12 @@ class Hands:
             _sleep()
         finally:
             self._idle.set()
+
+    def _wait_while_held(self) -> None:
+        """DBOS looks at its settings now and then, and may hand out one more job after draining was begun."""
+        while self._patiently(self.book.draining):
+            self._give_up(None)
+            self._ending.wait(BEAT)
 
     def _send_mail(self, id: str) -> None:
         try:
