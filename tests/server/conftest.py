@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from cluster import Cluster, NotHere
+from hired import Crew
 
 if TYPE_CHECKING:
     from assay.server.book import Book
@@ -87,34 +84,9 @@ def _zygote() -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-class Crew:
-    def __init__(self, zygote: subprocess.Popen[str]) -> None:
-        self._zygote = zygote
-        self.pids: list[int] = []
-
-    def hire(self, book: Book) -> int:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.write(f"{book.home} {book.engine.url.render_as_string(hide_password=False)}\n")
-        pid = int(self._zygote.stdout.readline())
-        self.pids.append(pid)
-        return pid
-
-    def kill(self, pid: int, sign: int = signal.SIGKILL) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, sign)
-
-
 @pytest.fixture
 def crew(_zygote: subprocess.Popen[str]) -> Iterator[Crew]:
     made = Crew(_zygote)
     yield made
     for pid in made.pids:
         made.kill(pid)
-
-
-def eventually(holds: Callable[[], object], seconds: float = 90) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it never came to that"
-        time.sleep(0.03)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Crew, eventually
+from hired import Crew, eventually
 
 pytest.importorskip("dbos", reason="assay[server] is not installed")
 

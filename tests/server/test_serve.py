@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import eventually
+from hired import eventually
 
 if TYPE_CHECKING:
     from assay.server.book import Book
