@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import nn
 
 from assay.claim import Claim, Evidence, judged
 from assay.claims import (
+    _kept,
     _networks,
     he2021_pruning,
     li2021_mmf,
@@ -122,6 +125,7 @@ def made_small(study: ModuleType) -> Iterator[None]:
     small, patch, bundled = STUDIES[study], pytest.MonkeyPatch(), fashion.load_fashion()
     for name, value in small.settings.items():
         patch.setattr(study, name, value)
+    patch.setattr(_kept, "_folder", lambda: Path(os.devnull) / "kept")  # nothing is found there, or put there
     patch.setattr(vgg, "STAGES", small.stages)
     patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
     few = Recipe(epochs=1, batch=30, lr=0.1, moved=1, mirrored=True)
