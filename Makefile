@@ -29,7 +29,7 @@ $(VENV)/.ready: pyproject.toml
 
 $(VENV)/.test-ready: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # many processes will import it; some packages ship templates
+	$(BIN)/python -m compileall -qq -j 0 -x "/tests?/" $(VENV)/lib || true  # many processes will import it; some packages ship templates
 	touch $@
 
 lint: $(VENV)/.test-ready

@@ -116,6 +116,7 @@ def test_an_archive_that_lies_about_its_size_is_counted(tmp_path, monkeypatch):
         (packed(("a.png", b"1"), ("A.png", b"2")), "twice"),
         (packed(("n" * 250, b"1")), "over 200 letters"),
     ],
+    ids=["begun", "cut", "text", "empty", "hidden", "file and folder", "case alone", "long"],  # bytes hold the time
 )
 def test_a_broken_archive_is_refused(kept, content, says):
     refused(kept, "x.zip", content, says)
