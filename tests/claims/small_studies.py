@@ -19,6 +19,7 @@ from assay.claim import Claim, Evidence, judged
 from assay.claims import (
     _kept,
     _networks,
+    _robust,
     he2021_pruning,
     li2021_mmf,
     liu2021_baselines,
@@ -33,6 +34,7 @@ from assay.claims import (
     zhang2021_slimming,
 )
 from assay.data import beyond, fashion
+from assay.methods.train.robust import RobustRecipe
 from assay.methods.train.well_trained import Recipe
 from assay.nn import resnet, vgg
 
@@ -115,7 +117,7 @@ def ruled(study: ModuleType, name: str, evidence: Evidence) -> Evidence:
 
 def forget() -> None:
     """Nothing that a study has kept is left."""
-    for study in (*STUDIES, _networks):
+    for study in (*STUDIES, _networks, _robust):
         for kept in vars(study).values():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
@@ -135,6 +137,9 @@ def made_small(study: ModuleType) -> Iterator[None]:
     patch.setattr(_networks, "RECIPES", dict.fromkeys(_networks.RECIPES, few))
     patch.setattr(_networks, "SHORTER", few)
     patch.setattr(_networks, "narrow_vgg16", lambda: vgg.Vgg16(width=1))
+    patch.setattr(_robust, "RECIPE", RobustRecipe(epochs=1, batch=20, lr=0.1, steps=1, shift=1))
+    for each in (_robust, liu2021_random):
+        patch.setattr(each, "vgg16", lambda: vgg.Vgg16(width=1))
     patch.setattr(he2021_pruning, "vgg16", lambda: vgg.Vgg16(width=2))
     if small.blocks is not None:
         patch.setattr(resnet, "ResNet18", partial(FewBlocks, blocks=small.blocks, narrow=4))
