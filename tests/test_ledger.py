@@ -344,6 +344,14 @@ def test_a_record_keeps_the_last_verdict_that_was_another(tmp_path: Path, monkey
         assert "holds (" in text
 
 
+def test_the_same_numbers_under_another_rule_are_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for verdict in ("holds", "cannot tell"):
+        claim = dataclasses.replace(study(verdict), name="it")
+        before = found(tmp_path, monkeypatch, claim)
+    assert before is not None
+    assert (before.verdict, before.why) == ("holds", "the same was measured, and is judged by another rule")
+
+
 def test_a_record_from_before_this_was_kept_tells_no_change(tmp_path: Path) -> None:
     ledger.record("someone2021/it-holds", run(), tmp_path)
     changed(tmp_path, before=None)

@@ -112,6 +112,8 @@ def _before(last: Entry | None, now: Entry) -> Before | None:
 def _why(last: Entry, now: Entry) -> str:
     """What differs between two tests of a claim that came out differently, the most telling first."""
     then, here = last.evidence, now.evidence
+    if then.measures and [_numbers(m) for m in then.measures] == [_numbers(m) for m in here.measures]:
+        return "the same was measured, and is judged by another rule"
     found = [f"not reached: {gate.what}" for gate in here.gates if gate.missed()]
     found += [f"reached now: {gate.what}" for gate in then.gates if gate.missed() and not found]
     if here.seeds is not None and here.seeds != then.seeds:
@@ -130,6 +132,11 @@ def _why(last: Entry, now: Entry) -> str:
     if last.seed != now.seed or last.budget != now.budget:
         found.append(f"seed {now.seed} and budget {now.budget}, then {last.seed} and {last.budget}")
     return "; ".join(found) or "nothing that is recorded: the study repeats itself only so far"
+
+
+def _numbers(measure: Measure) -> tuple[object, ...]:
+    """A measure as it is compared: what no machine repeats is beyond six digits."""
+    return measure.name, *(v if v is None else float(f"{v:.6g}") for v in (measure.value, measure.low, measure.high))
 
 
 def _sealed(told: dict[str, Any]) -> dict[str, Any]:
