@@ -10,7 +10,7 @@ import typer
 
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Work, bound, opened
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Tuned, Work, bound, opened
 from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
 from assay.errors import AssayError
@@ -37,6 +37,7 @@ def audit(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also write profile.html: where the time went, batch by batch.")
     ] = False,
+    tuned: Tuned = None,
     guard: Guard,
     debug: Debug = False,
     ctx: typer.Context,
@@ -54,6 +55,7 @@ def audit(
     """
     from assay.jobs.audit.job import Job, continued
     from assay.standard import Standards, read_standards
+    from assay.tuning import Tuning
 
     if more is not None:
         _refuse_beside_more(ctx)
@@ -74,6 +76,7 @@ def audit(
         device=work.device,
         debug=debug,
         profile=profile,
+        tuned=None if tuned is None else Tuning.read(tuned),
     )
     done = conduct(job, limits, asking.out)
     show(done, profile)
@@ -119,6 +122,7 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             source=job.source.words(),
             debug=job.debug,
             profile=job.profile,
+            tuned=job.tuned,
             open=job.further(lambda source: opened(source, meter)),
         )
 

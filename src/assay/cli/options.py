@@ -59,6 +59,15 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example radius=8/255; may be given again."),
 ]
+Tuned = Annotated[
+    str | None,
+    typer.Option(
+        "--tuned",
+        metavar="tries=N,budget=TIME,by=WHO",
+        help="What went into tuning the model, for the section 'tuning effort' of report and card; also "
+        "baseline=equal|less|none, how what it is compared with was tuned.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `assay audit` named.")]
 
 

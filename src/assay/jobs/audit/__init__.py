@@ -30,6 +30,7 @@ from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
 from assay.store.typed import check_types
 from assay.trace import Asked, Trace
+from assay.tuning import Tuning
 
 if TYPE_CHECKING:
     from assay.remedy import Remedy
@@ -230,9 +231,10 @@ class Record:
         out: Path | None,
         told: Callable[[Judged, bool], None] = lambda row, asked: None,
         source: tuple[str, ...] = (),
+        tuned: Tuning | None = None,
     ) -> None:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
-        self.budget, self.seed, self.device, self.source = budget, seed, device, source
+        self.budget, self.seed, self.device, self.source, self.tuned = budget, seed, device, source, tuned
         self.rows: dict[int, Judged] = {}
         self.spent, self.due = 0.0, 0.0
         """Seconds of looks from before; when the next report of what is known is written."""
@@ -327,6 +329,7 @@ class Record:
             source=self.source,
             folder=self.folder,
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
+            tuned=self.tuned,
         )
         if self.folder is not None:
             write(done, self.folder, self.kept)
@@ -360,6 +363,7 @@ def audit(
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
     profile: bool = False,
+    tuned: Tuning | None = None,
 ) -> Audit:
     """Ask a subject many questions and judge the answers, all in this process.
 
@@ -376,7 +380,7 @@ def audit(
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
 
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer. `profile` writes a page
-    beside the report that shows where the time went.
+    beside the report that shows where the time went. `tuned` is told in report and card: what went into tuning it.
     """
     from assay.engine.local import ThisProcess
 
@@ -413,6 +417,7 @@ def audit(
         out=None if out is None else Path(out),
         told=told,
         source=source,
+        tuned=tuned,
     )
     if rounds is not None:
         done = _in_rounds(rounds, record, asker)
