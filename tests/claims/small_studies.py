@@ -27,6 +27,7 @@ from assay.claims import (
     meng2021_parts,
     passov2021_gator,
     qiu2021_fading,
+    wang2022_cifar10,
     ye2021_capacity,
     yin2021_localnorm,
     zhang2021_slimming,
@@ -79,6 +80,7 @@ STUDIES: dict[ModuleType, Small] = {
     qiu2021_fading: Small({
         "SEEDS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
     }, every=3, blocks=1),
+    wang2022_cifar10: Small({"SEEDS": 1, "BATCH": 20, "WIDTH": 1, "MOST": 2, "digits.STEPS": 2, "digits.BIM_STEPS": 2}),
     ye2021_capacity: Small({
         "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
         "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in ye2021_capacity.PRICES.items()},
@@ -124,7 +126,8 @@ def made_small(study: ModuleType) -> Iterator[None]:
     """CIFAR-10 is sixty small images of the bundled sample in three equal colours, MNIST the same in grey."""
     small, patch, bundled = STUDIES[study], pytest.MonkeyPatch(), fashion.load_fashion()
     for name, value in small.settings.items():
-        patch.setattr(study, name, value)
+        where, _, last = name.rpartition(".")  # of the study, or of one that it builds on
+        patch.setattr(getattr(study, where) if where else study, last, value)
     patch.setattr(_kept, "_folder", lambda: Path(os.devnull) / "kept")  # nothing is found there, or put there
     patch.setattr(vgg, "STAGES", small.stages)
     patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
