@@ -68,6 +68,18 @@ def claim(name: str) -> Claim:
 
 def record(name: str, run: Run, root: Path | None = None) -> Entry:
     """Run the study behind a claim, judge what it found, and record it."""
+    entry = measured(run, name)
+    keep(entry, root)
+    return entry
+
+
+def keep(entry: Entry, root: Path | None = None) -> None:
+    told = _sealed({"format": FORMAT, **dataclasses.asdict(entry)})
+    write_atomically(_file(root or home(), entry.id), strict_json(told))
+
+
+def measured(run: Run, name: str) -> Entry:
+    """Run the study behind a claim and judge what it found; nothing is written."""
     tested = claim(name)
     start = time.perf_counter()
     with _files_read(_module(tested)) as read_now:
@@ -76,7 +88,7 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
     place, device = f"{versions.pop('system')}, {versions.pop('cores')} cores", versions.pop("device")
     options = [] if run.budget.name == "quick" else ["--budget", run.budget.name]
     options += ["--seed", str(run.seed), *([] if run.device == "cpu" else ["--device", run.device])]
-    entry = Entry(
+    return Entry(
         id=name,
         says=tested.says,
         evidence=evidence,
@@ -92,8 +104,6 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
         code=behind(tested),
         data={f"{path.parent.name}/{path.name}": _digest(path) for path in sorted(read_now)},
     )
-    write_atomically(_file(root or home(), name), strict_json(_sealed({"format": FORMAT, **dataclasses.asdict(entry)})))
-    return entry
 
 
 def _sealed(told: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Job:
     debug: bool = False
     profile: bool = False
     """Whether to tell where the time went, on a page of its own."""
+    engine: str = "here"
+    """Where it is computed: here, ray, or a cluster's address."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -15,7 +15,7 @@ one. So it pays for small nets alone: a step of a larger one is nearly all arith
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from assay.errors import AssayError
 from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, Schedule, anew, fit
 
+Apart = Callable[
+    [Callable[[tuple[nn.Module, torch.Generator]], nn.Module], Sequence[tuple[nn.Module, torch.Generator]]],
+    Iterable[nn.Module],
+]
 FEW = (
     200_000  # products in a pass of one input; eight nets of 5,000 took half the time together, of 120,000 a tenth less
 )
@@ -54,13 +58,15 @@ def fit_ensemble(
     on_epoch: Callable[[int, float], None] | None = None,
     device: torch.device | str = "cpu",
     vectorised: bool | None = None,
+    apart: Apart = map,
 ) -> list[nn.Module]:
     """`members` trained nets like `model`, which itself stays as it was; the settings are those of `fit`.
 
     After each epoch: `on_epoch(nets that went through it, their mean loss)`. `vectorised` trains all members together,
     False one after the other, None together where that is faster (`is_faster_together`). Together, `augment` and `loss`
     get the rows of all members as one batch: the first must change each row by itself, the second be a mean over rows.
-    Both ways every member has its own start and its own order of batches; the two ways draw them differently.
+    Both ways every member has its own start and its own order of batches; the two ways draw them differently. `apart`
+    trains those that are not trained together: each in its turn, or in other processes, which tell of no epoch.
     """
     if members < 1:
         raise AssayError(f"fit_ensemble got members={members}; it wants at least 1.")
@@ -101,8 +107,13 @@ def fit_ensemble(
                 raise
             together = None
     if together is None:
-        for net, stream in zip(nets, streams, strict=True):
-            train(net, data, stream, 1, loss, augment)
+
+
+        def one(member: tuple[nn.Module, torch.Generator]) -> nn.Module:
+            train(member[0], data, member[1], 1, loss, augment)
+            return member[0]
+
+        nets = list(apart(one, list(zip(nets, streams, strict=True))))
     else:
         twist = None if augment is None else _flat(augment)
         train(together, rows, rng, members, lambda out, y: members * loss(out.flatten(0, 1), y.flatten(0, 1)), twist)
