@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -152,8 +152,12 @@ class Engine(Protocol):
     it keeps as many as there is `room` for (`Few`), and their places in `indices` as a column named "<name> at".
 
     `each` runs `work` on items that do not know of each other, and gives each of them, as it is done, with what gives
-    or raises what came of it. Items are taken as there is room for them.
+    or raises what came of it. Items are taken as there is room for them. `apart` says whether that is in other
+    processes, from where nobody is told how far it is.
     """
+
+    @property
+    def apart(self) -> bool: ...
 
     def map(
         self,
@@ -320,6 +324,15 @@ class Run:
                 few=few or {},
                 room=room,
             )
+
+    def each(self, work: Callable[[Item], Found], items: Sequence[Item], about: str) -> list[Found]:
+        """What `work` makes of each of these, in their order, wherever the engine runs them."""
+        found: dict[int, Found] = {}
+        with self.progress(about, len(items)) as tick:
+            for place, made in self.engine.each(lambda place: work(items[place]), range(len(items))):
+                found[place] = made()
+                tick(1)
+        return [found[place] for place in range(len(items))]
 
     def rows(self, subject: Subject, split: str, indices: NDArray[np.int64], about: str) -> Data:
         """Inputs of a split that are wanted again and again, seen to be in bounds: held in memory where they fit."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ class ThisProcess:
     """
 
     batch: int | None = None
+    apart: ClassVar[bool] = False
 
     def map(
         self,

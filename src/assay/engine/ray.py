@@ -74,6 +74,7 @@ class Ray:
     workers: int | None = None
     device: str = "cpu"
     batch: int | None = None
+    apart: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _connect(self.address, self.workers)
@@ -101,9 +102,10 @@ class Ray:
         noise, rows = Noise.now(device), Joined(few, room)
         models, tallies = [model for model, _ in COUNTED], [tally for _, tally in COUNTED]
         job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models))
-        with noise.spent(), self._flying(job) as tasks:
+        most = AHEAD * self.at_once
+        with noise.spent(), self._flying() as tasks:
             for start in range(0, len(indices), batch):
-                if len(tasks) >= AHEAD * self.at_once:
+                if len(tasks) >= most:
                     self._land(tasks, rows, tallies, noise, tick)
                 tasks.append(self._task(job, start))
             while tasks:
@@ -127,7 +129,7 @@ class Ray:
     ) -> Iterator[tuple[Item, Callable[[], Found]]]:  # as they are done
         job, waiting = _packed(_Each(work, Noise.now().name)), iter(enumerate(items))
         given: dict[Any, Item] = {}
-        with self._flying(job) as tasks:
+        with self._flying() as tasks:
             while True:
                 while len(tasks) < self.at_once and (told := next(waiting, None)) is not None:
                     tasks.append(self._task(job, told))
@@ -140,10 +142,10 @@ class Ray:
 
     def _task(self, job: _Job, item: Any) -> Any:
         gpus = 1 if self.device.startswith("cuda") else 0
-        return _do.options(num_gpus=gpus).remote(job.name, [job.ref], _surroundings(), item)
+        return _do.options(num_gpus=gpus, max_retries=RETRIES).remote(job.name, [job.ref], _surroundings(), item)
 
     @contextmanager
-    def _flying(self, job: _Job) -> Iterator[deque[Any]]:
+    def _flying(self) -> Iterator[deque[Any]]:
         """Tasks on their way, which are called off when whoever waits for them is stopped."""
         tasks: deque[Any] = deque()
         try:
@@ -219,7 +221,7 @@ class _Worker:
     data: ClassVar[OrderedDict[str, Any]] = OrderedDict()
 
 
-@ray.remote(max_retries=RETRIES)
+@ray.remote
 def _do(name: str, job: list[Any], expected: Mapping[str, str], item: Any) -> Any:
     """One task. The work is opened once for many of them."""
     if not _Worker.inside:
@@ -508,6 +510,7 @@ def _connect(address: str | None, workers: int | None) -> None:
         return
     where = address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it is used
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if where in ("", "local"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -520,9 +523,9 @@ def _connect(address: str | None, workers: int | None) -> None:
         first = " ".join(str(e).split())
         if "ersion mismatch" in first:
             raise AssayError(f"The cluster {where!r} is of another kind: {first}; install the same there.") from e
+        what = f"There is no cluster at {where!r}" if where else "Ray could not be started here"
         raise AssayError(
-            f"There is no cluster at {where or 'this machine'!r}: {type(e).__name__} {first[:300]}; start one with "
-            "`ray start --head`, or leave the address out."
+            f"{what}: {type(e).__name__} {first[:300]}; start one with `ray start --head` and give its address."
         ) from e
 
 

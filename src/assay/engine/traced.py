@@ -23,7 +23,7 @@ class Traced:
     """Another engine, in this process, with a clock beside it. A GPU is waited for at each reading of it."""
 
     def __init__(self, engine: Engine, trace: Trace) -> None:
-        self.engine, self.trace = engine, trace
+        self.engine, self.trace, self.apart = engine, trace, engine.apart
 
     def map(
         self,

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 COUNTED: list[tuple[nn.Module, Tally]] = []
 """What is counted just now, for an engine that passes it elsewhere."""
 
