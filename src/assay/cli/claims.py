@@ -102,8 +102,7 @@ def try_claims(
 
         for name, found in ready.engine.each(partial(job.measured, ready), next_ones()):
             try:
-                entry = found()
-                job.keep(entry, ledger)
+                entry = job.keep(found(), ledger)
             except Exception as e:  # of one of many: data that are not at hand, memory that is full
                 if not everything:
                     raise
