@@ -69,8 +69,20 @@ def claim(name: str) -> Claim:
 
 def record(name: str, run: Run, root: Path | None = None) -> Entry:
     """Run the study behind a claim, judge what it found, and record it."""
+    return keep(measured(run, name), root)
+
+
+def keep(entry: Entry, root: Path | None = None) -> Entry:
+    """Write it, with what stood there before."""
+    entry = dataclasses.replace(entry, before=_before(read(root, broken=False).get(entry.id), entry))
+    told = _sealed({"format": FORMAT, **dataclasses.asdict(entry)})
+    write_atomically(_file(root or home(), entry.id), strict_json(told))
+    return entry
+
+
+def measured(run: Run, name: str) -> Entry:
+    """Run the study behind a claim and judge what it found; nothing is written."""
     tested = claim(name)
-    last = read(root, broken=False).get(name)
     start = time.perf_counter()
     with _files_read(_module(tested)) as read_now:
         evidence = judged(tested, tested.test(run))
@@ -78,7 +90,7 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
     place, device = f"{versions.pop('system')}, {versions.pop('cores')} cores", versions.pop("device")
     options = [] if run.budget.name == "quick" else ["--budget", run.budget.name]
     options += ["--seed", str(run.seed), *([] if run.device == "cpu" else ["--device", run.device])]
-    entry = Entry(
+    return Entry(
         id=name,
         says=tested.says,
         evidence=evidence,
@@ -94,9 +106,6 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
         code=behind(tested),
         data={f"{path.parent.name}/{path.name}": _digest(path) for path in sorted(read_now)},
     )
-    entry = dataclasses.replace(entry, before=_before(last, entry))
-    write_atomically(_file(root or home(), name), strict_json(_sealed({"format": FORMAT, **dataclasses.asdict(entry)})))
-    return entry
 
 
 def _before(last: Entry | None, now: Entry) -> Before | None:
