@@ -27,7 +27,7 @@ from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
 from assay.server import kinds, mail
-from assay.server.book import FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
+from assay.server.book import ASKED_TO_END, FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
 from assay.server.leash import leash, without_secrets
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
@@ -139,7 +139,7 @@ class Hands:
         self._ending.set()
         self._idle.wait(2 * GRACE)
         with suppress(Gone):
-            self._hand_back(self.id, "its worker was asked to end")
+            self._hand_back(self.id, ASKED_TO_END)
 
     def _hand_back(self, worker: str, why: str) -> None:
         """In this order: a job that DBOS hands out while the book has it running would not be begun."""
