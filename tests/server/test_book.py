@@ -221,6 +221,23 @@ def test_a_job_that_ends_its_workers_ends(sqlite: Book) -> None:
     assert "begun 20 times" in now.reason
 
 
+def test_restarts_are_not_held_against_a_job(sqlite: Book) -> None:
+    """The server was stopped and started again so often, and every time its workers were asked to end."""
+    from assay.server.book import ASKED_TO_END, MOST_ATTEMPTS
+
+    job = audit(sqlite)
+    for attempt in range(1, 2 * MOST_ATTEMPTS):
+        assert sqlite.begin(job.id, "w").attempt == attempt
+        assert sqlite.hand_back(job.id, attempt, ASKED_TO_END)
+    assert sqlite.job(job.id).state == "QUEUED"
+    for lost in range(MOST_ATTEMPTS):  # these are
+        assert sqlite.job(job.id).state == "QUEUED", lost
+        assert sqlite.hand_back(job.id, sqlite.begin(job.id, "w").attempt, "its worker was lost")
+    now = sqlite.job(job.id)
+    assert now.state == "FAILURE"
+    assert "begun 59 times, and 20 times its worker was gone" in now.reason
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.lists(

@@ -27,7 +27,7 @@ from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
 from assay.server import kinds, mail
-from assay.server.book import FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
+from assay.server.book import ASKED_TO_END, FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
 from assay.server.leash import leash, without_secrets
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
@@ -139,7 +139,7 @@ class Hands:
         self._ending.set()
         self._idle.wait(2 * GRACE)
         with suppress(Gone):
-            self._hand_back(self.id, "its worker was asked to end")
+            self._hand_back(self.id, ASKED_TO_END)
 
     def _hand_back(self, worker: str, why: str) -> None:
         """In this order: a job that DBOS hands out while the book has it running would not be begun."""
@@ -215,14 +215,14 @@ class Hands:
             return FAILURE, "The folder of this job is gone; send it anew."
         try:
             kind = kinds.load(job.kind)
-            words = kind.argv(job.settings, job.folder)
+            words = [word.replace(str(job.folder), "..") for word in kind.argv(job.settings, job.folder)]
         except AssayError as e:
             return FAILURE, str(e)
         try:
             with self._lock(job) as lock, Log(job.folder / "log.txt") as log:
                 if job.attempt > 1:
                     log.say(f"begun again, for the {_th(job.attempt)} time")
-                log.say(f"assay {' '.join(words)}".replace(str(job.folder), "."))
+                log.say(f"assay {' '.join(words)}")
                 status, why = self._attend(job, kind, words, lock, log)
         except OSError as e:
             return FAILURE, f"The command could not be run: {e.strerror or e}."

@@ -39,7 +39,8 @@ TASKS = (
 SETTING = re.compile(r"[A-Za-z_]\w*=(?:\d+/\d+|[\w.,:+*-]*)")
 
 SUBJECT = (
-    Field("model", "A model of your own", "file", endings=MODELS, help="An .onnx or a .pt2 file brings all it needs."),
+    Field("model", "A model of your own", "file", endings=(*MODELS, ".zip"),
+          help="An .onnx or a .pt2 file brings all it needs. A folder as model hubs have them: as a zip."),
     Field(
         "data",
         "Data to test it on",
@@ -48,7 +49,7 @@ SUBJECT = (
     ),
     Field("target", "Of a table: the column that it predicts", "text"),
     Field("subject", "Or a model that comes with Assay", "text", "fashion-cnn"),
-)
+)  # fmt: skip
 KNOBS = (
     Field(
         "task", "What the model is asked for", "choice", choices=TASKS, folded=True, help="Where the data do not tell."
