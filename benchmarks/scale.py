@@ -432,9 +432,7 @@ def ray_bench(inputs: int, turns: int, latency: float) -> None:
             taken[workers] += spent
     print("the same found:", found[0] == found[1] == found[2])
     here, one, two = (statistics.median(taken[workers]) for workers in taken)
-    print(
-        f"{len(AUDITED)} questions, {inputs} inputs: {here:.1f} s in one process; on Ray {one:.1f}, by two {two:.1f} s"
-    )
+    print(f"{len(AUDITED)} questions, {inputs} inputs: {here:.1f} s in one process, on Ray {one:.1f} s and {two:.1f} s")
     at_most("  one worker, over one process", 100 * (one / here - 1), 5, "%")
     at_least("  two workers, times as fast as one", one / two, 1.7, "x")
     single, eight = apart(with_latency, 1, latency), apart(with_latency, NODES, latency)

@@ -49,6 +49,7 @@ try:
     import ray
     from ray import cloudpickle
     from ray.exceptions import RayError, RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as e:
     raise MissingExtra.of("--engine ray", "Ray", "ray") from e
 
@@ -77,10 +78,12 @@ class Ray:
     apart: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _connect(self.address, self.workers)
-        if not self.at_once:
+        others = _connect(self.address, self.workers)
+        if not self._there:
             raise AssayError(f"The cluster has no {self._kind}; use another --device.")
         _SENT.forget()
+        if others:
+            _greet()
 
     def map(
         self,
@@ -127,6 +130,9 @@ class Ray:
     def each(
         self, work: Callable[[Item], Found], items: Iterable[Item]
     ) -> Iterator[tuple[Item, Callable[[], Found]]]:  # as they are done
+        if _Worker.inside and self.device.startswith("cuda"):  # whose GPU is taken, by itself
+            yield from ThisProcess().each(work, items)
+            return
         job, waiting = _packed(_Each(work, Noise.now().name)), iter(enumerate(items))
         given: dict[Any, Item] = {}
         with self._flying() as tasks:
@@ -160,9 +166,13 @@ class Ray:
         return "GPU" if self.device.startswith("cuda") else "CPU"
 
     @property
-    def at_once(self) -> int:
-        """How many tasks the cluster runs side by side, as it is now."""
+    def _there(self) -> int:
         return int(ray.cluster_resources().get(self._kind, 0))
+
+    @property
+    def at_once(self) -> int:
+        """How many tasks the cluster runs side by side, as it is now; one that lost all waits for another."""
+        return max(1, self._there)
 
     def _idle(self) -> bool:
         """Whether anybody has nothing to do. A question that waits lends its core to its shards, but not its GPU."""
@@ -504,17 +514,17 @@ def _unpacked(packed: _Packed) -> Any:
 # The cluster.
 
 
-def _connect(address: str | None, workers: int | None) -> None:
-    """Be a part of the cluster that is meant; one that does not answer, or is of another kind, is told in a line."""
+def _connect(address: str | None, workers: int | None) -> bool:
+    """Be a part of the cluster that is meant, and say whether others started it; what is wrong with it, in a line."""
     if ray.is_initialized():
-        return
+        return False
     where = address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it is used
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if where in ("", "local"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        quiet |= {"num_cpus": workers or cores, "include_dashboard": False}
+        quiet |= {"num_cpus": workers or cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     else:
         _knock(where)
     try:
@@ -527,6 +537,16 @@ def _connect(address: str | None, workers: int | None) -> None:
         raise AssayError(
             f"{what}: {type(e).__name__} {first[:300]}; start one with `ray start --head` and give its address."
         ) from e
+    return where not in ("", "local")
+
+
+def _greet() -> None:
+    """Have every machine look at its versions before anything is asked."""
+    job = _packed(str)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    near = [NodeAffinitySchedulingStrategy(node_id=node, soft=True) for node in nodes]
+    for task in [_do.options(scheduling_strategy=n).remote(job.name, [job.ref], _surroundings(), "") for n in near]:
+        _taken(task)
 
 
 def _knock(address: str) -> None:
