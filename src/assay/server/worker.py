@@ -223,9 +223,7 @@ class Hands:
                 if job.attempt > 1:
                     log.say(f"begun again, for the {_th(job.attempt)} time")
                 log.say(f"assay {' '.join(words)}".replace(str(job.folder), "."))
-                words = [
-                    word.replace(str(job.folder), "..") for word in words
-                ]  # from run/: pages tell how it was asked
+                words = [word.replace(str(job.folder), "..") for word in words]  # as seen from run/: pages tell them
                 status, why = self._attend(job, kind, words, lock, log)
         except OSError as e:
             return FAILURE, f"The command could not be run: {e.strerror or e}."
