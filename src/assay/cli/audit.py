@@ -74,6 +74,7 @@ def audit(
         inputs=bound(asking.inputs, held_to),
         seed=work.seed,
         device=work.device,
+        engine=work.engine,
         debug=debug,
         profile=profile,
         tuned=None if tuned is None else Tuning.read(tuned),
@@ -97,12 +98,13 @@ def _refuse_beside_more(ctx: typer.Context) -> None:
 
 def conduct(job: Job, limits: Limits, out: Path) -> Audit:
     """Ask what the job wants: in a child where this process guards, else here."""
-    from assay.engine.opening import device_named
+    from assay.engine.opening import device_named, engine_named, refuse_confined
     from assay.jobs.audit import audit
 
     if isinstance(place := PLACE.get(), Parent):
         from assay.jobs.audit.guarded import audit_guarded
 
+        refuse_confined(job.engine, limits.sandbox, job.profile)
         with metered() as meter:
             return audit_guarded(job, limits, out, meter, place.since)
     count = len(job.plan())  # a name that nobody knows is told before the subject is opened
@@ -116,6 +118,7 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             standards=job.standards,
             seed=job.seed,
             device=device,
+            engine=engine_named(job.engine, device),
             out=out,
             progress=meter.progress,
             told=meter.told,

@@ -19,8 +19,7 @@ MOST_PIXELS = 2**26  # 8192 x 8192, a quarter of a gigabyte as Pillow holds them
 MOST_SIDE = 65_535  # the most that JPEG has
 
 GREY = ("1", "L", "LA", "La")
-SIXTEEN = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-DEEP = ("F", *SIXTEEN)  # more than 8 bits: Pillow would clip them at 255
+DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # more than 8 bits: Pillow would clip them at 255
 
 
 class Form(NamedTuple):
@@ -30,11 +29,6 @@ class Form(NamedTuple):
     size: tuple[int, int] | None
 
 
-def decode_deep(source: Path | bytes, name: str) -> NDArray[np.uint8] | NDArray[np.uint16]:  # -> c h w
-    """As `decode` without a form, but a grey image of 16 bits keeps them; whoever asks has to say how it is scaled."""
-    return _read(source, name, None, deep=True)
-
-
 def decode(source: Path | bytes, name: str, form: Form | None) -> NDArray[np.uint8]:  # -> c h w
     """Decode one image with Pillow; without a `form` it stays grey or becomes RGB by what it is.
 
@@ -42,19 +36,11 @@ def decode(source: Path | bytes, name: str, form: Form | None) -> NDArray[np.uin
     cut out. Transparency is dropped, a moving picture gives its first frame, an orientation tag is not followed.
     Nothing is decoded before its sides have been looked at.
     """
-    found = _read(source, name, form, deep=False)
-    assert found.dtype == np.uint8
-    return found  # type: ignore[return-value]
-
-
-def _read(
-    source: Path | bytes, name: str, form: Form | None, *, deep: bool
-) -> NDArray[np.uint8] | NDArray[np.uint16]:  # -> c h w
     from PIL import Image, UnidentifiedImageError
 
     try:
         with open_plain(source) if isinstance(source, Path) else io.BytesIO(source) as file:
-            return _decoded(file, name, form, deep)
+            return _decoded(file, name, form)
     except AssayError:
         raise
     except UnidentifiedImageError as error:
@@ -66,9 +52,7 @@ def _read(
         raise AssayError(f"{name} cannot be read as an image ({_told(error)}); mend or remove it.") from error
 
 
-def _decoded(
-    file: BinaryIO, name: str, form: Form | None, deep: bool
-) -> NDArray[np.uint8] | NDArray[np.uint16]:  # -> c h w
+def _decoded(file: BinaryIO, name: str, form: Form | None) -> NDArray[np.uint8]:  # -> c h w
     from PIL import Image, TiffImagePlugin
 
     with warnings.catch_warnings():
@@ -83,8 +67,6 @@ def _decoded(
                 )
                 if isinstance(across, int) and isinstance(down, int):
                     _check_sides(name, across, down, "in tiles of which one is taken whole, ")
-            if deep and image.mode in SIXTEEN:
-                return _sixteen(np.asarray(image), name, (height, width))
             if image.mode in DEEP:
                 raise AssayError(f"{name} has more than 8 bits per pixel (mode {image.mode}); save it with 8 bits.")
             channels = form.channels if form else 1 if image.mode in GREY else 3
@@ -97,15 +79,6 @@ def _decoded(
         pixels = pixels.resize(scaled, Image.Resampling.BILINEAR).crop(box)
     array = np.asarray(pixels, dtype=np.uint8)
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
-
-
-def _sixteen(values: NDArray[np.generic], name: str, sides: tuple[int, int]) -> NDArray[np.uint16]:  # h w -> 1 h w
-    if values.shape != sides:
-        raise AssayError(f"{name} says that it is {sides[1]} x {sides[0]} and is not; mend or remove it.")
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high > 65_535:
-        raise AssayError(f"{name} has values from {low} to {high}, where 16 bits hold 0 to 65535; save it so.")
-    return values.astype(np.uint16)[None]
 
 
 def _scaled(

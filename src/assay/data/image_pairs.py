@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.archive import open_archive
-from assay.data.image import decode_deep
+from assay.data.deep_image import decode_deep
 from assay.data.image_folder import SUFFIXES
 from assay.data.plain_file import files_below, read_plain, some
 from assay.errors import AssayError
@@ -172,9 +172,9 @@ def _read(name: str, found: Found, channels: int | None, tick: Callable[[int], N
     notes = tuple(note for side in ("input", "output") if (note := _in_eight_bits(held, side)))
     splits = {}
     for split in names:
-        x, y = held[f"input/{split}"], held[f"output/{split}"]
-        assert x is not None and x.dtype == np.uint8  # noqa: PT018
-        splits[split] = Split(names[split], x, y)  # type: ignore[arg-type]
+        shown, wanted = held[f"input/{split}"], held[f"output/{split}"]
+        assert shown is not None and shown.dtype == np.uint8  # noqa: PT018
+        splits[split] = Split(names[split], shown, wanted)  # type: ignore[arg-type]
     return ImagePairs(splits["train"], splits["test"], notes)
 
 

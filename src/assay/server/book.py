@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +144,10 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+
+_FIELDS = [each.name for each in fields(Job) if each.name != "folder"]
+_ROW = [JOBS.c[name] for name in _FIELDS]
 
 
 @dataclass(frozen=True)
@@ -361,7 +365,7 @@ class Book:
         if not ID.fullmatch(id):
             return None
         with self._reading() as c:
-            row = c.execute(sa.select(JOBS).where(JOBS.c.id == id)).mappings().first()
+            row = c.execute(sa.select(*_ROW).where(JOBS.c.id == id)).first()
         return None if row is None else self._job(row)
 
     def jobs(
@@ -375,7 +379,7 @@ class Book:
         """Newest first, those older than `before` (a job's `made` and `id`); of everyone where owner is None."""
         if before is not None and not ID.fullmatch(before[1]):
             raise Refused(f"{before[1][:40]!r} is no place in the list of jobs; start from its top.")
-        query = sa.select(JOBS).order_by(JOBS.c.made.desc(), JOBS.c.id.desc()).limit(limit)
+        query = sa.select(*_ROW).order_by(JOBS.c.made.desc(), JOBS.c.id.desc()).limit(limit)
         if owner is not None:
             query = query.where(JOBS.c.owner == owner)
         if state is not None:
@@ -383,7 +387,7 @@ class Book:
         if before is not None:
             query = query.where(sa.tuple_(JOBS.c.made, JOBS.c.id) < sa.tuple_(*map(sa.literal, before)))
         with self._reading() as c:
-            return [self._job(row) for row in c.execute(query).mappings()]
+            return [self._job(row) for row in c.execute(query)]
 
     def counts(self, owner: str | None = None) -> dict[str, int]:
         """How many there are in each state."""
@@ -614,8 +618,8 @@ class Book:
 
     def running(self, worker: str) -> list[Job]:
         with self._reading() as c:
-            query = sa.select(JOBS).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)
-            return [self._job(row) for row in c.execute(query).mappings()]
+            query = sa.select(*_ROW).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)
+            return [self._job(row) for row in c.execute(query)]
 
     def _move(
         self,
@@ -653,9 +657,10 @@ class Book:
     def _folder(self, id: str) -> Path:
         return self.home / "jobs" / id
 
-    def _job(self, row: Mapping[Any, Any]) -> Job:
-        told = {name: row[name] for name in Job.__dataclass_fields__ if name not in ("settings", "folder")}
-        return Job(**told, settings=json.loads(row["settings"]), folder=self._folder(row["id"]))
+    def _job(self, row: sa.Row[Any]) -> Job:
+        told = dict(zip(_FIELDS, row, strict=True))
+        told["settings"] = json.loads(told["settings"])
+        return Job(**told, folder=self._folder(told["id"]))
 
 
 class _Doubled(Exception):

@@ -47,7 +47,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     from assay.server.pages import history, submit
 
     monkeypatch.setattr(submit, "_UNDERSTOOD", {})
-    monkeypatch.setattr(history, "_RESULTS", {})
+    monkeypatch.setattr(history, "_ROWS", {})
     return Said()
 
 

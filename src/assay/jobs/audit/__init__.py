@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -188,6 +188,16 @@ class Asker:
         if answer.spent is None or not answer.spent.passes:
             return answer
         return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
+
+    def put_all(self, places: Iterable[int]) -> Iterator[tuple[int, Answer]]:
+        """The answers as they come: where the engine has several workers, the questions are put side by side."""
+        for place, answer in self.run.engine.each(self.put, places):
+            try:
+                yield place, answer()
+            except AssayError as e:  # its process ended, and so did those that tried again
+                if self.run.debug:
+                    raise
+                yield place, self.planned[place].question.unanswered(self.begun.keys[place], str(e), 0.0)
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
@@ -422,9 +432,9 @@ def audit(
     if rounds is not None:
         done = _in_rounds(rounds, record, asker)
     else:
-        for place in range(len(planned)):
-            if not record.knows(place):
-                record.take(place, asker.put(place))
+        unknown = (place for place in range(len(planned)) if not record.knows(place))
+        for place, answer in asker.put_all(unknown):
+            record.take(place, answer)
         done = record.conclude()
     if profile:
         write_profile(done, heard, asker.pace)

@@ -46,6 +46,8 @@ class Job:
     """Whether to tell where the time went, on a page of its own."""
     tuned: Tuning | None = None
     """What went into tuning the subject, as it is told in the report."""
+    engine: str = "here"
+    """Where it is computed: here, ray, or a cluster's address."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
