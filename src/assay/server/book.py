@@ -336,10 +336,10 @@ class Book:
         """Somebody who goes back to a form and changes it wants another job, whatever word it has."""
         if not ID.fullmatch(once):
             return None
-        query = sa.select(JOBS).join(SENT, SENT.c.job == JOBS.c.id).where(SENT.c.owner == owner, SENT.c.once == once)
-        row = c.execute(query).mappings().first()
-        same = row is not None and (row["kind"], row["settings"]) == (kind, _as_json(settings))
-        return self._job(row) if row is not None and same else None
+        query = sa.select(*_ROW).join(SENT, SENT.c.job == JOBS.c.id).where(SENT.c.owner == owner, SENT.c.once == once)
+        row = c.execute(query).first()
+        job = None if row is None else self._job(row)
+        return job if job is not None and (job.kind, _as_json(job.settings)) == (kind, _as_json(settings)) else None
 
     def _alone_of(self, c: sa.Connection, owner: str) -> None:
         """One transaction that writes a job of an owner at a time, so that no race gets past what it looks at."""

@@ -215,14 +215,15 @@ class Hands:
             return FAILURE, "The folder of this job is gone; send it anew."
         try:
             kind = kinds.load(job.kind)
-            words = [word.replace(str(job.folder), "..") for word in kind.argv(job.settings, job.folder)]
+            words = kind.argv(job.settings, job.folder)
         except AssayError as e:
             return FAILURE, str(e)
         try:
             with self._lock(job) as lock, Log(job.folder / "log.txt") as log:
                 if job.attempt > 1:
                     log.say(f"begun again, for the {_th(job.attempt)} time")
-                log.say(f"assay {' '.join(words)}")
+                log.say(f"assay {' '.join(words)}".replace(str(job.folder), "."))
+                words = [word.replace(str(job.folder), "..") for word in words]  # as seen from run/: pages tell them
                 status, why = self._attend(job, kind, words, lock, log)
         except OSError as e:
             return FAILURE, f"The command could not be run: {e.strerror or e}."

@@ -290,7 +290,7 @@ def test_what_was_understood_is_what_check_says(alone, said):
 def test_a_full_disk_and_a_lost_database_are_told(alone, book, monkeypatch):
     from assay.server.book import Full, Gone
 
-    def full(*anything):
+    def full(*anything, **more):
         raise Full("The disk is full: less than 1 GB would stay free; remove some jobs first.")
 
     monkeypatch.setattr(book, "submit", full)
