@@ -520,7 +520,6 @@ def _connect(address: str | None, workers: int | None) -> bool:
         return False
     where = address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it is used
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if where in ("", "local"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
