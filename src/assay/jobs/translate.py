@@ -186,7 +186,7 @@ def _open(data: str | Path, run: Run) -> ImagePairs:
                 made = make_fields(range(first, first + count))
                 splits[split] = Split(tuple(f"field_{k:04d}" for k in range(count)), made.x, made.stain)
                 tick(count)
-        return ImagePairs(**splits)
+        return ImagePairs(splits["train"], splits["test"])
     with run.progress("reading images", 1) as tick:
         pairs = open_image_pairs(data, tick=lambda done: tick(0))
         tick(1)
