@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import statistics
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from clock import now
 from torch import Tensor, nn
 
+from assay.data.whole import Whole, whole
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import fit, laid_out, swiftly
 from assay.methods.train.pgd_training import PgdTraining
+from assay.methods.train.robust import RobustRecipe, accuracy, robustly_trained
 from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
 
@@ -43,8 +44,6 @@ def passes(ask: object, model: nn.Module, batches: list[tuple[Tensor, Tensor]]) 
 
 
 def step() -> None:
-    from train_robust import Held
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     swift = device == "cuda"
     nets: list[tuple[str, nn.Module, tuple[int, int, int], int]] = [("SmallCNN", SmallCNN(), (1, 28, 28), 128)]
@@ -55,7 +54,7 @@ def step() -> None:
         draw = torch.Generator().manual_seed(0)
         x, y = torch.rand(few * batch, *shape, generator=draw).to(device), torch.arange(few * batch) % 10
         y = y.to(device)
-        data = Held(x, y)
+        data = Whole(x, y)
         model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         ask = swiftly(model) if swift else model
         training = PgdTraining(Adversary(model, 8 / 255, steps=STEPS, swift=swift))
@@ -87,24 +86,20 @@ def step() -> None:
 def swift() -> None:
     if not torch.cuda.is_available():
         sys.exit("swift compares trainings on a GPU, and there is none here.")
-    from train_robust import RADIUS, Held, accuracy, trained
-
     from assay.data.fashion import load_fashion
     from assay.methods.attack.ensemble import worst_case
 
-    data = {part: Held.of(rows, "cuda") for part, rows in load_fashion().items()}
+    data = whole(load_fashion(), "cuda")
+    recipe = RobustRecipe(epochs=8, lr=0.1, batch=250, steps=STEPS, shift=1, average=0.99)
     told: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     for seed in range(3):
         for fast in (True, False):
             torch.manual_seed(seed)
             start = now("cuda")
-            model = trained(
-                SmallCNN(), data["train"], epochs=8, lr=0.1, batch=250, steps=STEPS, shift=1, average=0.99, swift=fast,
-                seed=seed, told=lambda line: None,
-            )  # fmt: skip
+            model = robustly_trained(SmallCNN(), data["train"], recipe, seed=seed, swift=fast)
             seconds = now("cuda") - start
             test = data["test"]
-            held = 1 - worst_case(model, test.x, test.y, radius=RADIUS, steps=20).success.float().mean()
+            held = 1 - worst_case(model, test.x, test.y, radius=recipe.radius, steps=20).success.float().mean()
             told[fast].append((accuracy(model, test), float(held), seconds))
             print(f"seed {seed}, {'swift' if fast else 'float32'}: {told[fast][-1]}", flush=True)
     for fast, rows in told.items():
@@ -117,5 +112,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in known:
         sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
     torch.set_num_threads(2)
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
     known[sys.argv[1]]()

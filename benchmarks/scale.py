@@ -1,7 +1,8 @@
-"""Audits with a time limit: whether their verdicts are right whenever one stops, and what the time buys.
+"""Audits at scale: in a time that was given, of many rows, on many machines.
 
     python benchmarks/scale.py anytime [--audits 200] [--spread 0.1]     audits of known truth, on a simulated clock
     python benchmarks/scale.py memory [--rows 10000000] [--budget 5m]    a table of ten million rows: peak memory
+    python benchmarks/scale.py ray [--inputs 200] [--turns 3]            one worker, two, eight machines, a thousand
 
 `anytime`: an audit asks every question of the shelf that has an effort of its own, of a model of a random speed and a
 test set of a random size. The truth behind a question lies around its limit, normally with --spread; every fifth has a
@@ -12,6 +13,11 @@ once, in the order of the shelf, and are stopped when the same time is over. At 
 exactly the time that a named budget takes to its end.
 
 `memory`: `assay audit` of an .npz of so many rows; what its processes held at most, together.
+
+`ray`: a CPU-bound audit of the bundled subject in one process with one thread, then on Ray with one worker of one
+thread and with two, in turns; all must find the same. The cluster and its processes are started before the clock is.
+Then a model that takes --latency for each batch, on one simulated machine and on eight (`ray.cluster_utils`). Last,
+from what was measured of single tasks, what as many machines as one likes would do (`projected`).
 """
 
 from __future__ import annotations
@@ -21,12 +27,15 @@ import math
 import multiprocessing
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -35,9 +44,9 @@ from clock import at_least, at_most
 from numpy.typing import NDArray
 
 from assay import shelf
-from assay.audit import Judged, Question, judgements
+from assay.audit import Audit, Judged, Question, judgements
 from assay.finding import Finding, Measure, Table
-from assay.jobs.audit import rounds
+from assay.jobs.audit import audit, rounds
 from assay.jobs.audit.effort import EFFORTS, inputs_of, seconds_of
 from assay.jobs.audit.rounds import Rounds, looked, timed
 from assay.probe import Answer
@@ -278,16 +287,187 @@ def memory(rows: int, budget: str) -> None:
         at_most("  beyond the time", over, max(3.0, 0.05 * (took - over)), "s")
 
 
+AUDITED = (
+    "worst-case-accuracy", "distance-to-failure", "everyday-change", "is-the-number-real", "does-the-map-survive",
+    "is-the-map-faithful", "how-steep", "one-change-for-all",
+)  # fmt: skip
+NODES = 8
+SHARDS = 160  # of the model of fixed latency
+LARGER = {"work": 24 * 3600.0, "shard": 2.0, "questions": 60, "maps": 400, "bytes": 400e6}
+"""An audit that takes one core a day, for the projection."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What Ray takes, as measured here, in seconds."""
+
+    task: float
+    """Of whoever sends a task and takes what came of it."""
+    pack: float
+    """To pack the work of one map, its weights by content, and open it once."""
+    rate: float
+    """Bytes a second from one machine to another, as the object store takes and gives them."""
+
+
+def projected(
+    nodes: int, by: Constants, *, work: float, shard: float, questions: int, maps: int, bytes: float
+) -> float:
+    """The seconds that an audit takes on so many machines of one worker each.
+
+        T(n) = B/r log2(n + 1) + (M / q) p + max( ceil(S / n) s,  S t / q ),      S = W/s,  q = min(Q, n)
+
+    Weights and data (B bytes) go from machine to machine, twice as many having them each time. Q questions are asked
+    side by side, each of which packs its own maps (p, of M in all) and sends its own shards (t each, S in all); a shard
+    (s seconds) is not cut further. Every question is taken to be as long as any other.
+    """
+    shards, side_by_side = math.ceil(work / shard), min(questions, nodes)
+    sent = bytes / by.rate * math.log2(nodes + 1)
+    packed = maps / side_by_side * by.pack
+    return sent + packed + max(math.ceil(shards / nodes) * shard, shards * by.task / side_by_side)
+
+
+def told(audit: Audit) -> list[object]:
+    return [(r.answer.probe, r.answer.finding and r.answer.finding.measures, r.answer.why) for r in audit.rows]
+
+
+def on_ray(workers: int, inputs: int, turns: int) -> tuple[list[float], list[object]]:
+    """The seconds of an audit on so many workers, 0 for none: this process. Started anew for each number of them."""
+    import torch
+
+    torch.set_num_threads(1)
+    from assay.engine.local import ThisProcess
+    from assay.subjects import Source, open_subject
+
+    subject, engine = open_subject(Source("fashion-cnn")), ThisProcess()
+    if workers:
+        from assay.engine.ray import Ray
+
+        engine = Ray(workers=workers)  # type: ignore[assignment]
+        for _ in range(3):  # until every worker has loaded what it needs
+            for _, done in engine.each(lambda n: time.sleep(0.2), range(4 * workers)):
+                done()
+    spent, found = [], []
+    for _ in range(turns):
+        begun = time.perf_counter()
+        found = told(audit(subject, probes=AUDITED, inputs=inputs, engine=engine))
+        spent.append(time.perf_counter() - begun)
+    return spent, found
+
+
+def apart(task: Callable[..., object], *given: object) -> Any:
+    """In a process of its own, so that no cluster is there from before."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(task, given)
+
+
+def constants() -> Constants:
+    """Of tasks that do nothing, of work with a ResNet-18's weights, and of an array that is put and taken."""
+    import ray
+    import torch
+    from torch import nn
+
+    from assay.engine import ray as engine
+    from assay.nn.resnet import ResNet18
+
+    one, job = engine.Ray(workers=1), engine._packed(str)
+    ray.get([one._task(job, n) for n in range(20)])
+    count = 500
+    begun = time.perf_counter()
+    ray.get([one._task(job, n) for n in range(count)])
+    task = (time.perf_counter() - begun) / count
+    net: nn.Module = ResNet18(width=64)
+    engine._packed(net)
+    begun = time.perf_counter()
+    engine._unpacked(ray.get(engine._packed(net).ref))
+    pack = time.perf_counter() - begun
+    size = 200e6
+    begun = time.perf_counter()
+    torch.from_numpy(ray.get(ray.put(np.ones(int(size), np.uint8))).copy())
+    rate = size / (time.perf_counter() - begun)
+    return Constants(task, pack, rate)
+
+
+def with_latency(nodes: int, seconds: float) -> float:
+    """How long the answers of a model take that needs so many seconds for a batch, on as many machines."""
+    import ray
+    import torch
+    from ray.cluster_utils import Cluster
+    from torch import nn
+
+    from assay.engine.ray import Ray
+    from assay.run import Run
+    from assay.subject import Subject
+
+    class Late(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            time.sleep(seconds)
+            return x[:, :2]
+
+    little = {"object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **little})
+    for _ in range(nodes - 1):
+        cluster.add_node(num_cpus=1, **little)
+    ray.init(address=cluster.address, log_to_driver=False)
+    engine = Ray(batch=4)
+    for _, done in engine.each(lambda n: time.sleep(1.0), range(4 * nodes)):
+        done()
+    x = np.random.default_rng(0).random((4 * SHARDS, 8)).astype(np.float32)
+    subject = Subject.classifier(Late(), (x, (x[:, 0] < x[:, 1]).astype(np.int64)), name="late")
+    run = Run(engine=engine)
+    run.predict(subject, "test", np.arange(8 * nodes), "the way there")
+    begun = time.perf_counter()
+    run.predict(subject, "test", np.arange(len(x)), "answers")
+    spent = time.perf_counter() - begun
+    ray.shutdown()
+    cluster.shutdown()
+    return spent
+
+
+def ray_bench(inputs: int, turns: int, latency: float) -> None:
+    taken: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    found: dict[int, object] = {}
+    for _ in range(turns):
+        for workers in taken:
+            spent, found[workers] = apart(on_ray, workers, inputs, 1)
+            taken[workers] += spent
+    print("the same found:", found[0] == found[1] == found[2])
+    here, one, two = (statistics.median(taken[workers]) for workers in taken)
+    print(f"{len(AUDITED)} questions, {inputs} inputs: {here:.1f} s in one process, on Ray {one:.1f} s and {two:.1f} s")
+    at_most("  one worker, over one process", 100 * (one / here - 1), 5, "%")
+    at_least("  two workers, times as fast as one", one / two, 1.7, "x")
+    single, eight = apart(with_latency, 1, latency), apart(with_latency, NODES, latency)
+    print(
+        f"{SHARDS} batches of a model that takes {latency:g} s: {single:.1f} s on one machine, {eight:.1f} s on {NODES}"
+    )
+    at_least(f"  {NODES} machines, times as fast as one", single / eight, 7, "x")
+    by = apart(constants)
+    print(f"a task {1e3 * by.task:.2f} ms, a map {1e3 * by.pack:.0f} ms, {by.rate / 1e6:,.0f} MB/s")
+    first, before = projected(1, by, **LARGER), math.inf
+    print(f"{'machines':>10} {'seconds':>12} {'times':>8} {'used':>6}    (projected: {LARGER})")
+    for nodes in (1, 2, 8, 64, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000):
+        seconds = projected(nodes, by, **LARGER)
+        print(f"{nodes:10,} {seconds:12,.1f} {first / seconds:8,.0f} {first / seconds / nodes:6.0%}")
+        if seconds > 0.9 * before:
+            print(f"{'':10} from here on twice the machines save less than a tenth")
+            break
+        before = seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["anytime", "memory"])
+    parser.add_argument("what", choices=["anytime", "memory", "ray"])
     parser.add_argument("--audits", type=int, default=200)
     parser.add_argument("--spread", type=float, default=0.1)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--budget", default="5m")
+    parser.add_argument("--inputs", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--latency", type=float, default=0.1)
     options = parser.parse_args()
     if options.what == "anytime":
         anytime(options.audits, options.spread)
+    elif options.what == "ray":
+        ray_bench(options.inputs, options.turns, options.latency)
     else:
         memory(options.rows, options.budget)
 

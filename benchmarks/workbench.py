@@ -2,6 +2,7 @@
 
     python benchmarks/workbench.py start load burst faults          # about a quarter of an hour
     python benchmarks/workbench.py load --tiny                      # to see that it works: seconds
+    python benchmarks/workbench.py hands                            # a minute
 
 start   how long until `assay serve` says its address, from a cold process
 load    the page of 10,000 stored jobs at 100 loads a second from 50 clients for a minute: latency from the moment that
@@ -10,6 +11,7 @@ burst   200 jobs sent by forms as fast as 20 clients can: all queued, none lost,
 faults  50 jobs (audits, some that must fail, some that are cancelled) while the server is killed 20 times and workers
         20 times, on SQLite and on PostgreSQL: every job ends once, in its right state, and every audit with the numbers
         that it has undisturbed
+hands   two workers on PostgreSQL finish one queue of real audits: who ran which, and that each has its own numbers
 
 It ends with 1 where something did not hold. PostgreSQL is started in a temporary folder; where it is not installed its
 rows are left out, and that is told.
@@ -397,6 +399,39 @@ def _wrong(book: Book, id: str, state: str, numbers: str) -> list[str]:
     return wrong
 
 
+# hands
+
+
+def hands(size: Size, root: Path) -> bool:
+    from collections import defaultdict
+
+    for name, url in _databases(root):
+        if name != "PostgreSQL":
+            continue
+        book = Book(root / "hands", url, Quota(free=0))
+        jobs = [book.submit("", "audit", f"seed {k}", {**AUDIT, "seed": k % 2}) for k in range(6)]
+        crew = [_hand(book) for _ in range(2)]
+        try:
+            _until_all_end(book, len(jobs), 600)
+        finally:
+            for each in crew:
+                each.terminate()
+            for each in crew:
+                each.wait(60)
+        ran: dict[str, list[str]] = defaultdict(list)
+        for job in jobs:
+            ran[book.events(job.id)[-1].worker].append(job.title)
+        for worker, titles in ran.items():
+            print(f"worker {worker[:6]} ended {len(titles)} jobs: {', '.join(titles)}", flush=True)
+        numbers = [{_numbers(job) for job in jobs[k::2]} for k in range(2)]  # of one seed the same, whoever ran it
+        states = [now.state for job in jobs if (now := book.job(job.id)) is not None]
+        held = len(ran) == 2 and states == [SUCCESS] * 6 and [len(some) for some in numbers] == [1, 1]
+        print(f"{len(jobs)} jobs, {len(ran)} workers, {_held(held)}", flush=True)
+        book.close()
+        return held
+    return True  # that it was left out has been told
+
+
 def _hand(book: Book) -> subprocess.Popen[bytes]:
     """A worker beside the server's."""
     return subprocess.Popen(
@@ -441,7 +476,7 @@ def _held(good: bool) -> str:
 
 
 def main() -> None:
-    tables = {"start": start, "load": load, "burst": burst, "faults": faults}
+    tables = {"start": start, "load": load, "burst": burst, "faults": faults, "hands": hands}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", choices=list(tables))
     parser.add_argument("--tiny", action="store_true", help="a hundredth of it, to see that it works")

@@ -425,6 +425,25 @@ def test_all_claims_are_tested_as_far_as_the_time_goes(assay: Command) -> None:
         assert why in ended.err
 
 
+@pytest.mark.usefixtures("claims")
+def test_a_gpu_that_is_not_there_and_a_record_that_was_edited_are_a_line_each(
+    assay: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    ended = assay("claims", "test", "someone2021/first", "--device", "cuda")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "cuda" in ended.err
+    assert not Path("claims/ledger").exists()
+    assay("claims", "test", "someone2021/first")
+    record = Path("claims/ledger/someone2021--first.json")
+    record.write_text(record.read_text().replace('"holds"', '"fails"'))
+    for words in ([], ["page", "--out", "page.html"]):
+        ended = assay("claims", *words)
+        assert (ended.status, ended.err.count("\n")) == (2, 1)
+        assert "was edited after it was written" in ended.err
+    assert assay("claims", "test", "someone2021/first").status == 0  # what the line says mends it
+
+
 def raising(e: BaseException) -> Callable[..., NoReturn]:
     def raises(*anything: object) -> NoReturn:
         raise e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from assay import code, shelf
-from assay.claim import Claim, Evidence, Gate, Held, Published, judged
+from assay.claim import Before, Claim, Evidence, Gate, Held, Published, judged
+from assay.claims._elsewhere import RULE
 from assay.data import beyond
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
@@ -312,6 +314,62 @@ def test_every_record_of_the_ledger_is_as_the_schema_says() -> None:
     with pytest.raises(jsonschema.ValidationError):
         valid.validate({**stored, "evidence": {**stored["evidence"], "verdict": "probably"}})
     assert len(ledger.read(ledger.SHIPPED)) == len(paths)  # every seal fits
+
+
+# What a record was before.
+
+
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: Claim) -> Before | None:
+    monkeypatch.setattr(shelf, "load", lambda which, name: (claim,))
+    return ledger.record("someone2021/it", run(), tmp_path).before
+
+
+def test_a_record_keeps_the_last_verdict_that_was_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = found(tmp_path, monkeypatch, trained("holds"))
+    assert first == Before(verdict="not run", why="it had not been run")
+    assert "not run | holds | 1" in ledger.page_markdown(tmp_path)
+    assert "not run → holds" in ledger.page(tmp_path)
+    old = ledger.read(tmp_path)["someone2021/it"]
+    changed_to = found(tmp_path, monkeypatch, trained("holds", reached=0.5, seeds=3))
+    assert changed_to is not None
+    assert (changed_to.verdict, changed_to.says, changed_to.when) == ("holds", "It gained.", old.when)
+    assert changed_to.commit == old.commit
+    assert changed_to.why == "not reached: The accuracy of the plain net; it rests on 3 trainings, then on 5"
+    assert found(tmp_path, monkeypatch, trained("cannot tell")) == changed_to  # still the same verdict
+    assert ledger.read(tmp_path)["someone2021/it"].before == changed_to
+    for page in (ledger.page(tmp_path), ledger.page_markdown(tmp_path)):
+        text = " ".join(page.replace("\\", "").split())
+        assert "What changed" in text
+        assert changed_to.why in text
+        assert "holds (" in text
+
+
+def test_the_same_numbers_under_another_rule_are_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for verdict in ("holds", "cannot tell"):
+        claim = dataclasses.replace(study(verdict), name="it")
+        before = found(tmp_path, monkeypatch, claim)
+    assert before is not None
+    assert (before.verdict, before.why) == ("holds", "the same was measured, and is judged by another rule")
+
+
+def test_a_record_from_before_this_was_kept_tells_no_change(tmp_path: Path) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    changed(tmp_path, before=None)
+    assert ledger.read(tmp_path)["someone2021/it-holds"].before is None
+    assert "What changed" not in ledger.page(tmp_path) + ledger.page_markdown(tmp_path)
+
+
+@pytest.mark.parametrize("rule", [RULE, "`cannot tell` whatever is found, as print has people"])
+def test_numbers_of_other_data_stand_beside_none_of_ours(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = dataclasses.replace(study("holds"), here=f"other rows; {rule}")
+    monkeypatch.setattr(shelf, "load", lambda which, name: (far,))
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    (told,) = ledger.told(tmp_path)
+    assert not told.pairs
+    assert (len(told.alone), len(told.others)) == (2, 2)
+    assert "of other data or networks than those here" in ledger.page(tmp_path)
 
 
 # All of them, in a time.

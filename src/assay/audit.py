@@ -21,6 +21,7 @@ from assay.standard import Judgement, Standard, Verdict, judge
 from assay.store import chain
 from assay.store.answers import answer_from, finding_of
 from assay.store.typed import check_types
+from assay.tuning import Tuning
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -126,6 +127,8 @@ class Audit:
     """SHA-256 of each file of its folder that the audit vouches for, by name: findings, report and figures."""
     offers: tuple[Offer, ...] | None = None
     """The remedies that fit the subject; None in an audit that was made before they were kept."""
+    tuned: Tuning | None = None
+    """What went into tuning it, where whoever asked has told."""
     framed: ClassVar[Callable[[Audit], str] | None] = None
     printed: ClassVar[Callable[[Audit], str] | None] = None
     """How it is shown in a notebook, and printed: `assay/__init__.py`, above records and pages, says how."""
@@ -183,6 +186,7 @@ class Audit:
             "status": self.status,
             "links": dict(self.links),
             "offers": None if self.offers is None else [dataclasses.asdict(o) for o in self.offers],
+            **({} if self.tuned is None else {"tuned": dataclasses.asdict(self.tuned)}),
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -250,6 +254,7 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             folder=folder,
             links=stored["links"],
             offers=None if (offers := stored.get("offers")) is None else tuple(map(Offer.from_json, offers)),
+            tuned=None if (tuned := stored.get("tuned")) is None else Tuning(**tuned),
         )
         check_types(audit, leave=(Finding,))  # findings were looked at as they were read
         return audit

@@ -98,6 +98,18 @@ def judged(claim: Claim, evidence: Evidence) -> Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Before:
+    """What the ledger said of a claim until its verdict became another."""
+
+    verdict: Held
+    says: str = ""
+    when: str = ""
+    commit: str = ""
+    why: str = ""
+    """What was another at the test that changed it, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One record of the ledger: a claim as it was worded when it was tested, what came of it, and what made it."""
 
@@ -119,3 +131,5 @@ class Entry:
     """Hashes: `claim` of the study's own files, `methods` of the methods, layers and data that they import."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Files of ASSAY_DATA that were read, with their hashes."""
+    before: Before | None = None
+    """The last verdict that was another; None in a record from before this was kept."""

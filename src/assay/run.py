@@ -6,14 +6,14 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from assay.errors import AssayError, SubjectError, in_words
 
@@ -109,6 +109,8 @@ def batch_of(shape: tuple[int, ...]) -> int:
     return max(1, min(1024, BATCH_BYTES // (4 * max(1, math.prod(shape)))))
 
 
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 Tick = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Tick]]
 
@@ -144,11 +146,18 @@ def until(most: float, progress: Progress) -> Progress:
 
 
 class Engine(Protocol):
-    """Where work runs. It cuts `indices` into shards, runs `work` on each and joins the rows in order.
+    """Where work runs. `map` cuts `indices` into shards, runs `work` on each and joins the rows in order.
 
     `few` names columns that are as large as inputs, each with a column that says which of its rows are wanted; of those
     it keeps as many as there is `room` for (`Few`), and their places in `indices` as a column named "<name> at".
+
+    `each` runs `work` on items that do not know of each other, and gives each of them, as it is done, with what gives
+    or raises what came of it. Items are taken as there is room for them. `apart` says whether that is in other
+    processes, from where nobody is told how far it is.
     """
+
+    @property
+    def apart(self) -> bool: ...
 
     def map(
         self,
@@ -162,6 +171,10 @@ class Engine(Protocol):
         few: Mapping[str, str],
         room: int,
     ) -> dict[str, NDArray[Any]]: ...
+
+    def each(
+        self, work: Callable[[Item], Found], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Callable[[], Found]]]: ...
 
 
 class Few:
@@ -311,6 +324,15 @@ class Run:
                 few=few or {},
                 room=room,
             )
+
+    def each(self, work: Callable[[Item], Found], items: Sequence[Item], about: str) -> list[Found]:
+        """What `work` makes of each of these, in their order, wherever the engine runs them."""
+        found: dict[int, Found] = {}
+        with self.progress(about, len(items)) as tick:
+            for place, made in self.engine.each(lambda place: work(items[place]), range(len(items))):
+                found[place] = made()
+                tick(1)
+        return [found[place] for place in range(len(items))]
 
     def rows(self, subject: Subject, split: str, indices: NDArray[np.int64], about: str) -> Data:
         """Inputs of a split that are wanted again and again, seen to be in bounds: held in memory where they fit."""

@@ -19,6 +19,7 @@ from assay.claim import Claim, Evidence, judged
 from assay.claims import (
     _kept,
     _networks,
+    _robust,
     he2021_pruning,
     li2021_mmf,
     liu2021_baselines,
@@ -27,11 +28,13 @@ from assay.claims import (
     meng2021_parts,
     passov2021_gator,
     qiu2021_fading,
+    wang2022_cifar10,
     ye2021_capacity,
     yin2021_localnorm,
     zhang2021_slimming,
 )
 from assay.data import beyond, fashion
+from assay.methods.train.robust import RobustRecipe
 from assay.methods.train.well_trained import Recipe
 from assay.nn import resnet, vgg
 
@@ -79,6 +82,7 @@ STUDIES: dict[ModuleType, Small] = {
     qiu2021_fading: Small({
         "SEEDS": 1, "AGAIN": 1, "LAMBDA_E": 20.0, "TRUSTED": 2,
     }, every=3, blocks=1),
+    wang2022_cifar10: Small({"SEEDS": 1, "BATCH": 20, "WIDTH": 1, "MOST": 2, "digits.STEPS": 2, "digits.BIM_STEPS": 2}),
     ye2021_capacity: Small({
         "SEEDS": 2, "EPOCHS": 2, "BATCH": 20, "WIDTHS": (8, 6), "HELD_OUT": 20, "FAKE": 8, "STEPS": 2, "ATTACKED": 10,
         "PRICES": {key: (prices[0], 10 * prices[0]) for key, prices in ye2021_capacity.PRICES.items()},
@@ -113,7 +117,7 @@ def ruled(study: ModuleType, name: str, evidence: Evidence) -> Evidence:
 
 def forget() -> None:
     """Nothing that a study has kept is left."""
-    for study in (*STUDIES, _networks):
+    for study in (*STUDIES, _networks, _robust):
         for kept in vars(study).values():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
@@ -124,7 +128,8 @@ def made_small(study: ModuleType) -> Iterator[None]:
     """CIFAR-10 is sixty small images of the bundled sample in three equal colours, MNIST the same in grey."""
     small, patch, bundled = STUDIES[study], pytest.MonkeyPatch(), fashion.load_fashion()
     for name, value in small.settings.items():
-        patch.setattr(study, name, value)
+        where, _, last = name.rpartition(".")  # of the study, or of one that it builds on
+        patch.setattr(getattr(study, where) if where else study, last, value)
     patch.setattr(_kept, "_folder", lambda: Path(os.devnull) / "kept")  # nothing is found there, or put there
     patch.setattr(vgg, "STAGES", small.stages)
     patch.setattr(vgg, "WIDER", (2,) * len(small.stages))
@@ -132,6 +137,9 @@ def made_small(study: ModuleType) -> Iterator[None]:
     patch.setattr(_networks, "RECIPES", dict.fromkeys(_networks.RECIPES, few))
     patch.setattr(_networks, "SHORTER", few)
     patch.setattr(_networks, "narrow_vgg16", lambda: vgg.Vgg16(width=1))
+    patch.setattr(_robust, "RECIPE", RobustRecipe(epochs=1, batch=20, lr=0.1, steps=1, shift=1))
+    for each in (_robust, liu2021_random):
+        patch.setattr(each, "vgg16", lambda: vgg.Vgg16(width=1))
     patch.setattr(he2021_pruning, "vgg16", lambda: vgg.Vgg16(width=2))
     if small.blocks is not None:
         patch.setattr(resnet, "ResNet18", partial(FewBlocks, blocks=small.blocks, narrow=4))

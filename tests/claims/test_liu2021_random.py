@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_studies import ruled
 
+from assay.claims import _robust
 from assay.claims import liu2021_random as study
 from assay.methods.train.well_trained import Half
 from assay.nn.members import Drawn
@@ -38,6 +39,9 @@ def test_each_arm_is_the_net_that_it_says(tiny: None) -> None:
         assert not net.training
     plain, attacked = nets["none"].state_dict(), nets["adversarial training"].state_dict()
     assert any(not torch.equal(plain[name], attacked[name]) for name in plain)
+    assert nets["adversarial training"] is _robust.robust(0, "cpu")  # the one that studies share
+    start = study._started("Adv-BNN", 0, "cpu").get_submodule("net").state_dict()
+    assert all(torch.equal(start[name], attacked[name]) for name in attacked)
 
 
 def test_the_search_of_a_training_is_that_of_worst_inputs(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +82,7 @@ def test_gaussian_weights_as_one_vector_are_those_of_the_layers(tiny: None, monk
     torch.manual_seed(0)
     half = Half(Vgg16(width=2))
     start = [p.detach().clone() for p in half.parameters()]
-    model = study._gaussian(half, data, 0.0, 1, 0, "cpu")
+    model = study._gaussian(half, data, 0.0, 1, 1e-3, 0, "cpu")
     layers = [m for m in model.modules() if isinstance(m, MeanField)]
     means = [p for layer in layers for p in layer.layer.parameters()]
     torch.testing.assert_close(means, start)

@@ -22,14 +22,15 @@ from assay.run import Run
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CIFAR-10 and the photographs are a few random images, and every effort is small."""
     for name, value in {
-        "SEEDS": 2, "EPOCHS": 1, "BATCH": 20, "WIDTH": 2, "CODE": 4, "ENCODER_EPOCHS": 1, "UNSEEN": 20,
+        "SEEDS": 1, "EPOCHS": 1, "BATCH": 32, "WIDTH": 2, "CODE": 4, "ENCODER_EPOCHS": 1, "UNSEEN": 5,
+        "BETAS": (0.5, 6.0),
     }.items():  # fmt: skip
         monkeypatch.setattr(study, name, value)
     rng = np.random.default_rng(0)
-    small = {part: Arrays(rng.random((30, 3, 32, 32)), np.arange(30) % 10) for part in ("train", "test")}
+    small = {part: Arrays(rng.random((n, 3, 32, 32)), np.arange(n) % 10) for part, n in (("train", 48), ("test", 20))}
     monkeypatch.setattr(beyond, "cifar10", lambda: small)
-    monkeypatch.setattr(beyond, "imagenet_sample", lambda: Arrays(rng.random((20, 3, 64, 64)), np.arange(20)))
-    kept = (study._data, study._unseen, study._labels, study._answers)
+    monkeypatch.setattr(beyond, "imagenet_sample", lambda: Arrays(rng.random((5, 3, 64, 64)), np.arange(5)))
+    kept = (study._data, study._split, study._unseen, study._distances, study._tried)
     for each in kept:
         each.cache_clear()
     yield
@@ -49,11 +50,26 @@ def test_studies_measure_in_the_order_of_print(tiny: None, run: Run) -> None:
         assert len(set(names)) == len(names)
         assert names[: len(tested.published)] == [p.what for p in tested.published]
         assert all(p.value <= 1 for p in tested.published if p.unit == "%")
-    assert study._answers.cache_info().misses == 2 * len(study.ARMS)
+    assert study._tried.cache_info().misses == 3 + 3 * 2  # two betas of three arms
+
+
+def test_beta_is_chosen_on_images_that_no_network_saw(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, held = study._split("cpu")
+    assert (len(learn), len(held)) == (32, 16)
+    right = np.eye(10)[held.y.numpy()]
+
+    def tried(arm: str, beta: float, seed: int, device: str) -> study._Answers:
+        sure = {0.5: 0.6, 6.0: 0.99, 0.0: 0.5}[beta]  # all are right: the surest is calibrated best
+        nothing = np.zeros(1)
+        return study._Answers(nothing, nothing, nothing, sure * right + (1 - sure) / 9 * (1 - right), beta)
+
+    monkeypatch.setattr(study, "_tried", tried)
+    assert study._answers("names", 0, "cpu").beta == 6.0
+    assert study._answers("uniform", 0, "cpu").beta == 0.0
 
 
 def test_the_labels_of_each_arm(tiny: None) -> None:
-    tables = {arm: study._labels(arm, 0, "cpu") for arm in study.ARMS}
+    tables = {arm: study._labels(arm, 2.0, 0, "cpu") for arm in study.ARMS}
     for arm, table in tables.items():
         assert torch.allclose(table.sum(1), torch.ones(10, dtype=torch.float64)), arm
     assert torch.equal(tables["one-hot"], torch.eye(10, dtype=torch.float64))
@@ -85,7 +101,7 @@ def said(y: np.ndarray, sure: float, seed: int, right: float = 0.87) -> study._A
     top = np.where(rng.random(len(y)) < right, y, (y + 1) % 10)
     p = np.full((len(y), 10), (1 - sure) / 9)
     p[np.arange(len(y)), top] = sure
-    return study._Answers(p, np.full(50, sure) + 1e-4 * rng.random(50), np.full(50, sure) + 1e-4 * rng.random(50))
+    return study._Answers(p, np.full(50, sure) + 1e-4 * rng.random(50), np.full(50, sure) + 1e-4 * rng.random(50), p)
 
 
 def test_verdicts(tiny: None, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +139,7 @@ def test_the_printed_errors_cannot_be_those_of_eq_4(run: Run) -> None:
 def test_without_data_it_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.delenv("ASSAY_DATA", raising=False)
     study._data.cache_clear()
-    study._answers.cache_clear()
+    study._tried.cache_clear()
+    study._split.cache_clear()
     with pytest.raises(AssayError, match="ASSAY_DATA is not set"):
         claim("beats-uniform").test(run)

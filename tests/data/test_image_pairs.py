@@ -156,3 +156,49 @@ def test_what_is_no_archive_is_told_so(tmp_path: Path) -> None:
         open_image_pairs(tmp_path / "crc.zip")
     with pytest.raises(AssayError, match=re.escape("There is no")):
         open_image_pairs(tmp_path / "nowhere")
+
+
+def deep(values: np.ndarray, kind: str) -> bytes:
+    held = io.BytesIO()
+    Image.fromarray(values.astype(np.uint16)).save(held, kind)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_brought_to_eight_by_one_factor_and_it_is_told(kind: str, tmp_path: Path) -> None:
+    """A camera of 12 bits in files of 16: clipped at 255 all of it would be white, by 65535 all of it black."""
+    rng = np.random.default_rng(0)
+    made, seen = files(), {}
+    for place in ("input/train", "input/test"):
+        for name in [each for each in made if each.startswith(place)]:
+            made.pop(name)
+            stem = name.rpartition(".")[0]
+            seen[stem] = rng.integers(0, 4000, (12, 8))
+            if place == "input/train":
+                seen[stem][0, 0] = 4095
+            made[f"{stem}.{'png' if kind == 'PNG' else 'tif'}"] = deep(seen[stem], kind)
+    bright = next(stem for stem in seen if stem.startswith("input/test"))
+    seen[bright][3, 4] = 60_000
+    made[f"{bright}.{'png' if kind == 'PNG' else 'tif'}"] = deep(seen[bright], kind)
+    pairs = open_image_pairs(as_zip(tmp_path, made))
+    for split in ("train", "test"):
+        part = getattr(pairs, split)
+        for name, image in zip(part.names, part.x, strict=True):
+            wanted = np.rint(np.minimum(seen[f"input/{split}/{name}"], 4095) * 255 / 4095)
+            np.testing.assert_array_equal(image[0], wanted)
+    assert pairs.notes == (
+        "The images of input have 16 bits and were brought to 8 by one factor for all: 4,095, the greatest value in "
+        "input/train, became 255; 1 pixels of test images are brighter, and are cut there. Errors and spreads are "
+        "shares of that range.",
+    )
+    stem = next(iter(seen))
+    made.pop(f"{stem}.{'png' if kind == 'PNG' else 'tif'}")
+    with pytest.raises(AssayError, match="bits, where .* save all images of input alike"):
+        open_image_pairs(as_zip(tmp_path, made | {f"{stem}.png": png(1)}))
+
+
+def test_what_is_black_from_corner_to_corner_has_no_scale(tmp_path: Path) -> None:
+    black = deep(np.zeros((12, 8)), "PNG")
+    made = {name: black if name.startswith("input") else held for name, held in files().items()}
+    with pytest.raises(AssayError, match="All images in input/train are black"):
+        open_image_pairs(as_zip(tmp_path, made))

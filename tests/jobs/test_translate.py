@@ -90,6 +90,8 @@ def test_the_page_is_whole_and_what_a_person_typed_stays_text(made: Path) -> Non
     for elsewhere in ("http://", "https://", 'src="/', "@import"):
         assert elsewhere not in page.replace("http-equiv", "")
     told = json.loads((made / "translation.json").read_text())
+    assert told["data"] == "pairs.zip"  # and not where it lies on somebody's machine
+    assert str(made.parent) not in page
     assert told["uncertainty"] is True
     review = told["review"]
     assert review["threshold"] in review["thresholds"]

@@ -36,6 +36,7 @@ if given.get("--device") == "cuda":  # takes more than it may
     time.sleep(30)
 if given.get("--device") == "auto":
     os.kill(os.getpid(), signal.SIGKILL)
+(out / "words").write_text("\n".join(words))
 kept = out / "kept"
 done = kept.read_text().splitlines() if kept.exists() else []
 with open(out / "starts", "a") as f:

@@ -161,6 +161,47 @@ def test_text_is_kept_as_text_on_one_line(sqlite: Book) -> None:
     assert audit(sqlite, title="  ").title == "audit"
 
 
+def test_no_word_becomes_part_of_a_statement(book: Book) -> None:
+    """The published code wrote its statements by formatting: a reason could have said anything to the database."""
+    from assay.server.book import Refused
+
+    word = "x', state = 'SUCCESS'; DROP TABLE jobs; -- \"%s %(a)s :a ? {0}"
+    other, job = audit(book, title="other"), audit(book, title=word, owner=word)
+    assert book.begin(job.id, word).attempt == 1
+    assert [each.id for each in book.jobs(word)] == [job.id]
+    assert book.counts(word)["RUNNING"] == 1
+    assert book.finish(job.id, 1, "FAILURE", word)
+    now = book.job(job.id)
+    assert (now.title, now.owner, now.reason, now.state) == (word, word, word, "FAILURE")
+    assert book.events(job.id)[-1].why == word
+    assert book.job(other.id).state == "QUEUED"
+    assert (book.job(word), book.cancel(word), book.remove(word), book.shared(word)) == (None, False, False, None)
+    with pytest.raises(Refused, match="is no place in the list"):
+        book.jobs(before=(0.0, word))
+
+
+def test_a_job_is_in_the_book_before_anything_can_begin_it(sqlite: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published code began first and wrote the row after: that it ran could be lost. Here both are one."""
+    seen: list[object] = []
+    put = sqlite.queue.put
+
+    def watched(c: Any, id: str) -> None:
+        seen.append(sqlite.job(id))  # as another process sees it while it is queued: neither is there yet
+        put(c, id)
+        if len(seen) == 2:
+            raise RuntimeError("cut off in between")
+
+    monkeypatch.setattr(sqlite.queue, "put", watched)
+    job = audit(sqlite)
+    assert seen == [None]
+    assert sqlite.begin(job.id, "w").state == "RUNNING"
+    with pytest.raises(RuntimeError):
+        audit(sqlite)
+    assert [each.id for each in sqlite.jobs()] == [job.id]
+    assert [w.workflow_id for w in sqlite.queue.open().list_workflows()] == [job.id]
+    assert [path.name for path in (sqlite.home / "jobs").iterdir()] == [job.id]
+
+
 # States
 
 
@@ -219,6 +260,23 @@ def test_a_job_that_ends_its_workers_ends(sqlite: Book) -> None:
     now = sqlite.job(job.id)
     assert now.state == "FAILURE"
     assert "begun 20 times" in now.reason
+
+
+def test_restarts_are_not_held_against_a_job(sqlite: Book) -> None:
+    """The server was stopped and started again so often, and every time its workers were asked to end."""
+    from assay.server.book import ASKED_TO_END, MOST_ATTEMPTS
+
+    job = audit(sqlite)
+    for attempt in range(1, 2 * MOST_ATTEMPTS):
+        assert sqlite.begin(job.id, "w").attempt == attempt
+        assert sqlite.hand_back(job.id, attempt, ASKED_TO_END)
+    assert sqlite.job(job.id).state == "QUEUED"
+    for lost in range(MOST_ATTEMPTS):  # these are
+        assert sqlite.job(job.id).state == "QUEUED", lost
+        assert sqlite.hand_back(job.id, sqlite.begin(job.id, "w").attempt, "its worker was lost")
+    now = sqlite.job(job.id)
+    assert now.state == "FAILURE"
+    assert "begun 59 times, and 20 times its worker was gone" in now.reason
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -96,6 +96,12 @@ def test_every_field_reaches_the_command(name: str) -> None:
             assert part.removesuffix(".0") in understood, field
 
 
+def test_a_study_has_the_name_that_was_typed() -> None:
+    for who in ("simulated", "people"):
+        words = kinds.load("study").argv({"title": "<b>ours</b>", "who": who}, FOLDER)
+        assert parsed(words)["title"] == "<b>ours</b>"
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_a_form_left_alone_can_be_submitted(name: str) -> None:
     kind = kinds.load(name)

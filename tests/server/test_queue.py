@@ -104,6 +104,19 @@ def test_what_came_in_and_what_comes_out_lie_apart(sqlite: Book, crew: Crew, tmp
     assert sqlite.job(job.id).settings == job.settings
 
 
+def test_no_command_is_told_where_the_server_keeps_its_jobs(sqlite: Book, crew: Crew, tmp_path: Path) -> None:
+    """What is told ends up on pages that people send on: a report says how it was asked."""
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    settings = {"subject": "hiring-mlp", "data": "rows.csv", "target": "b", "domains": ["rows.csv"], "inputs": 1}
+    job = sqlite.submit("", "audit", "x", settings, {"rows.csv": tmp_path / "rows.csv"})
+    crew.hire(sqlite)
+    eventually(lambda: ended(sqlite, job))
+    assert state(sqlite, job) == "SUCCESS", sqlite.job(job.id)
+    words = (job.folder / "run" / "words").read_text().splitlines()
+    assert {"../files/rows.csv", "rows=../files/rows.csv", "../run"} <= set(words)
+    assert str(sqlite.home) not in " ".join(words) + "".join(sqlite.log(job.id)[0])
+
+
 def test_a_command_that_breaks_ends_as_failure_with_its_reason(sqlite: Book, crew: Crew) -> None:
     """The published code took any end for a success. A verdict (status 1) is one, a signal is not."""
     broken, verdict = steps(sqlite, 1, budget="standard"), steps(sqlite, 1, budget="full")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hired import eventually
@@ -39,6 +39,38 @@ def test_it_serves_with_a_worker_and_without_torch_and_neither_outlives_the_othe
             server.kill()
     eventually(lambda: sqlite.workers() == [])
     eventually(lambda: not Path(f"/proc/{second.pid}").exists())
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_where_a_request_comes_from_is_believed_of_a_proxy_alone(behind_proxy: bool) -> None:
+    """Whoever sits on this machine, or tunnels to it, could have a new address for each guess of a password."""
+    import threading
+
+    import uvicorn
+
+    from assay.cli.serve import _config
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        body = f"{scope['client'][0]} {scope['scheme']}".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    config = _config(app, behind_proxy)
+    config.port, config.lifespan = 0, "off"
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    eventually(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7", "X-Forwarded-Proto": "https"}
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/", headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            # of several the last, which the proxy itself has seen; those before anyone can write
+            assert answer.read().decode() == ("192.0.2.7 https" if behind_proxy else "127.0.0.1 http")
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 def refused(*words: str) -> str:

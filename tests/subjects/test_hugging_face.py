@@ -234,3 +234,37 @@ def test_a_file_of_texts_opens_beside_its_model_and_its_words_can_be_attacked(te
     x, fits = data.encode(["a good film", "a a a a a"])
     assert fits.tolist() == [True, False]
     assert x[0].tolist() == [5, 2, 4, 0]
+
+
+def test_a_folder_comes_through_the_browser_as_a_zip(text_folder, tmp_path) -> None:
+    """Packed with its folder or without, it is the same subject; what can run code is refused as ever."""
+    import shutil
+
+    uploads = pytest.importorskip("assay.server.uploads")
+    from assay.server import kinds
+
+    (tmp_path / "texts.csv").write_text("words,mood\na good film,pos\nbad,neg\na film,none\n")
+    kept, kind = uploads.Uploads(tmp_path / "home"), kinds.load("audit")
+    plain = Source(str(text_folder), data=str(tmp_path / "texts.csv"), text="words", target="mood")
+
+    def answers(source: Source) -> torch.Tensor:
+        subject = open_subject(source)
+        return subject.predict(subject.data["test"].take(np.arange(3))[0])
+
+    wanted = answers(plain)
+    for number, (root, base) in enumerate(((text_folder, None), (tmp_path, "mood"))):
+        packed = shutil.make_archive(str(tmp_path / f"packed{number}"), "zip", root, base)
+        draft = str(number) * 22
+        with open(packed, "rb") as content:
+            upload = kept.take("ada", draft, "mood.zip", content, code=False)
+        assert upload.path.is_dir()
+        settings = {"model": upload.name, "data": "texts.csv", "text": "words", "target": "mood"}
+        assert kind.check(settings, [upload.name, "texts.csv"]) == []
+        words = kind.argv(settings, upload.path.parent.parent)
+        assert words[1] == str(upload.path)
+        assert_close(answers(Source(words[1], data=plain.data, text="words", target="mood")), wanted)
+    (text_folder / "modeling.py").write_text("")
+    packed = shutil.make_archive(str(tmp_path / "code"), "zip", text_folder)
+    with open(packed, "rb") as content, pytest.raises(AssayError, match="can run code when it is opened"):
+        kept.take("ada", "C" * 22, "mood.zip", content, code=False)
+    assert "has to end in" in kind.check({"model": "mood.csv", "data": "texts.csv"}, ["mood.csv", "texts.csv"])[0]

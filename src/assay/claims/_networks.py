@@ -17,7 +17,7 @@ from assay.methods.train.well_trained import CIFAR, CLOTHES, DIGITS, Recipe, wel
 Name = Literal["CIFAR-10", "MNIST", "Fashion-MNIST"]
 Build = Callable[[], nn.Module]
 RECIPES: dict[Name, Recipe] = {"CIFAR-10": CIFAR, "MNIST": DIGITS, "Fashion-MNIST": CLOTHES}
-SHORTER = replace(CIFAR, epochs=30)  # of narrow networks, many of which are needed
+SHORTER = replace(CIFAR, epochs=60)  # of narrow networks, many of which are needed
 HELD_OUT = 5000  # training images that a study may choose by
 TRAINED = (
     f"trained as all studies' are ({CIFAR.epochs} epochs of SGD with one cycle, images moved, mirrored and in part "

@@ -1,4 +1,4 @@
-"""Liu & JaJa 2021: class-similarity smoothing beside all controls of its paper, beta chosen on held-out images."""
+"""Liu & JaJa 2021: class-similarity smoothing beside all controls of its paper, with the beta that was chosen there."""
 
 from __future__ import annotations
 
@@ -12,64 +12,32 @@ from torch import Tensor
 from assay.claim import Claim, Evidence, Gate, Published
 from assay.claims import liu2021_smoothing as study
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.data.whole import Whole
 from assay.finding import Measure
 
 if TYPE_CHECKING:
-    from assay.methods.train.fit import Loss
     from assay.run import Run
 
 Control = Literal["one-hot", "TS", "uniform", "mixup", "DirODIR", "ETS"]
 Ours = Literal["AE", "names"]
 CONTROLS: tuple[Control, ...] = ("one-hot", "TS", "uniform", "mixup", "DirODIR", "ETS")
 OURS: tuple[Ours, ...] = ("AE", "names")
-BETAS = (0.5, 1.0, 2.0, 4.0, 6.0)
-HELD_OUT, MIX = 5000, 0.2
+MIX = 0.2
 
 
 class _Said(NamedTuple):
-    """Logits of a network."""
+    """Logits of a network, or the logarithms of what it says, which are as good."""
 
     held: Tensor  # m k
     test: Tensor  # n k
 
 
 @cache
-def _split(device: str) -> tuple[Whole, Whole]:
-    """Training images to learn from, and others to choose and fit by."""
-    train = study._data(device)["train"]
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.x.device)
-    held = min(HELD_OUT, len(train) // 3)
-    return tuple(Whole(train.x[rows], train.y[rows]) for rows in (order[held:], order[:held]))  # type: ignore[return-value]
-
-
-@cache
-def _distances(arm: Ours, seed: int, device: str) -> Tensor:  # -> k k
-    from assay.methods.train.class_similarity import class_distances, fit_encoder, word_distances
-
-    if arm == "names":
-        rows = [[float(word in row) for word in study.SAID] for row in study.NAMES.values()]
-        return word_distances(torch.tensor(rows, device=device))
-    learn, _ = _split(device)
-    rng = torch.Generator(device).manual_seed(seed)
-    encoder = fit_encoder(learn, code=study.CODE, epochs=study.ENCODER_EPOCHS, rng=rng, device=device)
-    codes = torch.cat([encoder(part) for part in torch.split(learn.x, 5000)])
-    return class_distances(codes, learn.y, classes=study.CLASSES)
-
-
-@cache
-def _trained(how: Literal["one-hot", "uniform", "mixup", "AE", "names"], beta: float, seed: int, device: str) -> _Said:
-    """What a network says that was trained in this way, from the start and in the order that the seed names."""
-    from assay.methods.train.class_similarity import similarity_labels, smoothed, uniform_labels
+def _mixed(seed: int, device: str) -> _Said:
+    """What a network says that was trained by mixup, from the start and in the order that the seed names."""
     from assay.methods.train.mixup import mixup
 
-    learn, held = _split(device)
-    if how in ("AE", "names"):
-        labels = similarity_labels(_distances(how, seed, device), alpha=study.ALPHA, beta=beta)
-    else:
-        labels = uniform_labels(study.CLASSES, alpha=study.ALPHA if how == "uniform" else 0.0)
-    loss: Loss = torch.nn.functional.cross_entropy if how == "mixup" else smoothed(labels.float().to(device))
-    net = study._fitted(learn, loss, seed, device, mixup(study.CLASSES, a=MIX) if how == "mixup" else None)
+    learn, held = study._split(device)
+    net = study._fitted(learn, torch.nn.functional.cross_entropy, seed, device, mixup(study.CLASSES, a=MIX))
     with torch.no_grad():
         held_out, test = (
             torch.cat([net(part).double() for part in torch.split(x, 1000)]).cpu()
@@ -78,13 +46,12 @@ def _trained(how: Literal["one-hot", "uniform", "mixup", "AE", "names"], beta: f
     return _Said(held_out, test)
 
 
-def _beta(arm: Ours, seed: int, device: str) -> float:
-    """The beta with the least calibration error of the largest score on the held-out images."""
-    from assay.methods.uncertainty import ece
-
-    y = _split(device)[1].y.cpu().numpy()
-    errors = [ece(_trained(arm, beta, seed, device).held.softmax(1).numpy(), y, bins=study.BINS) for beta in BETAS]
-    return BETAS[int(np.argmin(errors))]
+def _said(how: Literal["one-hot", "uniform", "mixup", "AE", "names"], seed: int, device: str) -> _Said:
+    """Of the network that liu2021-smoothing is about too, with the beta that it chose."""
+    if how == "mixup":
+        return _mixed(seed, device)
+    told = study._answers(how, seed, device)
+    return _Said(torch.from_numpy(told.held).log(), torch.from_numpy(told.probabilities).log())
 
 
 def _probabilities(arm: Control | Ours, seed: int, device: str) -> Tensor:  # -> n k
@@ -93,11 +60,9 @@ def _probabilities(arm: Control | Ours, seed: int, device: str) -> Tensor:  # ->
     from assay.methods.uncertainty.ensemble_temperature import fit_ensemble_temperature
     from assay.methods.uncertainty.scaling import fit_temperature
 
-    if arm == "AE" or arm == "names":
-        return _trained(arm, _beta(arm, seed, device), seed, device).test.softmax(1)
-    if arm == "one-hot" or arm == "uniform" or arm == "mixup":
-        return _trained(arm, 0.0, seed, device).test.softmax(1)
-    said, y = _trained("one-hot", 0.0, seed, device), _split(device)[1].y.cpu()
+    if arm != "TS" and arm != "DirODIR" and arm != "ETS":
+        return _said(arm, seed, device).test.softmax(1)
+    said, y = _said("one-hot", seed, device), study._split(device)[1].y.cpu()
     fit = {"TS": fit_temperature, "DirODIR": fit_dirichlet, "ETS": fit_ensemble_temperature}[arm]
     scaled: Tensor = fit(said.held, y).apply(said.test)  # type: ignore[operator]
     return scaled
@@ -135,12 +100,14 @@ def beats_every_control(run: Run) -> Evidence:
         for kind in "PO"
         if rival != "ETS"
     ]
-    chosen = ", ".join(f"{arm} {', '.join(f'{_beta(arm, seed, device):g}' for seed in seeds)}" for arm in OURS)
+    told: dict[study.Arm, list[study._Answers]] = {
+        arm: [study._answers(arm, seed, device) for seed in seeds] for arm in OURS
+    }
     return elsewhere(
         study._below(judged),
         says=f"Over {len(seeds)} paired seeds the errors differ, in points, by: "
         f"{', '.join(f'{g.measure.name} {study._points(g)}' for g in judged)} (95 % intervals over the images). The "
-        f"betas chosen: {chosen}.",
+        f"betas chosen: {study._chosen(told, *OURS)}.",
         measures=(
             *errors,
             *(g.measure for g in judged),
@@ -178,10 +145,10 @@ SHELVED = (
             for kind, row in PRINTED.items()
             for arm, value in zip((*CONTROLS, *OURS), row, strict=True)
         ),
-        here=f"ResNet-18 ({study.WIDTH} channels at first) on CIFAR-10 less {HELD_OUT:,} held-out training images, "
-        f"{study.EPOCHS} epochs, {study.SEEDS} paired seeds, alpha {study.ALPHA:g}; beta of "
-        f"{', '.join(f'{b:g}' for b in BETAS)} with the least error on the held-out images, on which TS, DirODIR and "
-        f"ETS are fitted too, on top of the one-hot network; mixup with a = {MIX:g}. ETS stands beside and is not "
+        here=f"ResNet-18 ({study.WIDTH} channels at first) on CIFAR-10 less {study.HELD_OUT:,} held-out training "
+        f"images, {study.EPOCHS} epochs, {study.SEEDS} paired seeds, alpha {study.ALPHA:g}; beta of "
+        f"{', '.join(f'{b:g}' for b in study.BETAS)} with the least error on the held-out images, on which TS, DirODIR "
+        f"and ETS are fitted too, on top of the one-hot network; mixup with a = {MIX:g}. ETS stands beside and is not "
         f"judged: in print it is ahead in Hist P. {study.JUDGING.split(';')[0]}; names as in beats-uniform; {RULE} "
         "(CIFAR-100, with word vectors)",
         minutes=1500,

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from assay.claim import Claim, Evidence, Gate, Held, Published
 from assay.claims import _over_seeds as over
 from assay.claims._kept import ROOMS, kept
-from assay.claims._networks import SHORTER, narrow
+from assay.claims._networks import SHORTER, narrow, vgg16
+from assay.claims._robust import TRAINED, robust
 from assay.data.whole import Whole, whole
 from assay.finding import Measure
 from assay.methods.train.fit import into_training
@@ -38,8 +39,8 @@ Attack = Literal["C&W", "PGD"]
 Protocol = Literal["printed", "adaptive"]
 PROTOCOLS: tuple[Protocol, ...] = ("printed", "adaptive")
 SEEDS, WIDTH, BATCH, WEIGHT_DECAY = 5, 32, 512, 5e-4
-EPOCHS: dict[Arm, int] = {"RSE": 24, "BNN": 20, "adversarial training": 7, "Adv-BNN": 7}
-LR, ADAM_LR = 0.2, 4e-3
+EPOCHS: dict[Arm, int] = {"RSE": 24, "BNN": 20, "Adv-BNN": 12}
+LR, ADAM_LR, AGAIN_LR = 0.2, 4e-3, 1e-3  # the last around a network that was trained before
 FIRST, INNER = 0.2, 0.1  # noise of RSE
 SIGMA, PRIOR, ALPHA = 0.02, 0.05, 0.02  # of Gaussian weights
 RADIUS, INNER_STEPS, INNER_STEP = 8 / 256, 3, 0.0125  # of the training's attacker
@@ -70,6 +71,8 @@ def _trained(arm: Arm, seed: int, device: str) -> nn.Module:
     """VGG16 without input normalisation, made random and attacked as its arm says; in full precision and eval mode."""
     if arm == "none":
         return narrow(seed, device)
+    if arm == "adversarial training":
+        return robust(seed, device)
     told = (arm, seed, EPOCHS[arm], WIDTH, BATCH)
     train = _data(device)["train"]
     weights = kept(
@@ -84,10 +87,14 @@ def _trained(arm: Arm, seed: int, device: str) -> nn.Module:
 
 
 def _started(arm: Arm, seed: int, device: str) -> nn.Module:
-    """Untrained, and with the noise of its arm."""
+    """Untrained, and with the noise of its arm; Adv-BNN as it was adversarially trained."""
     from assay.nn.noisy import with_noise
     from assay.nn.vgg import Vgg16
 
+    if arm == "Adv-BNN":
+        half = Half(vgg16().to(device))
+        half.net.load_state_dict(robust(seed, device).state_dict())
+        return half
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         half = Half(Vgg16(width=WIDTH).to(device))
@@ -99,12 +106,10 @@ def _started(arm: Arm, seed: int, device: str) -> nn.Module:
 def _fitted(arm: Arm, seed: int, device: str) -> nn.Module:
     model, train = _started(arm, seed, device), _data(device)["train"]
     if arm in ("BNN", "Adv-BNN"):
-        return _in_full(_gaussian(model, train, RADIUS if arm == "Adv-BNN" else 0.0, EPOCHS[arm], seed, device))
-    augment: Augment = moved
-    if arm == "adversarial training":
-        augment = _then(moved, lambda x, y, rng: (_worst(model, model, x, y, RADIUS), y))
+        radius, lr = (RADIUS, AGAIN_LR) if arm == "Adv-BNN" else (0.0, ADAM_LR)
+        return _in_full(_gaussian(model, train, radius, EPOCHS[arm], lr, seed, device))
     fit_net(
-        model, train, epochs=EPOCHS[arm], batch=BATCH, lr=LR, weight_decay=WEIGHT_DECAY, augment=augment, seed=seed,
+        model, train, epochs=EPOCHS[arm], batch=BATCH, lr=LR, weight_decay=WEIGHT_DECAY, augment=moved, seed=seed,
         device=device,
     )  # fmt: skip
     return _in_full(model)
@@ -117,7 +122,9 @@ def _spread_out(half: nn.Module) -> Variational:
     return as_variational(half, draws=DRAWS["Adv-BNN"], sigma=SIGMA, prior=PRIOR, kinds=NORMALISED, spread="exp")
 
 
-def _gaussian(half: nn.Module, train: Whole, radius: float, epochs: int, seed: int, device: str) -> Variational:
+def _gaussian(
+    half: nn.Module, train: Whole, radius: float, epochs: int, lr: float, seed: int, device: str
+) -> Variational:
     """A net of Gaussian weights by the robust ELBO of methods/train/adv_bnn.py, around `half`.
 
     All weights are one vector in training, as are their deviations: drawing them layer by layer would take longer than
@@ -146,7 +153,7 @@ def _gaussian(half: nn.Module, train: Whole, radius: float, epochs: int, seed: i
         return F.cross_entropy(ask(x), y) + ALPHA / len(train) * gaussian_kl(mu, rho.exp(), 0.0, PRIOR)
 
     fit_recorded(
-        half, [mu, rho], loss, len(train), epochs=epochs, batch=BATCH, lr=ADAM_LR, optimiser="adam", seed=seed,
+        half, [mu, rho], loss, len(train), epochs=epochs, batch=BATCH, lr=lr, optimiser="adam", seed=seed,
         device=device,
     )  # fmt: skip
     model = _spread_out(half).to(device)
@@ -623,8 +630,9 @@ GAUSSIAN = (
     f"alpha {ALPHA:g}, means of {DRAWS['Adv-BNN']} nets"
 )
 ATTACKED = (
-    f"{EPOCHS['Adv-BNN']} epochs (print: 200) at 8/256 with {INNER_STEPS} steps of {INNER_STEP:g} from the image "
-    "(print: 10 of 0.007), adversarial training by SGD"
+    f"{TRAINED} (print: 200 epochs at 8/256, 10 steps of 0.007), VGG16 of width 64; Adv-BNN begins with those weights "
+    f"(print: with none) and has {EPOCHS['Adv-BNN']} epochs of Adam at {AGAIN_LR:g} at 8/256 with {INNER_STEPS} steps "
+    f"of {INNER_STEP:g} from the image"
 )
 CLEAN_GATES = (
     f"RSE has a clean accuracy of at least {100 * LEAST['RSE']:g} % (printed: 90 % at c = 0.01, its clean one only "

@@ -15,7 +15,9 @@ from torch import nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
+from assay.claims._kept import ROOMS, Tensors, kept
 from assay.claims.wang2024_outliers import _seeds as over_seeds
+from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.methods.uncertainty.image_correlation import pearson, spearman
 from assay.methods.uncertainty.pixel_ranking import MOST, partial_auc, ranked
@@ -145,8 +147,8 @@ def _as_saved(snapshots: Members, subject: Subject, seed: int) -> Members:
     assert isinstance(snapshots, Ensemble)
     fresh: nn.Module = reset(subject.model, torch.Generator().manual_seed(seed))
     device = next(snapshots.parameters()).device
-    kept = [copy.deepcopy(net) for net in snapshots.nets][:-1]
-    return Ensemble([fresh.to(device), *kept], average="answers").eval()
+    saved = [copy.deepcopy(net) for net in snapshots.nets][:-1]
+    return Ensemble([fresh.to(device), *saved], average="answers").eval()
 
 
 class _Seen(NamedTuple):
@@ -178,6 +180,20 @@ def _look(model: Members, data: Marked, device: str, seed: int) -> _Seen:
     return _Seen(_known(r), int(np.isnan(r).sum()), area, each, _known(goes))
 
 
+def _at_all(method: str, home: str, places: tuple[str, ...], seed: int, run: Run) -> dict[str, _Seen]:
+    """By set. Kept, as trainings behind it take long."""
+
+    def make() -> Tensors:
+        model = _made(method, home, seed, run)
+        return {place: torch.tensor(_look(model, _data()[place], run.device, seed)).double() for place in places}
+
+    told = (method, home, places, seed)
+    data = [Whole(*_data()[name].take(np.arange(len(_data()[name])))) for name in (home, *places)]
+    found = kept(make, __name__, told, run.device, data, (*ROOMS, "remedies"))
+    rows = {place: found[place].tolist() for place in places}
+    return {place: _Seen(row[0], int(row[1]), *row[2:]) for place, row in rows.items()}
+
+
 def _known(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
@@ -192,9 +208,7 @@ def _all(
         for home, places in homes.items():
             for seed in range(run.seed, run.seed + SEEDS):
                 for method in methods:
-                    model = _made(method, home, seed, run)
-                    for place in places:
-                        found = _look(model, _data()[place], run.device, seed)
+                    for place, found in _at_all(method, home, places, seed, run).items():
                         seen.setdefault((method, home, place), []).append(found)
                     tick(1)
     return seen

@@ -32,10 +32,10 @@ SOURCE = (
 )
 Arm = Literal["last", "lowest-l1", "highest-l1", "quiet", "unfrozen", "at once", "scratch"]
 CHOICES: tuple[Arm, ...] = ("last", "lowest-l1", "highest-l1")
-SEEDS, AGAIN, LR = 3, 8, 0.1
+SEEDS, AGAIN, LR = 3, 24, 0.1
 SHARE = 0.5  # of the filters of each layer
-LAMBDA_E = 6.0  # print's 2 fades over the first 4.8 of 100 epochs, this over the first 1.6 of 8
-LEAST = 0.92  # of accuracy: what the whole network must reach
+LAMBDA_E = 2.0  # print's; fades over the first 4.8 epochs
+LEAST, LEAST_FADED = 0.92, 0.902  # of accuracy: what the whole network must reach, and the one whose filters faded
 NEAR = 0.005  # of accuracy: what counts as no difference
 TRUSTED = 1000  # test images that are corrupted and attacked
 Array = NDArray[np.float64]
@@ -114,8 +114,12 @@ def _whole(run: Run) -> list[Array]:
     return smaller.wholes(range(run.seed, run.seed + SEEDS), run.device)
 
 
-def _gate(whole: Sequence[Array]) -> Gate:
-    return over.gate("The accuracy of the whole network", whole, 0.9326, LEAST)
+def _gates(whole: Sequence[Array], faded: Sequence[_Small]) -> tuple[Gate, Gate]:
+    """What is said of fading supposes that it went as well as in print, in fewer epochs."""
+    return (
+        over.gate("The accuracy of the whole network", whole, 0.9326, LEAST),
+        over.gate("The accuracy after fading", [s.right for s in faded], 0.9119, LEAST_FADED),
+    )
 
 
 def _gap(name: str, ours: Sequence[_Small], others: Sequence[_Small]) -> over.Gap:
@@ -137,7 +141,7 @@ def choice(run: Run) -> Evidence:
     return over.evidence(
         smaller.same(NEAR, *gaps),
         f"Points of accuracy by which filters fade: {told}.",
-        (_gate(whole),),
+        _gates(whole, found["last"]),
         *_accuracies(found, whole),
         *(gap.measure for gap in gaps),
     )
@@ -149,7 +153,7 @@ def firing(run: Run) -> Evidence:
     return over.evidence(
         over.above(0.0, gap),
         f"Noise in the place of dead filters gives {over.points(gap)} points of accuracy.",
-        (_gate(whole),),
+        _gates(whole, found["last"]),
         *_accuracies(found, whole)[1:],
         *_accuracies(found, whole)[:1],
         gap.measure,
@@ -168,7 +172,7 @@ def reorganises(run: Run) -> Evidence:
         f"many, and {over.points(gaps['unfrozen'])} ahead of fading filters that go on learning. When all are "
         f"dead, weights that read what fades have {faces['last']:.2f} of their norm where that is frozen, "
         f"{faces['unfrozen']:.2f} where it is not.",
-        (_gate(whole),),
+        _gates(whole, found["last"]),
         *_accuracies(found, whole),
         *(gap.measure for gap in gaps.values()),
         *(
@@ -198,7 +202,7 @@ def transfer(run: Run) -> Evidence:
         f"From start to end the distance of kept and gone filters falls to {faded.mean():.3f} of itself where they "
         f"fade, and to {once.mean():.3f} where the gone ones were removed before and could teach nothing; what the two "
         "have in common is that kept filters change size.",
-        (_gate(whole),),
+        _gates(whole, found["last"]),
         *(
             Measure(name=f"W2 of kept and gone filters, of the start, {arm}", value=float(of.mean()), better="lower",
                     n=of.size)
@@ -222,7 +226,7 @@ def trust(run: Run) -> Evidence:
         smaller.no_worse(faded),
         f"With half of its filters faded: accuracy {over.points(points['last'])} points, {faded.told}. Removed at "
         f"once: accuracy {over.points(points['at once'])} points, {once.told}.",
-        (_gate(whole),),
+        _gates(whole, found["last"]),
         *(gap.measure for gap in points.values()),
         *faded.measures,
         *once.measures,
@@ -232,9 +236,10 @@ def trust(run: Run) -> Evidence:
 HERE = (
     f"ResNet-18 (printed: ResNet-56) on CIFAR-10, {TRAINED}; then {AGAIN} epochs (printed: 100) at a rate of up to "
     f"{LR:g} in which {100 * SHARE:.0f} % of the "
-    f"filters of each layer fade, residual streams with them, lambda_e = {LAMBDA_E:g} (printed: 2, of 100 epochs), "
-    f"lambda_l = 5; {SEEDS} seeds, the same order of images in all arms; `cannot tell` unless the whole network has an "
-    f"accuracy of at least {100 * LEAST:g} % in every seed (printed: 93.26)"
+    f"filters of each layer fade, residual streams with them, lambda_e = {LAMBDA_E:g} and "
+    f"lambda_l = 5 as printed; {SEEDS} seeds, the same order of images in all arms; `cannot tell` unless the whole "
+    f"network has an accuracy of at least {100 * LEAST:g} % in every seed (printed: 93.26) and the one whose "
+    f"last filters faded of {100 * LEAST_FADED:g} % (printed: 91.19)"
 )
 TABLE_3 = "table 3, ResNet-56 on CIFAR-10"
 SHELVED = (

@@ -176,15 +176,19 @@ def _gates(seen: Mapping[Head, Array]) -> tuple[Gate, ...]:  # the first row of 
 
 def defends(run: Run) -> Evidence:
     seen = _seen(run, _as_printed)
+    return defence(seen, _gates(seen))
+
+
+def defence(seen: Mapping[Head, Array], gates: tuple[Gate, ...]) -> Evidence:  # seeds (clean, FGSM, BIM) images
     names = ("clean", *(f"{attack} {radius:g}" for attack in ("FGSM", "BIM") for radius in RADII))
     gains = [_gap(f"gain, {name}", seen["softRmax"][:, i] - seen["softmax"][:, i]) for i, name in enumerate(names)]
     told = ", ".join(f"{name} {_points(gain)}" for name, gain in zip(names, gains, strict=True))
     return Evidence(
         verdict=over.above(0.0, *gains[1:]),
-        gates=_gates(seen),
-        seeds=SEEDS,
-        says=f"Over {SEEDS} paired seeds softRmax changed the accuracy by, in points: {told}. All attacks climb the "
-        "network's own loss; `own-loss` asks what they miss.",
+        gates=gates,
+        seeds=len(seen["softmax"]),
+        says=f"Over {len(seen['softmax'])} paired seeds softRmax changed the accuracy by, in points: {told}. All "
+        "attacks climb the network's own loss; `own-loss` asks what they miss.",
         measures=(
             *(_mean(f"{name}, {head}", seen[head][:, i]) for i, name in enumerate(names) for head in HEADS),
             *(gain.measure for gain in gains),
@@ -193,7 +197,11 @@ def defends(run: Run) -> Evidence:
 
 
 def own_loss_tells(run: Run) -> Evidence:
-    seen = {head: held.reshape(len(held), len(RADII), 3, -1) for head, held in _seen(run, _by_loss).items()}
+    return own_loss(_seen(run, _by_loss), _gates(_seen(run, _as_printed)))
+
+
+def own_loss(held: Mapping[Head, Array], gates: tuple[Gate, ...]) -> Evidence:  # seeds (own, margin, best met) images
+    seen = {head: each.reshape(len(each), len(RADII), 3, -1) for head, each in held.items()}
     missed = {
         head: [
             _gap(f"margin less own loss, {r:g}, {head}", seen[head][:, i, 1] - seen[head][:, i, 0])
@@ -209,8 +217,8 @@ def own_loss_tells(run: Run) -> Evidence:
     ]
     return Evidence(
         verdict=over.above(0.0, kept),
-        gates=_gates(_seen(run, _as_printed)),
-        seeds=SEEDS,
+        gates=gates,
+        seeds=len(last),
         says=f"At {RADII[-1]:g}, BIM on the margin of z in place of the network's own loss changes the accuracy of "
         f"softRmax by {_points(missed['softRmax'][-1])} points and that of softmax by "
         f"{_points(missed['softmax'][-1])}. Against the worst of these attacks for each image the gain of softRmax is "

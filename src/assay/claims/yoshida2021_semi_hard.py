@@ -153,9 +153,9 @@ SHELVED = (
         source=SOURCE,
         says="The semi-hard machines let no training impostor in; strangers they do.",
         published=_printed(
-            ("FAR of SH-SVM on strangers", 5.53, "FAR of sh-svm, strangers"),
-            ("of SH-TWSVM", 2.73, "FAR of sh-twsvm, strangers"),
-            ("of SH-SVDD", 6.27, "FAR of sh-svdd, strangers"),
+            ("FAR of SH-SVM on print's strangers", 5.53, ""),
+            ("of SH-TWSVM", 2.73, ""),
+            ("of SH-SVDD", 6.27, ""),
         ),
         here=HERE + "holds if no training impostor is let in at all and strangers are",
         minutes=1.0,

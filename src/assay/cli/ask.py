@@ -55,6 +55,7 @@ def ask(
         inputs=bound(inputs),
         seed=work.seed,
         device=work.device,
+        engine=work.engine,
         debug=debug,
     )
     done = conduct(job, limits, out)

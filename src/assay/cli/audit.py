@@ -10,7 +10,7 @@ import typer
 
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Work, bound, opened
+from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, SubjectName, Tuned, Work, bound, opened
 from assay.cli.place import PLACE, Parent
 from assay.cli.printing import complain, console, say
 from assay.errors import AssayError
@@ -37,6 +37,7 @@ def audit(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also write profile.html: where the time went, batch by batch.")
     ] = False,
+    tuned: Tuned = None,
     guard: Guard,
     debug: Debug = False,
     ctx: typer.Context,
@@ -54,11 +55,12 @@ def audit(
     """
     from assay.jobs.audit.job import Job, continued
     from assay.standard import Standards, read_standards
+    from assay.tuning import Tuning
 
     if more is not None:
         _refuse_beside_more(ctx)
         job, out = continued(Path(subject), more, debug)
-        job = dataclasses.replace(job, profile=profile)
+        job = dataclasses.replace(job, profile=profile, engine=work.engine)
         done = conduct(job, guard.limits(job.budget), out)
         show(done, profile)
         raise typer.Exit(done.status)
@@ -72,8 +74,10 @@ def audit(
         inputs=bound(asking.inputs, held_to),
         seed=work.seed,
         device=work.device,
+        engine=work.engine,
         debug=debug,
         profile=profile,
+        tuned=None if tuned is None else Tuning.read(tuned),
     )
     done = conduct(job, limits, asking.out)
     show(done, profile)
@@ -82,7 +86,7 @@ def audit(
 
 def _refuse_beside_more(ctx: typer.Context) -> None:
     """A run goes on as it was begun: what was typed that would make it another is refused."""
-    kept = {"subject", "more", "profile", "debug", *(field.name for field in dataclasses.fields(Guard))}
+    kept = {"subject", "more", "profile", "engine", "debug", *(field.name for field in dataclasses.fields(Guard))}
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name not in kept and source is not None and source.name == "COMMANDLINE":
@@ -94,12 +98,13 @@ def _refuse_beside_more(ctx: typer.Context) -> None:
 
 def conduct(job: Job, limits: Limits, out: Path) -> Audit:
     """Ask what the job wants: in a child where this process guards, else here."""
-    from assay.engine.opening import device_named
+    from assay.engine.opening import device_named, engine_named, refuse_confined
     from assay.jobs.audit import audit
 
     if isinstance(place := PLACE.get(), Parent):
         from assay.jobs.audit.guarded import audit_guarded
 
+        refuse_confined(job.engine, limits.sandbox, job.profile)
         with metered() as meter:
             return audit_guarded(job, limits, out, meter, place.since)
     count = len(job.plan())  # a name that nobody knows is told before the subject is opened
@@ -113,12 +118,14 @@ def conduct(job: Job, limits: Limits, out: Path) -> Audit:
             standards=job.standards,
             seed=job.seed,
             device=device,
+            engine=engine_named(job.engine, device),
             out=out,
             progress=meter.progress,
             told=meter.told,
             source=job.source.words(),
             debug=job.debug,
             profile=job.profile,
+            tuned=job.tuned,
             open=job.further(lambda source: opened(source, meter)),
         )
 

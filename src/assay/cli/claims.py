@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +64,7 @@ def try_claims(
     """Run the studies behind claims and record what came out.
 
     With --all, --budget may be a time: studies that fit into it are run, and what did not fit is told. It can be
-    stopped at any moment; what was recorded stays.
+    stopped at any moment; what was recorded stays. With --engine ray they are run side by side.
 
     Example: assay claims test --all --budget 25m --device cuda
     """
@@ -88,22 +90,27 @@ def try_claims(
         records = job.read(ledger, broken=False)
         takes = {name: job.takes(name, known, records, ready.device) for name in left}
         end = None if seconds is None else time.monotonic() + seconds
-        while left:
-            fits = left[0] if end is None else job.fitting(left, end - time.monotonic(), takes)
-            if fits is None:
-                break
-            name = fits
-            left.remove(name)
-            meter.doing(name)
+
+        def next_ones() -> Iterator[str]:
+            while left:
+                fits = left[0] if end is None else job.fitting(left, end - time.monotonic(), takes)
+                if fits is None:
+                    return
+                left.remove(fits)
+                meter.doing(fits)
+                yield fits
+
+        for name, found in ready.engine.each(partial(job.measured, ready), next_ones()):
             try:
-                entries.append(job.record(name, ready, ledger))
+                entry = job.keep(found(), ledger)
             except Exception as e:  # of one of many: data that are not at hand, memory that is full
                 if not everything:
                     raise
                 broken[name] = f"{type(e).__name__}: {e}" if not isinstance(e, AssayError) else str(e)
                 meter.line(f"{name}: not run: {broken[name]}")
                 continue
-            meter.line(f"{name}: {entries[-1].evidence.verdict}")
+            entries.append(entry)
+            meter.line(f"{name}: {entry.evidence.verdict}")
     to = console()
     for entry in entries:
         say(to, f"{entry.evidence.verdict}: {entry.id}. {entry.evidence.says}")

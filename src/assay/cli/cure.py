@@ -9,7 +9,19 @@ import typer
 from assay.cli.diff import show_changes
 from assay.cli.flat import flat
 from assay.cli.meter import metered
-from assay.cli.options import DEFAULT_SUBJECT, Asking, Debug, Guard, Opening, Settings, SubjectName, Work, opened, pairs
+from assay.cli.options import (
+    DEFAULT_SUBJECT,
+    Asking,
+    Debug,
+    Guard,
+    Opening,
+    Settings,
+    SubjectName,
+    Tuned,
+    Work,
+    opened,
+    pairs,
+)
 from assay.cli.printing import console, say
 
 
@@ -25,21 +37,25 @@ def cure(
         bool, typer.Option("--control/--no-control", help="Train plainly too, to compare with, where it trains anew.")
     ] = True,
     work: Work,
+    tuned: Tuned = None,
     guard: Guard,
     debug: Debug = False,
 ) -> None:
     """Audit, apply a remedy, audit again, and compare. The cured weights are kept beside the page.
 
     A remedy that trains anew is compared with a plain training of the same schedule, data and seed, shown beside.
+    --tuned is about the remedy's settings, and stands in what was asked after.
 
     Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
     """
     from assay.jobs.cure import cure as apply
+    from assay.tuning import Tuning
 
+    effort = None if tuned is None else Tuning.read(tuned)
     source = opening.source(subject)
     with metered() as meter:
         how = asking.how(source, work, meter, debug)
-        done = apply(remedy, opened(source, meter), settings=pairs(settings), control=control, **how)
+        done = apply(remedy, opened(source, meter), settings=pairs(settings), control=control, tuned=effort, **how)
     show_changes(done.before, done.after, done.changes, done.since_before if done.control else ())
     for note in done.notes:
         say(console(), note)

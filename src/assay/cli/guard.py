@@ -55,8 +55,10 @@ class InChild(TyperCommand):
         if not isinstance(place, Parent):
             return super().invoke(ctx)
         from assay.engine.guarded import command_guarded
+        from assay.engine.opening import refuse_confined
 
         guard = Guard(timeout=given["timeout"], memory=given["memory"], sandbox=given["sandbox"])
+        refuse_confined(given.get("engine", "here"), guard.sandbox)
         limits = guard.limits(given.get("budget", "quick"))
         job = {"words": place.words, "terminal": sys.stdout.isatty()}
         to = Path(given.get("out", "."))

@@ -29,6 +29,15 @@ SubjectName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda|auto", help="Where to compute.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="here|ray|ray://HOST:PORT",
+        help="Who computes: this process; the cluster that RAY_ADDRESS names, or one worker for each core of this "
+        "machine; the cluster there. With a model from a file, beside --no-sandbox.",
+    ),
+]
 Budget = Annotated[
     str,
     typer.Option(
@@ -58,6 +67,15 @@ ProbeNames = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, for example radius=8/255; may be given again."),
+]
+Tuned = Annotated[
+    str | None,
+    typer.Option(
+        "--tuned",
+        metavar="tries=N,budget=TIME,by=WHO",
+        help="What went into tuning the model, for the section 'tuning effort' of report and card; also "
+        "baseline=equal|less|none, how what it is compared with was tuned.",
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `assay audit` named.")]
 
@@ -269,17 +287,18 @@ class Work:
     budget: Budget = "quick"
     seed: Seed = 0
     device: Device = "cpu"
+    engine: Engine = "here"
 
     def run(self, meter: Meter, debug: bool) -> Run:
-        from assay.engine.local import ThisProcess
-        from assay.engine.opening import device_named
+        from assay.engine.opening import device_named, engine_named
         from assay.run import Run, budget
 
+        device = device_named(self.device)
         return Run(
-            engine=ThisProcess(),
+            engine=engine_named(self.engine, device),
             budget=budget(self.budget),
             seed=self.seed,
-            device=device_named(self.device),
+            device=device,
             progress=meter.progress,
             debug=debug,
         )
@@ -296,15 +315,17 @@ class Asking:
 
     def how(self, source: Source, work: Work, meter: Meter, debug: bool) -> dict[str, Any]:
         """The words that a job takes which audits before and after."""
-        from assay.engine.opening import device_named
+        from assay.engine.opening import device_named, engine_named
 
+        device = device_named(work.device)
         return {
             "probes": self.probe or None,
             "budget": work.budget,
             "inputs": bound(self.inputs),
             "standards": self.standards,
             "seed": work.seed,
-            "device": device_named(work.device),
+            "device": device,
+            "engine": engine_named(work.engine, device),
             "out": self.out,
             "progress": meter.progress,
             "told": meter.told,

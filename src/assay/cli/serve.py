@@ -45,6 +45,14 @@ def serve(
         list[str] | None,
         typer.Option("--name", metavar="HOST", help="A name by which others call this machine; may be given again."),
     ] = None,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="A server on this machine passes requests on, and says in X-Forwarded-For and X-Forwarded-Proto whose "
+            "they are and how they came. Without it these are not believed.",
+        ),
+    ] = False,
     most_upload: Annotated[float, typer.Option(metavar="GB", min=0.001, help="What one form may bring.")] = 2,
     most_queued: Annotated[int, typer.Option(metavar="N", min=1, help="Jobs of one person that wait or run.")] = 1000,
     room: Room,
@@ -82,7 +90,7 @@ def serve(
         threading.Thread(target=_warm, args=(book,), daemon=True).start()
 
     try:
-        _run(app, listening, started)
+        _run(app, listening, started, behind_proxy)
     finally:
         hands.end()
 
@@ -112,7 +120,21 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _run(app: Any, listening: socket.socket, started: Callable[[], object]) -> None:
+def _config(app: Any, behind_proxy: bool) -> Any:
+    """uvicorn by itself would take anyone on this machine at their word about where they come from."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        proxy_headers=behind_proxy,
+        forwarded_allow_ips=["127.0.0.1", "::1"],
+    )
+
+
+def _run(app: Any, listening: socket.socket, started: Callable[[], object], behind_proxy: bool) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -125,7 +147,7 @@ def _run(app: Any, listening: socket.socket, started: Callable[[], object]) -> N
         raise KeyboardInterrupt  # which uvicorn raises of itself for a key, so that workers hand back what they have
 
     signal.signal(signal.SIGTERM, stop)
-    Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)).run([listening])
+    Server(_config(app, behind_proxy)).run([listening])
 
 
 class Crew:

@@ -65,8 +65,8 @@ def translate(
     """Train networks that turn one image into another, such as a stain that is not there, and flag where to look twice.
 
     DATA holds input/train, input/test, output/train and output/test, in a folder or a .zip; the two images of a pair
-    have one name. Without output/test there are answers and no errors. PNG, TIFF and JPEG of eight bits, all of one
-    size, all grey or all in colour.
+    have one name. Without output/test there are answers and no errors. PNG, TIFF and JPEG, all of one size, all
+    grey or all in colour. Grey ones may have 16 bits: one factor brings them to 8, and the page says which.
 
     Several networks are trained. Their mean is the answer, and how far they are apart says where to be careful: a
     slider on the page sets from where on a pixel is flagged. The page lies beside results.zip, which holds every test

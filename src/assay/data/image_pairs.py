@@ -4,8 +4,10 @@
 
 A name is the same in `input` and `output` but for its suffix (cell_7.tif and cell_7.png are a pair). The four folders
 lie at the top, or in one folder that holds nothing else. Without `output/test` the test images have no truth. All
-images of `input` are grey, or all in colour, and so are all of `output`; all have one size. Both may come from a
-stranger: nothing is unpacked onto the disk, and what would be too large is refused before it is read.
+images of `input` are grey, or all in colour, and so are all of `output`; all have one size. Grey images may have 16
+bits, all of `input` or all of `output`: they are brought to 8 by one factor, such that the greatest training value
+becomes 255, and `notes` say so. Both may come from a stranger: nothing is unpacked onto the disk, and what would be too
+large is refused before it is read.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.data.archive import open_archive
-from assay.data.image import decode
+from assay.data.deep_image import decode_deep
 from assay.data.image_folder import SUFFIXES
 from assay.data.plain_file import files_below, read_plain, some
 from assay.errors import AssayError
@@ -34,6 +36,7 @@ LAYOUT = "input/train, input/test, output/train and output/test, with equal file
 PLACES = ("input/train", "output/train", "input/test", "output/test")
 COLOURS = {1: "grey", 3: "in colour"}
 Bytes = NDArray[np.uint8]
+Held = NDArray[np.uint8] | NDArray[np.uint16]
 
 
 class Split(NamedTuple):
@@ -46,6 +49,8 @@ class Split(NamedTuple):
 class ImagePairs:
     train: Split
     test: Split
+    notes: tuple[str, ...] = ()
+    """How values were changed on their way in, for whoever reads the results."""
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -157,50 +162,84 @@ def _read(name: str, found: Found, channels: int | None, tick: Callable[[int], N
                     f"{has}/{split} has {some([here[stem][0] for stem in alone])} and {lacks}/{split} has not; "
                     f"{len(alone)} of its images have no partner: give each pair one name."
                 )
-    first: dict[str, tuple[str, tuple[int, ...]]] = {}
+    first: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    names = {split: tuple(sorted(found[f"input/{split}"])) for split in ("train", "test")}
+    held: dict[str, Held | None] = {}
+    for split in names:
+        for side in ("input", "output"):
+            place = f"{side}/{split}"
+            held[place] = _stack(found.get(place, {}), place, side, names[split], first, channels, tick)
+    notes = tuple(note for side in ("input", "output") if (note := _in_eight_bits(held, side)))
     splits = {}
+    for split in names:
+        shown, wanted = held[f"input/{split}"], held[f"output/{split}"]
+        assert shown is not None and shown.dtype == np.uint8  # noqa: PT018
+        splits[split] = Split(names[split], shown, wanted)  # type: ignore[arg-type]
+    return ImagePairs(splits["train"], splits["test"], notes)
+
+
+def _in_eight_bits(held: dict[str, Held | None], side: str) -> str:
+    """Bring a side's images of 16 bits to 8, and say how: v -> round(255 min(v, top) / top), top of the training."""
+    train = held[f"{side}/train"]
+    assert train is not None
+    if train.dtype == np.uint8:
+        return ""
+    top, beyond = int(train.max()), 0
+    if top == 0:
+        raise AssayError(f"All images in {side}/train are black all over; see that they are the right ones.")
     for split in ("train", "test"):
-        names = tuple(sorted(found[f"input/{split}"]))
-        parts = {side: found.get(f"{side}/{split}", {}) for side in ("input", "output")}
-        shown, wanted = (_stack(parts[side], f"{side}/{split}", side, names, first, channels, tick) for side in parts)
-        assert shown is not None
-        splits[split] = Split(names, shown, wanted)
-    return ImagePairs(**splits)
+        images = held[f"{side}/{split}"]
+        if images is None:
+            continue
+        brought = np.empty(images.shape, np.uint8)
+        for row, image in enumerate(images):  # a few bytes at a time
+            beyond += int((image > top).sum())
+            brought[row] = np.rint(np.minimum(image, top) * (255.0 / top))
+        held[f"{side}/{split}"] = brought
+    cut = f"; {beyond:,} pixels of test images are brighter, and are cut there" if beyond else ""
+    return (
+        f"The images of {side} have 16 bits and were brought to 8 by one factor for all: {top:,}, the greatest value "
+        f"in {side}/train, became 255{cut}. Errors and spreads are shares of that range."
+    )
 
 
 def _stack(
     images: Mapping[str, tuple[str, Callable[[], bytes]]], place: str, side: str, names: tuple[str, ...],
-    first: dict[str, tuple[str, tuple[int, ...]]], channels: int | None, tick: Callable[[int], None],
-) -> Bytes | None:  # fmt: skip
+    first: dict[str, tuple[str, tuple[int, ...], int]], channels: int | None, tick: Callable[[int], None],
+) -> Held | None:  # fmt: skip
     if not images:
         return None
-    held: Bytes | None = None
+    held: Held | None = None
     for row, stem in enumerate(names):
         name = f"{place}/{images[stem][0]}"
-        image = decode(images[stem][1](), name, None)  # c h w
+        image: Held = decode_deep(images[stem][1](), name)  # c h w
         if side == "input" and channels is not None and len(image) != channels:
             raise AssayError(
                 f"{name} is {COLOURS[len(image)]}, and the model takes images that are {COLOURS[channels]}; save it so."
             )
-        known, shape = first.setdefault(side, (name, image.shape))
+        known, shape, bits = first.setdefault(side, (name, image.shape, 8 * image.itemsize))
         if len(image) != shape[0]:
             raise AssayError(
                 f"{name} is {COLOURS[len(image)]}, where {known} is {COLOURS[shape[0]]}; save all images of {side} "
                 "alike."
             )
-        other, size = next(iter(first.values()))
+        if 8 * image.itemsize != bits:
+            raise AssayError(
+                f"{name} has {8 * image.itemsize} bits, where {known} has {bits}; save all images of {side} alike."
+            )
+        other, size, _ = next(iter(first.values()))
         if image.shape[1:] != size[1:]:
             raise AssayError(
                 f"{name} is {image.shape[2]} x {image.shape[1]} pixels, where {other} is {size[2]} x {size[1]}; scale "
                 "or cut all images to one size."
             )
         if held is None:
-            if len(names) * image.size > MOST_BYTES // 4:
+            if len(names) * image.nbytes > MOST_BYTES // 4:
                 raise AssayError(
                     f"{place} holds {len(names):,} images of {image.shape[2]} x {image.shape[1]}, "
-                    f"{len(names) * image.size:,} bytes, over {MOST_BYTES // 4:,}; scale them down or take fewer."
+                    f"{len(names) * image.nbytes:,} bytes, over {MOST_BYTES // 4:,}; scale them down or take fewer."
                 )
-            held = np.empty((len(names), *image.shape), dtype=np.uint8)
+            held = np.empty((len(names), *image.shape), dtype=image.dtype)
         held[row] = image
         tick(1)
     return held

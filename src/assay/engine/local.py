@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from assay.data.digest import of_array
 from assay.errors import AssayError, SubjectError
-from assay.run import KEPT_BYTES, Few, Shard, Tick, Work, batch_of
+from assay.run import KEPT_BYTES, Few, Found, Item, Shard, Tick, Work, batch_of
 from assay.subject import Data
 
 
@@ -22,10 +26,12 @@ class ThisProcess:
     """`batch` None chooses by device: small batches stay in a CPU's cache, a GPU wants to be filled. Where inputs are
     large a batch on a CPU has fewer of them, so that memory does not follow their size.
 
-    Each shard's generator is seeded by the run's seed and the shard's place, so that no shard depends on another.
+    No shard depends on another: its generator is seeded by the run's seed and the shard's place, and what a random
+    model draws of torch's own by how that one stood before and the shard's place.
     """
 
     batch: int | None = None
+    apart: ClassVar[bool] = False
 
     def map(
         self,
@@ -39,44 +45,149 @@ class ThisProcess:
         few: Mapping[str, str] = MappingProxyType({}),
         room: int = KEPT_BYTES,
     ) -> dict[str, NDArray[Any]]:
-        batch = self.batch or (1024 if device.startswith("cuda") else _fitting(data, indices))
-        parts: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
-        kept = {name: Few(room) for name in few}
-        start = 0
-        while start < len(indices):
-            rows = indices[start : start + batch]
-            try:
-                done = _work_on(work, data, rows, start, seed, device)
-            except Exception as e:
-                if not _out_of_memory(e):
-                    raise
-                if len(rows) == 1:
-                    raise AssayError(
-                        f"One input alone does not fit into the memory of {device!r}; use another device."
-                    ) from e
-                batch = len(rows) // 2
-                if device.startswith("cuda"):
-                    torch.cuda.empty_cache()
-                continue
-            for name, column in done.items():
-                if name not in few:
-                    parts[name].append(column)
-                    continue
-                wanted = np.flatnonzero(done[few[name]])
-                kept[name].add(start + wanted, column[wanted])
-                parts[name] = [column[:0]]
-            tick(len(rows))
-            start += len(rows)
-        for name, some in kept.items():
-            if name in parts:
-                at, rows = some.joined(parts[name][0])
-                parts |= {name: [rows], f"{name} at": [at]}
-        return {name: np.concatenate(columns) if len(columns) > 1 else columns[0] for name, columns in parts.items()}
+        batch = self.batch or fitting(data, indices, device)
+        rows = Joined(few, room)
+        every, noise = range(len(indices)), Noise.now(device)
+        with noise.spent():
+            for part in worked(work, data, indices, every, batch, seed=seed, device=device, few=few, noise=noise):
+                rows.add(part)
+                tick(part.count)
+        return rows.columns()
+
+    def each(
+        self, work: Callable[[Item], Found], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Callable[[], Found]]]:  # in their order, each done when it is called for
+        noise = Noise.now()
+        for place, item in enumerate(items):
+            yield item, partial(_one, work, item, noise, place)
 
 
-def _fitting(data: Data, indices: NDArray[np.int64]) -> int:
-    """How many of these inputs go together on a CPU."""
+def _one(work: Callable[[Item], Found], item: Item, noise: Noise, place: int) -> Found:
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=devices), noise.of(place):
+        return work(item)
+
+
+class Noise:
+    """What random models draw of torch's own generators: of each shard its own, however many process them where.
+
+    How the generators stand names the noise, and each shard's place its own part of it. Where any has drawn they move
+    on by one number, so that the next noise is another; where none has, they are left as they were.
+    """
+
+    def __init__(self, name: Sequence[int], device: str = "cpu") -> None:
+        self.name, self.device, self.drawn = tuple(name), device, False
+
+    @classmethod
+    def now(cls, device: str = "cpu") -> Noise:
+        found = sha256(b"".join(of_array(g.get_state().numpy()) for g in _generators(device))).digest()
+        return cls([int.from_bytes(found[i : i + 4], "little") for i in range(0, 16, 4)], device)
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """After it, generators stand as they did, and where anything was drawn one number further."""
+        generators = _generators(self.device)
+        before = [g.get_state() for g in generators]
+        try:
+            yield
+        finally:
+            for g, state in zip(generators, before, strict=True):
+                g.set_state(state)
+                if self.drawn:
+                    torch.rand((), generator=g, device=g.device)
+
+    @contextmanager
+    def of(self, place: int) -> Iterator[None]:
+        """Inside, torch's generators give what belongs to this place."""
+        generators = _generators(self.device)
+        for g in generators:
+            g.manual_seed(int(np.random.SeedSequence([*self.name, place]).generate_state(1)[0]))
+        before = [g.get_state() for g in generators]
+        yield
+        self.drawn |= any(not torch.equal(g.get_state(), s) for g, s in zip(generators, before, strict=True))
+
+
+def _generators(device: str) -> list[torch.Generator]:
+    found = [torch.default_generator]
+    if device.startswith("cuda") or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        place = torch.device(device).index if device.startswith("cuda") else None
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        found.append(torch.cuda.default_generators[torch.cuda.current_device() if place is None else place])
+    return found
+
+
+def fitting(data: Data, indices: NDArray[np.int64], device: str) -> int:
+    """How many of these inputs go together."""
+    if device.startswith("cuda"):
+        return 1024
     return min(128, batch_of(tuple(data.take(indices[:1])[0].shape[1:]))) if len(indices) else 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """What came of some inputs: where they begin, how many there are, and their columns, of `few` the wanted rows."""
+
+    start: int
+    count: int
+    columns: dict[str, NDArray[Any]]
+
+
+class Joined:
+    """The columns of all parts, which come in order."""
+
+    def __init__(self, few: Mapping[str, str], room: int) -> None:
+        self.few, self.parts = few, defaultdict[str, list[NDArray[Any]]](list)
+        self.kept = {name: Few(room) for name in few}
+
+    def add(self, part: Part) -> None:
+        for name, column in part.columns.items():
+            if name not in self.few:
+                self.parts[name].append(column)
+                continue
+            self.kept[name].add(part.start + np.flatnonzero(part.columns[self.few[name]]), column)
+            self.parts[name] = [column[:0]]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        for name, some in self.kept.items():
+            if name in self.parts:
+                at, rows = some.joined(self.parts[name][0])
+                self.parts |= {name: [rows], f"{name} at": [at]}
+        return {name: np.concatenate(each) if len(each) > 1 else each[0] for name, each in self.parts.items()}
+
+
+def worked(
+    work: Work,
+    data: Data,
+    indices: NDArray[np.int64],
+    places: range,
+    batch: int,
+    *,
+    seed: int,
+    device: str,
+    few: Mapping[str, str],
+    noise: Noise,
+) -> Iterator[Part]:
+    """Run `work` on these places of the indices, a batch at a time, smaller ones where memory runs out."""
+    start = places.start
+    while start < places.stop:
+        rows = indices[start : min(start + batch, places.stop)]
+        try:
+            with noise.of(start):
+                done = _work_on(work, data, rows, start, seed, device)
+        except Exception as e:
+            if not _out_of_memory(e):
+                raise
+            if len(rows) == 1:
+                raise AssayError(
+                    f"One input alone does not fit into the memory of {device!r}; use another device."
+                ) from e
+            batch = len(rows) // 2
+            if device.startswith("cuda"):
+                torch.cuda.empty_cache()
+            continue
+        cut = {name: done[name][np.flatnonzero(done[by])] for name, by in few.items() if name in done}
+        yield Part(start, len(rows), done | cut)
+        start += len(rows)
 
 
 def _work_on(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.run import Engine, Progress, Shard, Tick, Work
+from assay.run import Engine, Found, Item, Progress, Shard, Tick, Work
 from assay.trace import Trace
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Traced:
     """Another engine, in this process, with a clock beside it. A GPU is waited for at each reading of it."""
 
     def __init__(self, engine: Engine, trace: Trace) -> None:
-        self.engine, self.trace = engine, trace
+        self.engine, self.trace, self.apart = engine, trace, engine.apart
 
     def map(
         self,
@@ -61,6 +61,9 @@ class Traced:
             few=few,
             room=room,
         )
+
+    def each(self, work: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[Item, Callable[[], Found]]]:
+        return self.engine.each(work, items)
 
 
 class _Clocked:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import code, shelf
-from assay.claim import Claim, Entry, Evidence, Gate, judged
+from assay.claim import Before, Claim, Entry, Evidence, Gate, judged
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
 from assay.report import ledger as drawn
@@ -37,6 +37,7 @@ SHIPPED = Path(__file__).parents[1] / "claims" / "ledger"
 FORMAT = 2
 COMPUTES = ("methods", "nn", "data", "remedies", "probes", "subjects")
 """The rooms whose code a study's numbers hang on; the vocabulary only hands them on."""
+RECORDS = ":(exclude)src/assay/claims/ledger"  # of what may have changed since a commit: they are no code
 
 
 def home() -> Path:
@@ -68,6 +69,19 @@ def claim(name: str) -> Claim:
 
 def record(name: str, run: Run, root: Path | None = None) -> Entry:
     """Run the study behind a claim, judge what it found, and record it."""
+    return keep(measured(run, name), root)
+
+
+def keep(entry: Entry, root: Path | None = None) -> Entry:
+    """Write it, with what stood there before."""
+    entry = dataclasses.replace(entry, before=_before(read(root, broken=False).get(entry.id), entry))
+    told = _sealed({"format": FORMAT, **dataclasses.asdict(entry)})
+    write_atomically(_file(root or home(), entry.id), strict_json(told))
+    return entry
+
+
+def measured(run: Run, name: str) -> Entry:
+    """Run the study behind a claim and judge what it found; nothing is written."""
     tested = claim(name)
     start = time.perf_counter()
     with _files_read(_module(tested)) as read_now:
@@ -76,7 +90,7 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
     place, device = f"{versions.pop('system')}, {versions.pop('cores')} cores", versions.pop("device")
     options = [] if run.budget.name == "quick" else ["--budget", run.budget.name]
     options += ["--seed", str(run.seed), *([] if run.device == "cpu" else ["--device", run.device])]
-    entry = Entry(
+    return Entry(
         id=name,
         says=tested.says,
         evidence=evidence,
@@ -92,8 +106,46 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
         code=behind(tested),
         data={f"{path.parent.name}/{path.name}": _digest(path) for path in sorted(read_now)},
     )
-    write_atomically(_file(root or home(), name), strict_json(_sealed({"format": FORMAT, **dataclasses.asdict(entry)})))
-    return entry
+
+
+def _before(last: Entry | None, now: Entry) -> Before | None:
+    """What stood there until the verdict became what it is; as before where it is still the same."""
+    if last is None:
+        return Before(verdict="not run", why="it had not been run")
+    then = last.evidence
+    if then.verdict == now.evidence.verdict:
+        return last.before
+    return Before(verdict=then.verdict, says=then.says, when=last.when, commit=last.commit, why=_why(last, now))
+
+
+def _why(last: Entry, now: Entry) -> str:
+    """What differs between two tests of a claim that came out differently, the most telling first."""
+    then, here = last.evidence, now.evidence
+    if then.measures and [_numbers(m) for m in then.measures] == [_numbers(m) for m in here.measures]:
+        return "the same was measured, and is judged by another rule"
+    found = [f"not reached: {gate.what}" for gate in here.gates if gate.missed()]
+    found += [f"reached now: {gate.what}" for gate in then.gates if gate.missed() and not found]
+    if here.seeds is not None and here.seeds != then.seeds:
+        found.append(f"it rests on {here.seeds} trainings{'' if then.seeds is None else f', then on {then.seeds}'}")
+    if last.says != now.says:
+        found.append("the statement is worded anew")
+    if last.here and last.here != now.here:
+        found.append("it is tested under other conditions")
+    if not last.code:
+        found.append("which code made the last record is not known")
+    elif last.code != now.code:
+        parts = {"claim": "the study", "methods": "a method, a layer or the data's reading"}
+        found.append(f"{' and '.join(w for p, w in parts.items() if last.code.get(p) != now.code.get(p))} changed")
+    if last.data and last.data != now.data:
+        found.append("the data are other files")
+    if last.seed != now.seed or last.budget != now.budget:
+        found.append(f"seed {now.seed} and budget {now.budget}, then {last.seed} and {last.budget}")
+    return "; ".join(found) or "nothing that is recorded: the study repeats itself only so far"
+
+
+def _numbers(measure: Measure) -> tuple[object, ...]:
+    """A measure as it is compared: what no machine repeats is beyond six digits."""
+    return measure.name, *(v if v is None else float(f"{v:.6g}") for v in (measure.value, measure.low, measure.high))
 
 
 def _sealed(told: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +190,7 @@ def commit() -> str:
         return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "src", RECORDS) else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -221,7 +273,9 @@ def _entry(path: Path) -> Entry:
             Measure(**{**m, "beside": tuple(Beside(**b) for b in m["beside"])}) for m in evidence["measures"]
         )
         gates = tuple(Gate(**{**g, "values": tuple(g["values"])}) for g in evidence.get("gates", ()))
-        entry = Entry(**{**told, "evidence": Evidence(**{**evidence, "measures": measures, "gates": gates})})
+        evidence = Evidence(**{**evidence, "measures": measures, "gates": gates})
+        before = Before(**told["before"]) if told.get("before") else None
+        entry = Entry(**{**told, "evidence": evidence, "before": before})
         sealed = stored["format"] == FORMAT and _sealed(dict(stored))["seal"] == stored["seal"]
         if entry.evidence.verdict not in ("holds", "fails", "cannot tell"):
             raise ValueError(f"verdict {entry.evidence.verdict!r}")
@@ -262,9 +316,18 @@ def fitting(names: Sequence[str], left: float, seconds: Mapping[str, float]) -> 
 
 
 def told(root: Path | None = None) -> list[drawn.Told]:
+    from assay.claims._elsewhere import RULE
+
+    foregone = RULE.partition(",")[0]  # what nothing that is found can change: print's data are not at hand
     entries = read(root)
     return [
-        drawn.tell(name, each, entries.get(name), stale(each, entries[name]) if name in entries else "")
+        drawn.Told(
+            name,
+            each,
+            entries.get(name),
+            stale(each, entries[name]) if name in entries else "",
+            foregone not in each.here,
+        )
         for name, each in claims().items()
     ]
 

@@ -41,6 +41,7 @@ from assay.report.diff import outcome, render_diff
 from assay.run import Engine, Progress, Run, silent
 from assay.run import budget as budget_named
 from assay.standard import Standards, read_standards
+from assay.tuning import Tuning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,12 +122,14 @@ def cure(
     heard: Callable[[Audit], None] = lambda before: None,
     out: str | Path = "runs",
     source: tuple[str, ...] = (),
+    tuned: Tuning | None = None,
     **how: Unpack[How],
 ) -> Cure:
     """Audit `subject`, apply the remedy, audit again; `settings` are those of a remedy that is given by name.
 
     `control=False` spares the plain training that a remedy which trains anew is compared with. `heard` is given the
-    audit before while nothing is made yet: what it raises ends the cure. `how` is as of `audit`.
+    audit before while nothing is made yet: what it raises ends the cure. `tuned` is what went into
+    the remedy's settings. `how` is as of `audit`.
     """
     from assay.door import admit
 
@@ -139,8 +142,8 @@ def cure(
     if reason is not None:
         raise AssayError(f"The remedy {chosen.name()!r} cannot be applied to {subject.name!r}: {reason}.")
 
-    def asked(of: Subject, named: tuple[str, ...]) -> Audit:
-        done = audit(of, probes=probes, out=out, source=named, **how)
+    def asked(of: Subject, named: tuple[str, ...], effort: Tuning | None = None) -> Audit:
+        done = audit(of, probes=probes, out=out, source=named, tuned=effort, **how)
         assert done.folder is not None  # it has an `out`
         return open_audit(done.folder, whole=True)  # a paired comparison needs the samples of resumed answers too
 
@@ -186,7 +189,7 @@ def cure(
             f"No control was made: {chosen.name()} trains anew, and what that alone does is part of the difference.",
         )
     price = _price(chosen, subject, cured, seconds, run)
-    after = asked(cured, ())
+    after = asked(cured, (), tuned)
     changes = compare(beside or before, after)
     done = Cure(
         before=before,

@@ -131,7 +131,7 @@ def translate(
     nets, losses = _trained(pairs, settings, run, keep, key)
     _write_weights(folder / WEIGHTS, nets, pairs, settings)
     asked = _Answers(pairs, nets, settings, run)
-    told = _translation(asked, folder / ARCHIVE, title, str(data), losses, command, environment(run.device))
+    told = _translation(asked, folder / ARCHIVE, title, Path(data).name, losses, command, environment(run.device))
     says = in_words(told)
     write_atomically(folder / PAGE, render(told))
     write_atomically(folder / TOLD, strict_json({"key": key, "says": says, **told.told()}))
@@ -186,7 +186,7 @@ def _open(data: str | Path, run: Run) -> ImagePairs:
                 made = make_fields(range(first, first + count))
                 splits[split] = Split(tuple(f"field_{k:04d}" for k in range(count)), made.x, made.stain)
                 tick(count)
-        return ImagePairs(**splits)
+        return ImagePairs(splits["train"], splits["test"])
     with run.progress("reading images", 1) as tick:
         pairs = open_image_pairs(data, tick=lambda done: tick(0))
         tick(1)
@@ -365,6 +365,7 @@ def _translation(
     (c, h, w), (k, _, _) = pairs.shapes
     pooled = _Pooled(len(pairs.test.x), h * w)
     about = {"title": title, "data": data, "seed": asked.run.seed, **asdict(settings), "versions": dict(environment)}
+    about |= {"notes": list(pairs.notes)} if pairs.notes else {}
     shown: list[_Answer] = []
     with _archive(archive) as write:
         write("settings.json", strict_json(about).encode())
@@ -382,7 +383,7 @@ def _translation(
         tolerance=settings.tolerance, settings=asdict(settings), seed=asked.run.seed,
         scores=_scores(pooled, pairs, settings, asked.run.seed), review=review, losses=losses, widest=widest,
         largest=largest, pictures=tuple(_pictures(one, review, widest, largest) for one in shown), command=command,
-        environment=environment,
+        environment=environment, notes=pairs.notes,
     )  # fmt: skip
 
 

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+COUNTED: list[tuple[nn.Module, Tally]] = []
+"""What is counted just now, for an engine that passes it elsewhere."""
+
 
 class Tally:
     """Inputs that passed, apart those whose gradient is wanted: for it they pass back too."""
@@ -45,9 +48,11 @@ def counted(model: nn.Module) -> Iterator[Tally]:
         return (before or model._call_impl)(*given, **named)
 
     model._compiled_call_impl = call
+    COUNTED.append((model, tally))
     try:
         yield tally
     finally:
+        COUNTED.remove((model, tally))
         if before is None:
             vars(model).pop("_compiled_call_impl", None)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.methods.train.ensemble import fit_ensemble
@@ -76,6 +77,9 @@ class NaiveEnsemble(Retraining):
                 rng=run.rng(),
                 on_epoch=lambda nets, loss: tick(nets),
                 device=run.device,
+                apart=partial(run.each, about=f"training {self.members} nets side by side")
+                if run.engine.apart
+                else None,
             )
         return subject.cured(Ensemble(nets, average=averaged(subject, self.average)).eval(), self.name())
 

@@ -113,6 +113,9 @@ def _body(audit: Audit) -> str:
         for a in row.answer.finding.alarms
     ]
     out += alarms or ["None."]
+    if audit.tuned is not None:
+        out += ["", "## Tuning effort", "", *(f"- {name}: {_md(text)}" for name, text in audit.tuned.lines)]
+        out += ["", _md(audit.tuned.caution)]
     out += ["", "## How it was measured", ""]
     for row in audit.rows:
         settings = words.settings(row.answer.settings)

@@ -9,6 +9,7 @@ from assay.audit import Audit, Change
 from assay.finding import View
 from assay.report import words
 from assay.store import slug
+from assay.tuning import unequal
 
 DIFF_COLUMNS = ("probe", "measure", "before", "after", "difference", "verdict", "how")
 CONTROL_COLUMNS = ("probe", "measure", "before", "control", *DIFF_COLUMNS[3:])
@@ -29,6 +30,8 @@ def cautions(before: Audit, after: Audit) -> tuple[str, ...]:
         told.append(f"The audits were made with Assay {versions[0]} and {versions[1]}; a method may have changed.")
     if before.device != after.device:
         told.append(f"One audit ran on {before.device}, the other on {after.device}; rounding differs.")
+    if effort := unequal(before.tuned, after.tuned):
+        told.append(effort)
     return tuple(told)
 
 

@@ -1,7 +1,8 @@
 """The pages of the ledger of claims: counts, what each verdict means, one table, and a fold for each claim.
 
 A published number and a measured one stand side by side only where they are of one kind: the measure has the published
-number's name, or the claim says which one it is (`Published.measured`). All others stand apart.
+number's name, or the claim says which one it is (`Published.measured`), and print's data are those here. All others
+stand apart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from assay.claim import Claim, Entry, Held, Published
+from assay.claim import Before, Claim, Entry, Held, Published
 from assay.finding import Measure
 from assay.report.words import in_full, measured, moment
 
@@ -27,6 +28,10 @@ INTRODUCTION = (
     "Each claim is a published statement with the numbers as printed, beside what the study in Assay measured. A claim "
     "that was never run says so. A record is stale where the code behind it has changed since, or is not known: it "
     "tells what was found then, and is counted apart."
+)
+CHANGES = (
+    "Verdicts that became others when a claim was tested again, and claims that were tested for the first time; of "
+    "records from before this was kept, nothing is known."
 )
 WIDTH, ROW, LEFT, RIGHT = 640, 26, 250, 24  # of a figure, in pixels
 MOST_DOTS = 20
@@ -67,10 +72,16 @@ class Told:
     claim: Claim
     entry: Entry | None
     stale: str
+    alike: bool = True
+    """Whether print's numbers are of the data that are at hand here: else they stand beside none of ours."""
 
     @property
     def source(self) -> str:
         return self.id.partition("/")[0]
+
+    @property
+    def anchor(self) -> str:
+        return f"claim-{self.id.replace('/', '--')}"
 
     @property
     def verdict(self) -> Held:
@@ -86,7 +97,7 @@ class Told:
 
     @property
     def pairs(self) -> list[Pair]:
-        known = {m.name: m for m in self.measures}
+        known = {m.name: m for m in self.measures} if self.alike else {}
         found = ((p, known.get(p.measured or p.what)) for p in self.claim.published)
         return [Pair(p, m) for p, m in found if m is not None and m.unit == p.unit]
 
@@ -106,6 +117,27 @@ class Told:
             return f"{self.entry.evidence.seeds} trainings"
         most = max((m.n or 0 for m in self.measures), default=0)
         return f"n = {most:,}" if most else ""
+
+    @property
+    def apart(self) -> str:
+        """Why a published number stands alone."""
+        if not self.alike:
+            return "of other data or networks than those here"
+        return "not run" if self.entry is None else "and nothing of the kind was measured here"
+
+    @property
+    def before(self) -> Before | None:
+        """What its record said until its verdict became another; None where there was no record."""
+        before = None if self.entry is None else self.entry.before
+        return before if before is not None and before.verdict != "not run" else None
+
+    @property
+    def was(self) -> str:
+        """The verdict before, with its day and commit."""
+        if self.before is None:
+            return ""
+        known = (moment(self.before.when).partition(",")[0], self.before.commit and f"commit {self.before.commit[:12]}")
+        return f"{self.before.verdict} ({', '.join(filter(None, known))})"
 
     @property
     def gated(self) -> str:
@@ -161,10 +193,6 @@ class Told:
         return Figure(ROW * len(dots) + 24, dots, ticks, f"Measured beside print, {len(dots)} numbers of {self.id}")
 
 
-def tell(name: str, claim: Claim, entry: Entry | None, stale: str) -> Told:
-    return Told(name, claim, entry, stale)
-
-
 def _number(value: float, unit: str) -> str:
     return f"{value * (100 if unit == '%' else 1):.3g} {unit}".strip()
 
@@ -180,6 +208,13 @@ def counts(claims: Sequence[Told]) -> list[tuple[Held, int, int, str]]:
     return [(verdict, now[verdict], old[verdict], means) for verdict, means in VERDICTS.items()]
 
 
+def moves(claims: Sequence[Told]) -> list[tuple[Held, Held, int]]:
+    """From which verdict to which, and how many: of each claim's last change, a first test among them."""
+    found = Counter((t.entry.before.verdict, t.verdict) for t in claims if t.entry is not None and t.entry.before)
+    order = list(VERDICTS)
+    return [(*move, n) for move, n in sorted(found.items(), key=lambda m: [order.index(v) for v in m[0]])]
+
+
 def markdown(claims: Sequence[Told]) -> str:
     lines = [
         "# Claims",
@@ -190,7 +225,14 @@ def markdown(claims: Sequence[Told]) -> str:
         "|---|---:|---:|---|",
     ]
     lines += [f"| {v} | {n} | {old or ''} | {means} |" for v, n, old, means in counts(claims)]
-    lines += ["", "| claim | print | here | verdict | size | tested |", "|---|---|---|---|---|---|"]
+    if moves(claims):
+        lines += ["", "## What changed", "", CHANGES, ""]
+        lines += ["| before | after | claims |", "|---|---|---:|"]
+        lines += [f"| {was} | {now} | {n} |" for was, now, n in moves(claims)]
+    if any(t.before for t in claims):
+        lines += ["", "| claim | before | after | what was another |", "|---|---|---|---|"]
+        lines += [f"| {_md(t.id)} | {_md(t.was)} | {t.verdict} | {_md(t.before.why)} |" for t in claims if t.before]
+    lines += ["", "## All", "", "| claim | print | here | verdict | size | tested |", "|---|---|---|---|---|---|"]
     for t in claims:
         first = t.pairs[0] if t.pairs else None
         cells = (
@@ -219,13 +261,13 @@ def markdown(claims: Sequence[Told]) -> str:
                 for p, m in t.pairs
             ]
         if t.alone:
-            beside = "not run" if t.entry is None else "nothing of the kind was measured here"
-            lines += ["", f"Published, {beside}:", ""]
+            lines += ["", f"Published, {t.apart}:", ""]
             lines += [f"- {_md(f'{p.what} ({p.where}): {printed(p)}')}" for p in t.alone]
         if t.others:
             lines += ["", "Measured here, without a number of the kind in print:", ""]
             lines += [f"- {_md(f'{m.name}: {in_full(m)}')}" for m in t.others]
         lines += ["", _md(t.gated)] if t.gated else []
+        lines += ["", _md(f"Before: {t.was}. {t.before.says}")] if t.before else []
         lines += ["", _md(t.how)] + ([f"Stale: {_md(t.stale)}."] if t.stale else [])
     return "\n".join(lines) + "\n"
 
@@ -253,6 +295,8 @@ def html(claims: Sequence[Told]) -> str:
             claims=claims,
             introduction=INTRODUCTION,
             counts=counts(claims),
+            changes=CHANGES,
+            moves=moves(claims),
             looks=LOOKS,
             sources=sorted({t.source for t in claims}),
             printed=printed,

@@ -57,7 +57,7 @@ def render(audit: Audit, drawn: Mapping[str, Sequence[Drawing]] | None = None) -
         .get_template("audit.html")
         .render(
             audit=audit,
-            facts=facts(audit.subject),
+            facts=[*facts(audit.subject), *((Fact("Tuning effort", audit.tuned.says),) if audit.tuned else ())],
             tally=words.tally(audit),
             summaries=summaries(sections),
             themes=themes(sections),

@@ -88,6 +88,8 @@ class Translation:
     pictures: tuple[Pictures, ...] = field(repr=False)
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """How values were changed on their way in."""
 
     def told(self) -> dict[str, Any]:
         """What goes into translation.json: everything but the pictures."""

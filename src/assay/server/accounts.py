@@ -16,6 +16,7 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -266,3 +267,50 @@ class Rate:
                 return seen[0] + self.seconds - now
             seen.append(now)
             return 0.0
+
+
+class BackOff:
+    """For each key: so many wrong tries are free, and each further one doubles the wait; a right one forgets them.
+
+    In this process. A key holds where a try comes from, so that whoever guesses slows down nobody elsewhere.
+    """
+
+    def __init__(self, free: int = 10, first: float = 10.0, longest: float = 900.0, keys: int = 10_000) -> None:
+        self.free, self.first, self.longest, self.keys = free, first, longest, keys
+        self._tried: dict[str, tuple[int, float]] = {}  # how often, and from when on it may again
+        self._lock = Lock()
+
+    def wait(self, key: str, now: float | None = None) -> float:
+        """0 where a try is allowed, which counts as wrong until it is forgotten; else the seconds until then.
+
+        It counts before anybody knows whether it is right, so that a hundred at once are not all the first.
+        """
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            count, until = self._tried.pop(key, (0, now))
+            if now - until > 4 * self.longest:  # long quiet
+                count, until = 0, now
+            left = until - now
+            if left <= 0:
+                count += 1
+                over = min(count + 1 - self.free, 40)
+                until = now + (min(self.longest, self.first * 2.0 ** (over - 1)) if over > 0 else 0.0)
+            self._tried[key] = count, until
+            if len(self._tried) > self.keys:
+                del self._tried[next(iter(self._tried))]
+            return max(0.0, left)
+
+    def forget(self, key: str) -> None:
+        with self._lock:
+            self._tried.pop(key, None)
+
+
+def network(address: str) -> str:
+    """Where an address is: itself; of IPv6 the half that names the network, as anyone has all of the other."""
+    try:
+        told = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if told.version == 4:
+        return str(told)
+    return str(told.ipv4_mapped) if told.ipv4_mapped else str(ip_network((told, 64), strict=False))

@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ ENDED = (SUCCESS, FAILURE, CANCELLED)
 ARROWS = {QUEUED: (RUNNING, CANCELLED), RUNNING: (*ENDED, QUEUED)}
 MOST_ATTEMPTS = 20
 """A job whose worker is lost that often is what ends its workers."""
+ASKED_TO_END = "its worker was asked to end"
+"""Why a job is handed back that nobody holds against it."""
 LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON, READ_AT_ONCE = 200, 2**16, 500, 2**18
 ABANDONED = 86400.0  # seconds after which a folder without a job is nobody's
 GB = 10**9
@@ -84,6 +86,13 @@ SHARES = sa.Table(
     sa.Column("token", sa.String(43), primary_key=True),
     sa.Column("job", sa.String(22), nullable=False, index=True),
     sa.Column("made", sa.Double, nullable=False),
+)
+SENT = sa.Table(
+    "sent",
+    METADATA,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("once", sa.String(22), primary_key=True),  # the word of a form
+    sa.Column("job", sa.String(22), nullable=False, index=True),
 )
 WORKERS = sa.Table(
     "workers",
@@ -135,6 +144,10 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+
+_FIELDS = [each.name for each in fields(Job) if each.name != "folder"]
+_ROW = [JOBS.c[name] for name in _FIELDS]
 
 
 @dataclass(frozen=True)
@@ -239,9 +252,21 @@ class Book:
     # What pages ask
 
     def submit(
-        self, owner: str, kind: str, title: str, settings: Mapping[str, Any], files: Mapping[str, Path] | None = None
+        self,
+        owner: str,
+        kind: str,
+        title: str,
+        settings: Mapping[str, Any],
+        files: Mapping[str, Path] | None = None,
+        *,
+        once: str = "",
     ) -> Job:
-        """Write the job's folder, then its row and its place in the queue together."""
+        """Write the job's folder, then its row and its place in the queue together.
+
+        `once` is the word of a form: what is sent with it again, and is the same, is the same job.
+        """
+        if (known := self.sent(owner, once, kind, settings)) is not None:
+            return known
         files = dict(files or {})
         if wrong := _kind(kind).check(settings, files):
             raise Refused(" ".join(wrong))
@@ -260,12 +285,20 @@ class Book:
             row["bytes"] = self._fill(folder, row, files)
             self.open_queue()
             with self._writing() as c:
+                self._alone_of(c, owner)
+                if (known := self._sent(c, owner, once, kind, settings)) is not None:  # both came at once
+                    raise _Doubled(known)
                 self._refuse_over_quota(c, owner, row["bytes"])
                 c.execute(sa.insert(JOBS).values(row))
                 _note(c, id, "", QUEUED, "", "")
+                if ID.fullmatch(once):
+                    c.execute(sa.delete(SENT).where(SENT.c.owner == owner, SENT.c.once == once))
+                    c.execute(sa.insert(SENT).values(owner=owner, once=once, job=id))
                 self.queue.put(c, id)
-        except BaseException:
+        except BaseException as e:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(e, _Doubled):
+                return e.job
             raise
         made = self.job(id)
         assert made is not None
@@ -292,12 +325,30 @@ class Book:
             raise Full(f"The job could not be written: {e.strerror or e}; free some room or mend the disk.") from e
         return size(folder)
 
-    def _refuse_over_quota(self, c: sa.Connection, owner: str, more: int) -> None:
-        """Inside the transaction that writes the job, and one of an owner at a time, so that no race gets past it."""
+    def sent(self, owner: str, once: str, kind: str, settings: Mapping[str, Any]) -> Job | None:
+        """The job that this form was before, if it asked for the same."""
+        if not ID.fullmatch(once):
+            return None
+        with self._reading() as c:
+            return self._sent(c, owner, once, kind, settings)
+
+    def _sent(self, c: sa.Connection, owner: str, once: str, kind: str, settings: Mapping[str, Any]) -> Job | None:
+        """Somebody who goes back to a form and changes it wants another job, whatever word it has."""
+        if not ID.fullmatch(once):
+            return None
+        query = sa.select(*_ROW).join(SENT, SENT.c.job == JOBS.c.id).where(SENT.c.owner == owner, SENT.c.once == once)
+        row = c.execute(query).first()
+        job = None if row is None else self._job(row)
+        return job if job is not None and (job.kind, _as_json(job.settings)) == (kind, _as_json(settings)) else None
+
+    def _alone_of(self, c: sa.Connection, owner: str) -> None:
+        """One transaction that writes a job of an owner at a time, so that no race gets past what it looks at."""
         if c.dialect.name == "postgresql":
             c.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"assay {owner}"))))
         else:
             c.exec_driver_sql("UPDATE jobs SET id = id WHERE id = ''")  # takes the write lock before anything is read
+
+    def _refuse_over_quota(self, c: sa.Connection, owner: str, more: int) -> None:
         waiting = c.scalar(sa.select(sa.func.count()).where(JOBS.c.owner == owner, JOBS.c.state.in_((QUEUED, RUNNING))))
         if (waiting or 0) >= self.quota.queued:
             raise Full(
@@ -314,7 +365,7 @@ class Book:
         if not ID.fullmatch(id):
             return None
         with self._reading() as c:
-            row = c.execute(sa.select(JOBS).where(JOBS.c.id == id)).mappings().first()
+            row = c.execute(sa.select(*_ROW).where(JOBS.c.id == id)).first()
         return None if row is None else self._job(row)
 
     def jobs(
@@ -328,7 +379,7 @@ class Book:
         """Newest first, those older than `before` (a job's `made` and `id`); of everyone where owner is None."""
         if before is not None and not ID.fullmatch(before[1]):
             raise Refused(f"{before[1][:40]!r} is no place in the list of jobs; start from its top.")
-        query = sa.select(JOBS).order_by(JOBS.c.made.desc(), JOBS.c.id.desc()).limit(limit)
+        query = sa.select(*_ROW).order_by(JOBS.c.made.desc(), JOBS.c.id.desc()).limit(limit)
         if owner is not None:
             query = query.where(JOBS.c.owner == owner)
         if state is not None:
@@ -336,7 +387,7 @@ class Book:
         if before is not None:
             query = query.where(sa.tuple_(JOBS.c.made, JOBS.c.id) < sa.tuple_(*map(sa.literal, before)))
         with self._reading() as c:
-            return [self._job(row) for row in c.execute(query).mappings()]
+            return [self._job(row) for row in c.execute(query)]
 
     def counts(self, owner: str | None = None) -> dict[str, int]:
         """How many there are in each state."""
@@ -391,7 +442,7 @@ class Book:
             self.queue.withdraw(id)
         return True
 
-    def again(self, id: str, owner: str) -> Job:
+    def again(self, id: str, owner: str, once: str = "") -> Job:
         """The same settings and files once more."""
         job = self.job(id)
         if job is None:
@@ -400,7 +451,7 @@ class Book:
             files = {path.name: path for path in sorted((job.folder / "files").iterdir())}
         except OSError as e:
             raise Refused("The folder of this job is gone, and its files with it; send it anew.") from e
-        return self.submit(owner, job.kind, job.title, job.settings, files)
+        return self.submit(owner, job.kind, job.title, job.settings, files, once=once)
 
     def remove(self, id: str) -> bool:
         """Forget a job that has ended, with its folder and its links; False where it has not, or never was."""
@@ -411,6 +462,7 @@ class Book:
                 return False
             c.execute(sa.delete(EVENTS).where(EVENTS.c.job == id))
             c.execute(sa.delete(SHARES).where(SHARES.c.job == id))
+            c.execute(sa.delete(SENT).where(SENT.c.job == id))
         self.queue.forget(id)
         shutil.rmtree(self._folder(id), ignore_errors=True)
         return True
@@ -510,10 +562,15 @@ class Book:
             return self._move(c, id, RUNNING, state, reason, attempt=attempt)
 
     def hand_back(self, id: str, attempt: int, why: str) -> bool:
-        """The recovery arrow: the job waits again, for the next worker; or fails where it was begun too often."""
+        """The recovery arrow: the job waits again, for the next worker; or fails where it has lost too many of them.
+
+        Workers that were asked to end (`ASKED_TO_END`), as by every restart of the server, are not lost.
+        """
         with self._writing() as c:
-            if attempt >= MOST_ATTEMPTS:
-                often = f"begun {attempt} times, and each time its worker ended before it; the last time: {why}"
+            back = (EVENTS.c.job == id, EVENTS.c.was == RUNNING, EVENTS.c.became == QUEUED)
+            lost = sa.select(sa.func.count()).where(*back, EVENTS.c.why != ASKED_TO_END)
+            if why != ASKED_TO_END and 1 + int(c.scalar(lost) or 0) >= MOST_ATTEMPTS:
+                often = f"begun {attempt} times, and {MOST_ATTEMPTS} times its worker was gone before it; last: {why}"
                 return self._move(c, id, RUNNING, FAILURE, often, attempt=attempt)
             return self._move(c, id, RUNNING, QUEUED, why, attempt=attempt)
 
@@ -559,10 +616,16 @@ class Book:
         with self._reached():
             self.queue.requeue(worker)
 
+    def strangers(self) -> set[str]:
+        """Workers that are known no more, and have taken something off the queue all the same: while they left."""
+        with self._reached():
+            took = self.queue.takers()  # before it is asked who is there: whoever takes has come in before
+        return took - {worker.id for worker in self.workers()} if took else took
+
     def running(self, worker: str) -> list[Job]:
         with self._reading() as c:
-            query = sa.select(JOBS).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)
-            return [self._job(row) for row in c.execute(query).mappings()]
+            query = sa.select(*_ROW).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)
+            return [self._job(row) for row in c.execute(query)]
 
     def _move(
         self,
@@ -600,9 +663,17 @@ class Book:
     def _folder(self, id: str) -> Path:
         return self.home / "jobs" / id
 
-    def _job(self, row: Mapping[Any, Any]) -> Job:
-        told = {name: row[name] for name in Job.__dataclass_fields__ if name not in ("settings", "folder")}
-        return Job(**told, settings=json.loads(row["settings"]), folder=self._folder(row["id"]))
+    def _job(self, row: sa.Row[Any]) -> Job:
+        told = dict(zip(_FIELDS, row, strict=True))
+        told["settings"] = json.loads(told["settings"])
+        return Job(**told, folder=self._folder(told["id"]))
+
+
+class _Doubled(Exception):
+    """A form that was sent twice at once, and the job that the other one is."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
 
 
 def _kind(name: str) -> Kind:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.server.accounts import Accounts, Rate, Seal
+from assay.server.accounts import Accounts, BackOff, Rate, Seal
 from assay.server.children import Children
 from assay.server.uploads import Uploads
 
@@ -27,10 +27,11 @@ class Desk:
     """Whether strangers may open an account, as visitors."""
     rates: Mapping[str, Rate] = field(
         default_factory=lambda: {
-            "sign-in": Rate(10, 600),  # of one name
             "address": Rate(200, 600),  # of one address, which a whole class may have
             "sign-up": Rate(60, 3600),
             "submit": Rate(60, 60),
             "check": Rate(30, 60),
         }
     )
+    guesses: BackOff = field(default_factory=BackOff)
+    """Of a name from an address: whoever guesses another's password locks out nobody but themselves."""

@@ -6,9 +6,11 @@ another site's page post a form here is refused by where the form came from and 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
+import time
 from collections.abc import Sequence
 from functools import cache
 from http.cookies import CookieError, SimpleCookie
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 COOKIE = "assay"
 SMALL = 2**20  # bytes of a form without files
+SILENCE = 30.0  # seconds without a byte of what is being sent
+FORM_SECONDS = 60.0  # for a form without files, whole
+SLOWEST = 32 * 2**10  # bytes a second of an upload, beyond that
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -58,6 +63,10 @@ class TooLarge(Exception):
     """More came than is taken."""
 
 
+class TooSlow(Exception):
+    """It came so slowly that whoever sent it may mean to hold us up."""
+
+
 class Safe:
     """Around the whole application."""
 
@@ -85,13 +94,23 @@ class Safe:
         fresh = "" if cookie else secrets.token_urlsafe(32)
         scope.setdefault("state", {})["cookie"] = cookie or fresh
         seen, begun = 0, False
+        whole = int(length) == 0 and b"transfer-encoding" not in headers  # there is no body to wait for
+        since = time.monotonic()
 
         async def bounded() -> Message:
-            nonlocal seen
-            message = await receive()
+            """Of a request's body so much, and no slower; what comes after it is only that somebody has left."""
+            nonlocal seen, whole
+            if whole:
+                return await receive()
+            left = since + FORM_SECONDS + seen / SLOWEST - time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, min(SILENCE, left)))
+            except TimeoutError:
+                raise TooSlow from None
             seen += len(message.get("body", b""))
             if seen > most:
                 raise TooLarge
+            whole = not message.get("more_body", False)
             return message
 
         async def with_headers(message: Message) -> None:
@@ -112,6 +131,9 @@ class Safe:
         except TooLarge:
             if not begun:
                 await _plain(send, 413, f"That is more than {most / 2**20:,.0f} MB, the most that is taken here.")
+        except TooSlow:
+            if not begun:
+                await _plain(send, 408, "That came too slowly and was left; send it again over a better connection.")
 
     def _ours(self, host: str) -> bool:
         """Else a page elsewhere could have its own name point here, and read what it likes."""

@@ -7,6 +7,7 @@ table is looked at only in the sandboxed child that every command opens models i
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import secrets
@@ -105,7 +106,7 @@ class Uploads:
 
     def files(self, owner: str, draft: str) -> dict[str, Upload]:
         folder = self.folder(owner, draft)
-        return {} if folder is None else {p.name: _seen(p) for p in sorted((folder / "files").iterdir())}
+        return {} if folder is None else {p.name: seen(p) for p in sorted((folder / "files").iterdir())}
 
     def waiting(self, owner: str) -> int:
         """Bytes of this owner's files that no job has; what is linked to a job's takes no room twice."""
@@ -133,7 +134,7 @@ class Uploads:
                 half, name = only_folder(unpacked), Path(name).stem
             place = _free(folder / "files", name)
             half.rename(place)
-            return _seen(place)
+            return seen(place)
         except OSError as e:
             raise AssayError(f"{name!r} could not be kept: {e.strerror or e}; the disk may be full.") from e
         finally:
@@ -207,11 +208,21 @@ def _alone(path: Path) -> int:
     return at.st_size if stat.S_ISREG(at.st_mode) and at.st_nlink == 1 else 0
 
 
-def _seen(path: Path) -> Upload:
+def seen(path: Path) -> Upload:
     if not path.is_dir():
         return Upload(path.name, path, path.stat().st_size)
     sizes = [each.stat().st_size for each in path.rglob("*") if each.is_file()]
     return Upload(path.name, path, sum(sizes), len(sizes))
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two files, or two folders, hold the same."""
+    if not one.is_dir() or not other.is_dir():
+        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    inside = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
+    return inside[0] == inside[1] and all(
+        filecmp.cmp(one / each, other / each, shallow=False) for each in inside[0] if (one / each).is_file()
+    )
 
 
 def _link(path: str | Path, to: str | Path) -> str:

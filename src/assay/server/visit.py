@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from assay.server.accounts import User
@@ -63,7 +64,12 @@ def desk_of(request: Request) -> Desk:
     return cast(Desk, request.app.state.desk)
 
 
-Visiting = Annotated[Visit, Depends(visit)]
+async def _visiting(request: Request) -> Visit:
+    """Where nobody signs in there is nothing to look up, and no thread to wait for."""
+    return visit(request) if desk_of(request).accounts is None else await run_in_threadpool(visit, request)
+
+
+Visiting = Annotated[Visit, Depends(_visiting)]
 
 
 def _needs(role: str, request: Request, here: Visit) -> Visit:
@@ -77,11 +83,11 @@ def _needs(role: str, request: Request, here: Visit) -> Visit:
     raise HTTPException(401, "Sign in first.")
 
 
-def as_user(request: Request, here: Visiting) -> Visit:
+async def as_user(request: Request, here: Visiting) -> Visit:
     return _needs("user", request, here)
 
 
-def as_operator(request: Request, here: Visiting) -> Visit:
+async def as_operator(request: Request, here: Visiting) -> Visit:
     return _needs("operator", request, here)
 
 

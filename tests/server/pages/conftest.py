@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +47,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     from assay.server.pages import history, submit
 
     monkeypatch.setattr(submit, "_UNDERSTOOD", {})
-    monkeypatch.setattr(history, "_RESULTS", {})
+    monkeypatch.setattr(history, "_ROWS", {})
     return Said()
 
 
@@ -86,3 +89,68 @@ def submitted(book: Book) -> Callable[..., Job]:
         return book.job(job.id)  # type: ignore[return-value]
 
     return submit
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium, without a window."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name)))
+    if (chromium := next(found, None)) is None:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as play:
+        made = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def serve(bench: Callable[..., Any]) -> Iterator[Callable[..., str]]:
+    """Starts an application on a free port of this machine, and gives its address."""
+    uvicorn = pytest.importorskip("uvicorn", reason="assay[server] is not installed")
+    leave = ExitStack()
+
+    def start(**how: Any) -> str:
+        server = uvicorn.Server(
+            uvicorn.Config(bench(hosts=None, **how), port=0, log_level="error", timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            server.should_exit = True
+            thread.join(10)
+
+        leave.callback(stop)
+        until = time.monotonic() + 60
+        while not server.started:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    with leave:
+        yield start
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Pages that insist, at the end, on having been quiet and having asked nobody but their own server."""
+    heard: list[str] = []
+    asked: list[str] = []
+    own: list[str] = []
+    leave = ExitStack()
+
+    def opened(address: str, **context: Any) -> Any:
+        own.append(address)
+        page = leave.enter_context(browser.new_context(**context)).new_page()
+        page.set_default_timeout(90_000)
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("dialog", lambda dialog: (heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: asked.append(request.url))
+        return page
+
+    with leave:
+        yield opened
+    assert heard == []
+    assert [url for url in asked if not url.startswith((*own, "data:"))] == []

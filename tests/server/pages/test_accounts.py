@@ -250,3 +250,45 @@ def test_a_rate_lets_go_with_time_and_forgets():
     for n in range(10):
         rate.wait(f"k{n}", now=11)
     assert len(rate._seen) == 3
+
+
+def test_whoever_guesses_locks_out_nobody_but_themselves(bench):
+    """The limit was on the name alone: ten wrong tries from anywhere kept its owner out."""
+    from fastapi.testclient import TestClient
+
+    app = bench(accounts=True)
+    app.state.desk.accounts.add("ada", PASSWORD, "user")
+    guesser, owner = Browser(app), Browser(app)
+    guesser.client = TestClient(app, follow_redirects=False, client=("2001:db8::1", 1))
+    told = [guesser.sign_in("ada", f"wrong {n}").status_code for n in range(30)]
+    assert told == [403] * 10 + [429] * 20
+    assert "Too many tries; the next one is in" in guesser.sign_in("ADA ", "wrong").text
+    guesser.client = TestClient(app, follow_redirects=False, client=("2001:db8::ffff:2", 1))  # the same network
+    assert guesser.sign_in("ada", "wrong").status_code == 429
+    assert owner.sign_in("ada").status_code == 303
+    for n in range(12):  # a right one forgets the wrong ones before it
+        assert owner.sign_in("ada", "wrong" if n % 3 else PASSWORD).status_code == (403 if n % 3 else 303)
+
+
+def test_every_wrong_try_doubles_the_wait_and_quiet_ends_it():
+    from assay.server.accounts import BackOff, network
+
+    back = BackOff(free=3, first=2.0, longest=10.0, keys=3)
+    now, waits = 0.0, []
+    for _ in range(7):
+        while wait := back.wait("a", now=now):
+            waits.append(wait)
+            now += wait
+    assert waits == [2, 4, 8, 10]
+    assert back.wait("a", now=now) == 10  # not counted twice
+    assert back.wait("b", now=now) == 0
+    now += 10 + 4 * 10.0 + 1
+    assert [back.wait("a", now=now) for _ in range(3)] == [0, 0, 0]
+    assert back.wait("a", now=now) == 2
+    for n in range(9):
+        back.wait(f"k{n}", now=now)
+    assert len(back._tried) == 3
+    assert network("192.0.2.7") == network("::ffff:192.0.2.7") == "192.0.2.7"
+    assert network("2001:db8::1") == network("2001:db8::2:3:4:5") != network("2001:db8:0:1::1")
+    assert network("fe80::1%eth0") == "fe80::/64"
+    assert network("testclient") == "testclient"

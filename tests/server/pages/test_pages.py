@@ -191,6 +191,66 @@ def test_own_files_reach_the_job(alone, book, said):
     assert 'name="target" value="b"' in page
 
 
+def sending(page: str) -> dict[str, str]:
+    """The hidden fields of the form."""
+    form = page[page.index('id="job-form"') :]
+    return dict(re.findall(r'type="hidden" name="(draft|from)" value="([^"]+)"', form))
+
+
+def test_a_form_that_is_sent_twice_is_one_job(alone, book):
+    """A double click, or a page sent again by its browser."""
+    page = alone.get("/new/audit").text
+    draft, table = sending(page)["draft"], {"data": ("t.csv", b"a,b\n1,2\n", "text/csv")}
+    given = {"kind": "audit", "draft": draft, "subject": "hiring-mlp", "target": "b"}
+    first = alone.post("/jobs", table, **given)
+    assert first.status_code == 303, first.text
+    for files in (table, None):  # without a script the file comes again, with one it has been taken
+        again = alone.post("/jobs", files, **given, **({} if files else {"data": "t.csv"}))
+        assert (again.status_code, again.headers["location"]) == (303, first.headers["location"])
+    assert len(book.jobs()) == 1
+    assert not list((book.home / "uploads").iterdir())
+    other = alone.post("/jobs", {"data": ("t.csv", b"a,b\n3,4\n", "text/csv")}, **given)  # another file of that name
+    changed = alone.post("/jobs", **{**given, "subject": "fashion-cnn", "target": ""})  # gone back, and changed
+    assert len({answer.headers["location"] for answer in (first, other, changed)}) == 3
+    (job,) = [each for each in book.jobs() if first.headers["location"].endswith(each.id)]
+    word = re.search(r'name="once" value="([^"]+)"', alone.get(f"/jobs/{job.id}").text)[1]
+    new = [alone.post(f"/jobs/{job.id}/again", once=word).headers["location"] for _ in range(2)]
+    assert new[0] == new[1] != first.headers["location"]
+    assert alone.post(f"/jobs/{job.id}/again").headers["location"] != new[0]
+
+
+def test_one_persons_form_is_not_anothers_job(bench, book):
+    first = book.submit("ada", "audit", "x", {"subject": "fashion-cnn"}, once="A" * 22)
+    assert book.submit("ada", "audit", "x", {"subject": "fashion-cnn"}, once="A" * 22).id == first.id
+    assert book.submit("bob", "audit", "x", {"subject": "fashion-cnn"}, once="A" * 22).id != first.id
+    book.cancel(first.id)
+    book.remove(first.id)
+    assert book.submit("ada", "audit", "x", {"subject": "fashion-cnn"}, once="A" * 22).id != first.id
+
+
+def test_to_look_at_a_form_changes_nothing(alone, book):
+    """A GET that links files could be made by any page that shows a picture from here."""
+    answer = alone.post(
+        "/jobs", {"data": ("t.csv", b"a,b\n1,2\n", "x")}, kind="audit", subject="hiring-mlp", target="b"
+    )
+    (job,) = book.jobs()
+    for _ in range(3):
+        page = alone.get(f"/new/audit?from={job.id}").text
+    assert not list((book.home / "uploads").iterdir())
+    form = sending(page)
+    assert form["from"] == job.id
+    assert '<input type="hidden" name="data" value="t.csv">' in page
+    taken = alone.post(f"/drafts/{form['draft']}/audit/data", data="t.csv", drop="t.csv", **{"from": job.id})
+    assert "t.csv" not in taken.text
+    assert (job.folder / "files" / "t.csv").exists()
+    kept = alone.post("/jobs", kind="audit", subject="hiring-mlp", target="a", data="t.csv",
+                      **sending(alone.get(f"/new/audit?from={job.id}").text))  # fmt: skip
+    assert kept.status_code == 303, kept.text
+    newest = book.jobs()[0]
+    assert (newest.id != job.id, (newest.folder / "files" / "t.csv").read_bytes()) == (True, b"a,b\n1,2\n")
+    assert answer.status_code == 303
+
+
 def test_files_are_dropped_one_by_one_and_taken_away(alone, book):
     page = alone.get("/new/audit").text
     draft = re.search(r'name="draft" value="([^"]+)"', page)[1]
@@ -230,7 +290,7 @@ def test_what_was_understood_is_what_check_says(alone, said):
 def test_a_full_disk_and_a_lost_database_are_told(alone, book, monkeypatch):
     from assay.server.book import Full, Gone
 
-    def full(*anything):
+    def full(*anything, **more):
         raise Full("The disk is full: less than 1 GB would stay free; remove some jobs first.")
 
     monkeypatch.setattr(book, "submit", full)

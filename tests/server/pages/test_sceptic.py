@@ -234,3 +234,48 @@ def test_many_sign_in_and_up_from_one_address_but_nobody_guesses(app):
         assert Browser(app).sign_in(name).status_code == 303
     codes = [Browser(app).sign_in("ada", f"wrong password {n}").status_code for n in range(12)]
     assert codes == [403] * 10 + [429] * 2
+
+
+def test_what_comes_drop_by_drop_is_left(bench, monkeypatch):
+    """A form of which nothing more comes, or too little a second, holds nobody up; one that comes at once is taken."""
+    import asyncio
+
+    from assay.server import safety
+
+    monkeypatch.setattr(safety, "SILENCE", 0.2)
+    monkeypatch.setattr(safety, "FORM_SECONDS", 0.5)
+    app = bench()
+
+    def posted(drops, pause):
+        sent = []
+
+        async def run():
+            left = list(drops)
+
+            async def receive():
+                if not left:
+                    await asyncio.sleep(30)
+                await asyncio.sleep(pause)
+                return {"type": "http.request", "body": left.pop(0), "more_body": True}
+
+            async def send(message):
+                sent.append(message)
+
+            headers = [(b"host", b"testserver"), (b"content-type", b"application/x-www-form-urlencoded"),
+                       (b"content-length", b"1000")]  # fmt: skip
+            scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/sign-in",
+                     "raw_path": b"/sign-in", "query_string": b"", "headers": headers, "scheme": "http",
+                     "server": ("testserver", 80), "client": ("192.0.2.1", 1), "root_path": ""}  # fmt: skip
+            began = asyncio.get_running_loop().time()
+            await app(scope, receive, send)
+            return asyncio.get_running_loop().time() - began
+
+        took = asyncio.run(asyncio.wait_for(run(), 20))
+        return sent[0]["status"], took
+
+    status, took = posted([], 0.0)
+    assert status == 408
+    assert took < 5
+    status, took = posted([b"x"] * 1000, 0.1)  # never silent, and never done
+    assert status == 408
+    assert took < 5

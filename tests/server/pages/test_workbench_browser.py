@@ -5,87 +5,15 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
-import threading
-import time
 import zipfile
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from visitor import leave_run
+from visitor import leave_run, nothing_serious
 
-uvicorn = pytest.importorskip("uvicorn", reason="assay[server] is not installed")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name)))
-    if (chromium := next(found, None)) is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as play:
-        made = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def serve(bench):
-    """Starts an application on a free port of this machine, and gives its address."""
-    leave = ExitStack()
-
-    def start(**how):
-        server = uvicorn.Server(
-            uvicorn.Config(bench(hosts=None, **how), port=0, log_level="error", timeout_graceful_shutdown=1)
-        )
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-
-        def stop():
-            server.should_exit = True
-            thread.join(10)
-
-        leave.callback(stop)
-        until = time.monotonic() + 60
-        while not server.started:
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-
-    with leave:
-        yield start
-
-
-@pytest.fixture
-def tab(browser):
-    """Pages that insist, at the end, on having been quiet and having asked nobody but their own server."""
-    heard, asked, own, leave = [], [], [], ExitStack()
-
-    def opened(address, **context):
-        own.append(address)
-        page = leave.enter_context(browser.new_context(**context)).new_page()
-        page.set_default_timeout(90_000)
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("dialog", lambda dialog: (heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: asked.append(request.url))
-        return page
-
-    with leave:
-        yield opened
-    assert heard == []
-    assert [url for url in asked if not url.startswith((*own, "data:"))] == []
-
-
-def nothing_serious(page):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    found = axe.Axe().run(page).response["violations"]
-    assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_novice_takes_a_sample_and_downloads_the_result(serve, tab, book):

@@ -67,3 +67,14 @@ def leave_run(job: Job, *, ended: bool = True, hostile: str = "<script>alert(1)<
         (run / "audit.json").write_text(json.dumps({"rows": rows}))  # fmt: skip
         (run / "report.html").write_text(f"<!doctype html><title>report</title><h1>The report</h1>{hostile}")
     return run
+
+
+def nothing_serious(page: Any) -> None:
+    """Nor anything wider than the window."""
+    import pytest
+
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    found = axe.Axe().run(page).response["violations"]
+    serious = [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")]
+    assert not serious, serious
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

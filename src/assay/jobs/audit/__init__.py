@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -30,6 +30,7 @@ from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
 from assay.store.typed import check_types
 from assay.trace import Asked, Trace
+from assay.tuning import Tuning
 
 if TYPE_CHECKING:
     from assay.remedy import Remedy
@@ -188,6 +189,16 @@ class Asker:
             return answer
         return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
 
+    def put_all(self, places: Iterable[int]) -> Iterator[tuple[int, Answer]]:
+        """The answers as they come: where the engine has several workers, the questions are put side by side."""
+        for place, answer in self.run.engine.each(self.put, places):
+            try:
+                yield place, answer()
+            except AssayError as e:  # its process ended, and so did those that tried again
+                if self.run.debug:
+                    raise
+                yield place, self.planned[place].question.unanswered(self.begun.keys[place], str(e), 0.0)
+
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
         progress = until(most, self.run.progress)
@@ -230,9 +241,10 @@ class Record:
         out: Path | None,
         told: Callable[[Judged, bool], None] = lambda row, asked: None,
         source: tuple[str, ...] = (),
+        tuned: Tuning | None = None,
     ) -> None:
         self.asked, self.begun, self.standards, self.told = asked, begun, standards, told
-        self.budget, self.seed, self.device, self.source = budget, seed, device, source
+        self.budget, self.seed, self.device, self.source, self.tuned = budget, seed, device, source, tuned
         self.rows: dict[int, Judged] = {}
         self.spent, self.due = 0.0, 0.0
         """Seconds of looks from before; when the next report of what is known is written."""
@@ -327,6 +339,7 @@ class Record:
             source=self.source,
             folder=self.folder,
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
+            tuned=self.tuned,
         )
         if self.folder is not None:
             write(done, self.folder, self.kept)
@@ -360,6 +373,7 @@ def audit(
     debug: bool = False,
     open: Callable[[str], Subject] | None = None,
     profile: bool = False,
+    tuned: Tuning | None = None,
 ) -> Audit:
     """Ask a subject many questions and judge the answers, all in this process.
 
@@ -376,7 +390,7 @@ def audit(
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
 
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer. `profile` writes a page
-    beside the report that shows where the time went.
+    beside the report that shows where the time went. `tuned` is told in report and card: what went into tuning it.
     """
     from assay.engine.local import ThisProcess
 
@@ -413,13 +427,14 @@ def audit(
         out=None if out is None else Path(out),
         told=told,
         source=source,
+        tuned=tuned,
     )
     if rounds is not None:
         done = _in_rounds(rounds, record, asker)
     else:
-        for place in range(len(planned)):
-            if not record.knows(place):
-                record.take(place, asker.put(place))
+        unknown = (place for place in range(len(planned)) if not record.knows(place))
+        for place, answer in asker.put_all(unknown):
+            record.take(place, answer)
         done = record.conclude()
     if profile:
         write_profile(done, heard, asker.pace)

@@ -16,6 +16,7 @@ from assay.errors import AssayError
 
 if TYPE_CHECKING:
     from assay.jobs.audit import Asker
+    from assay.jobs.audit.job import Job
     from assay.probe import Answer
     from assay.trace import Asked
 
@@ -40,8 +41,7 @@ def ask() -> NoReturn:
 
 
 def _ask_all(job: Any, line: Line) -> None:
-    from assay.engine.local import ThisProcess
-    from assay.engine.opening import device_named, opened
+    from assay.engine.opening import device_named, engine_named, opened
     from assay.jobs.audit import Asker
     from assay.jobs.audit.rounds import budget_of
     from assay.run import Run, environment
@@ -56,13 +56,13 @@ def _ask_all(job: Any, line: Line) -> None:
         return opened(source)
 
     run = Run(
-        engine=ThisProcess(),
+        engine=engine_named(job.engine, device),
         budget=budget_of(job.budget, job.inputs),
         seed=job.seed,
         device=device,
         progress=line.progress,
         debug=job.debug,
-        open=job.further(open),
+        open=job.further(open) if job.engine == "here" else partial(_further, job),
         in_words=line.in_words,
     )
 
@@ -74,10 +74,35 @@ def _ask_all(job: Any, line: Line) -> None:
     if run.budget.seconds is not None:
         _ask_in_rounds(asker, line)
         return
+    if job.engine != "here":
+        _ask_side_by_side(asker, line)
+        return
     for place in range(len(planned)):
         line.send(next=place)
         if line.receive()["ask"]:
             _ask_one(asker, line, place, partial(_plainly, asker, place))
+
+
+def _further(job: Job, name: str) -> Any:
+    """A further subject, opened where the question is asked."""
+    from assay.engine.opening import opened
+
+    return job.further(opened)(name)
+
+
+def _ask_side_by_side(asker: Asker, line: Line) -> None:
+    """Have them asked by many, and tell of each as if it had been asked when its answer came."""
+    wanted = []
+    for place in (*range(len(asker.planned)), -1):  # the last is none: nobody is to blame for what happens meanwhile
+        line.send(next=place)
+        if line.receive()["ask"]:
+            wanted.append(place)
+    with line.progress(f"asking {len(wanted)} questions side by side", len(wanted)) as tick:
+        for place, answer in asker.put_all(wanted):
+            tick(1)
+            line.send(next=place)
+            if line.receive()["ask"]:
+                _ask_one(asker, line, place, lambda: (answer, None))  # noqa: B023  # it is called at once
 
 
 def _plainly(asker: Asker, place: int) -> tuple[Answer, None]:

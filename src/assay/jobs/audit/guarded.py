@@ -202,6 +202,7 @@ class _Asking:
                 out=self.out,
                 told=self.meter.told,
                 source=self.job.source.words(),
+                tuned=self.job.tuned,
             )
             if self.rounds is not None:
                 self.record.recall()

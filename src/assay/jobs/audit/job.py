@@ -20,6 +20,7 @@ from assay.probe import Probe, configure
 from assay.standard import Standard, Standards
 from assay.store.files import JSON_BYTES, read, read_json
 from assay.subjects import Source, beside
+from assay.tuning import Tuning
 
 if TYPE_CHECKING:
     from assay.subject import Subject
@@ -43,6 +44,10 @@ class Job:
     debug: bool = False
     profile: bool = False
     """Whether to tell where the time went, on a page of its own."""
+    tuned: Tuning | None = None
+    """What went into tuning the subject, as it is told in the report."""
+    engine: str = "here"
+    """Where it is computed: here, ray, or a cluster's address."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -56,6 +61,7 @@ class Job:
                 "source": Source(**{name: _tuples(value) for name, value in told["source"].items()}),
                 "probes": _tuples(told["probes"]),
                 "standards": Standards(**{**told["standards"], "limits": limits}),
+                "tuned": None if told.get("tuned") is None else Tuning(**told["tuned"]),
             }
         )
 
@@ -126,6 +132,7 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
         seed=stored.seed,
         device=stored.device,
         debug=debug,
+        tuned=stored.tuned,
     )
     return job, folder.parent
 
@@ -144,6 +151,7 @@ def _typed_again(stored: Audit, folder: Path, more: str, probes: tuple[str, ...]
     words = ["assay", "audit", *stored.source, "--budget", more]
     words += ["--inputs", str(bound)] if bound else []
     words += [word for probe in chosen for word in ("--probe", probe)]
+    words += ["--tuned", stored.tuned.typed] if stored.tuned else []
     words += ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
     return "type what was audited, and it goes on, with the same --standards FILE where it had one. " + shlex.join(
         words

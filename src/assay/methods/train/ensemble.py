@@ -15,7 +15,7 @@ one. So it pays for small nets alone: a step of a larger one is nearly all arith
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from assay.errors import AssayError
 from assay.methods.train.fit import Augment, Loss, Optimiser, Rows, Schedule, anew, fit
 
+Apart = Callable[
+    [Callable[[tuple[nn.Module, torch.Generator]], nn.Module], Sequence[tuple[nn.Module, torch.Generator]]],
+    Iterable[nn.Module],
+]
 FEW = (
     200_000  # products in a pass of one input; eight nets of 5,000 took half the time together, of 120,000 a tenth less
 )
@@ -54,13 +58,15 @@ def fit_ensemble(
     on_epoch: Callable[[int, float], None] | None = None,
     device: torch.device | str = "cpu",
     vectorised: bool | None = None,
+    apart: Apart | None = None,
 ) -> list[nn.Module]:
     """`members` trained nets like `model`, which itself stays as it was; the settings are those of `fit`.
 
     After each epoch: `on_epoch(nets that went through it, their mean loss)`. `vectorised` trains all members together,
     False one after the other, None together where that is faster (`is_faster_together`). Together, `augment` and `loss`
     get the rows of all members as one batch: the first must change each row by itself, the second be a mean over rows.
-    Both ways every member has its own start and its own order of batches; the two ways draw them differently.
+    Both ways every member has its own start and its own order of batches; the two ways draw them differently. `apart`
+    trains those that are not trained together elsewhere, from where no epoch is told.
     """
     if members < 1:
         raise AssayError(f"fit_ensemble got members={members}; it wants at least 1.")
@@ -70,7 +76,12 @@ def fit_ensemble(
     nets = [anew(model, stream) for stream in streams]
 
     def train(
-        net: nn.Module, rows: Rows, stream: torch.Generator, count: int, loss: Loss, twist: Augment | None
+        net: nn.Module,
+        rows: Rows,
+        stream: torch.Generator,
+        loss: Loss,
+        twist: Augment | None,
+        told: Callable[[int, float], None] | None = None,
     ) -> None:
         fit(
             net,
@@ -85,9 +96,12 @@ def fit_ensemble(
             schedule=schedule,
             loss=loss,
             augment=twist,
-            on_epoch=None if on_epoch is None else lambda _, mean: on_epoch(count, mean / count),
+            on_epoch=told,
             device=device,
         )
+
+    def told(count: int) -> Callable[[int, float], None] | None:
+        return None if on_epoch is None else lambda _, mean: on_epoch(count, mean / count)
 
     together = None
     rows = SideBySide.of(data, streams)
@@ -101,11 +115,20 @@ def fit_ensemble(
                 raise
             together = None
     if together is None:
-        for net, stream in zip(nets, streams, strict=True):
-            train(net, data, stream, 1, loss, augment)
+        pairs = list(zip(nets, streams, strict=True))
+        if apart is not None:
+
+            def one(member: tuple[nn.Module, torch.Generator]) -> nn.Module:
+                train(member[0], data, member[1], loss, augment)
+                return member[0]
+
+            return list(apart(one, pairs))
+        for net, stream in pairs:
+            train(net, data, stream, loss, augment, told(1))
     else:
         twist = None if augment is None else _flat(augment)
-        train(together, rows, rng, members, lambda out, y: members * loss(out.flatten(0, 1), y.flatten(0, 1)), twist)
+        every: Loss = lambda out, y: members * loss(out.flatten(0, 1), y.flatten(0, 1))  # noqa: E731
+        train(together, rows, rng, every, twist, told(members))
         together.give_back(nets)
     return nets
 

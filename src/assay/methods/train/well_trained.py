@@ -44,7 +44,7 @@ class Recipe:
     covered: int = 0  # pixels on each side of the square
 
 
-CIFAR = Recipe(epochs=40, batch=500, lr=0.4, moved=4, mirrored=True, covered=8)
+CIFAR = Recipe(epochs=100, batch=500, lr=0.4, moved=4, mirrored=True, covered=16)
 DIGITS = Recipe(epochs=12, batch=500, lr=0.2, moved=2)
 CLOTHES = Recipe(epochs=25, batch=500, lr=0.2, moved=2, mirrored=True, covered=6)
 

@@ -44,7 +44,7 @@ class Field:
     choices: tuple[str, ...] | Callable[[], Sequence[str]] = ()
     """Of a choice, or of several; a function where they are looked up."""
     endings: tuple[str, ...] = ()
-    """Of a file: how its name may end; empty: however."""
+    """Of a file: how its name may end; empty: however. One that may end in .zip may be a folder that was unpacked."""
     help: str = ""
     folded: bool = False
     """Shown among the advanced ones."""
@@ -104,7 +104,8 @@ class Field:
             if self.type in ("file", "files"):
                 if one not in files:
                     return f"the file {one[:80]!r} did not arrive; choose it again"
-                if self.endings and not one.lower().endswith(self.endings):
+                unpacked = ".zip" in self.endings and "." not in one  # of an archive, as uploads keep it
+                if self.endings and not unpacked and not one.lower().endswith(self.endings):
                     return f"{one[:80]!r} is not one that can be read here; it has to end in {', '.join(self.endings)}"
             elif self.type in ("choice", "several") and (known := self.options()) and one not in known:
                 few = f"; choose from {', '.join(known)}" if len(known) < 12 else ""

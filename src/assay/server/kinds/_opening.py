@@ -14,6 +14,7 @@ from typing import Any
 from assay import shelf
 from assay.errors import AssayError
 from assay.server.kinds import Field
+from assay.tuning import Tuning
 
 MODELS = (
     ".onnx",
@@ -38,7 +39,8 @@ TASKS = (
 SETTING = re.compile(r"[A-Za-z_]\w*=(?:\d+/\d+|[\w.,:+*-]*)")
 
 SUBJECT = (
-    Field("model", "A model of your own", "file", endings=MODELS, help="An .onnx or a .pt2 file brings all it needs."),
+    Field("model", "A model of your own", "file", endings=(*MODELS, ".zip"),
+          help="An .onnx or a .pt2 file brings all it needs. A folder as model hubs have them: as a zip."),
     Field(
         "data",
         "Data to test it on",
@@ -47,7 +49,7 @@ SUBJECT = (
     ),
     Field("target", "Of a table: the column that it predicts", "text"),
     Field("subject", "Or a model that comes with Assay", "text", "fashion-cnn"),
-)
+)  # fmt: skip
 KNOBS = (
     Field(
         "task", "What the model is asked for", "choice", choices=TASKS, folded=True, help="Where the data do not tell."
@@ -90,6 +92,36 @@ PLAIN_BUDGET = Field("budget", "How hard to look", "choice", "quick", choices=BU
 PROBES = Field("probe", "Ask only these", "several", choices=lambda: shelf.names("probes"), folded=True)
 STANDARDS = Field("standards", "Limits of your own", "file", endings=(".toml",), folded=True)
 SETTINGS = Field("set", "Settings", "several", folded=True, help="NAME=VALUE, such as radius=8/255.")
+
+TUNED = (
+    Field("tries", "Tuning effort: configurations that were tried", "whole", low=1, high=10**9, folded=True,
+          help="Before this one was chosen. It stands in the report beside the numbers."),
+    Field("effort", "Tuning effort: what that took", "text", folded=True, help="Such as 2h, or 8 GPU hours."),
+    Field("chosen_by", "Tuning effort: who chose", "text", folded=True, help="A person's experience, or a program."),
+    Field("baseline", "Tuning effort: what it is compared with was tuned", "choice",
+          choices=("equal", "less", "none"), folded=True, help="With equal effort, with less, or not at all."),
+)  # fmt: skip
+
+
+def tuning(settings: Mapping[str, Any]) -> Tuning | None:
+    """What was told of it; None where nothing was."""
+    told = {"tries": settings["tries"], "budget": settings["effort"], "by": settings["chosen_by"]}
+    told |= {"baseline": settings["baseline"]}
+    given = {name: value for name, value in told.items() if value is not None}
+    return Tuning(**given) if given else None
+
+
+def tuned_words(settings: Mapping[str, Any]) -> list[str]:
+    told = tuning(settings)
+    return [] if told is None else ["--tuned", told.typed]
+
+
+def tuned_wrong(settings: Mapping[str, Any]) -> list[str]:
+    try:
+        tuning(settings)
+    except AssayError as e:
+        return [str(e)]
+    return []
 
 
 def subject_words(settings: Mapping[str, Any], folder: Path) -> str:

@@ -15,6 +15,7 @@ from assay.server.kinds._opening import (
     PROBES,
     STANDARDS,
     SUBJECT,
+    TUNED,
     WORK,
     budget_wrong,
     opening_words,
@@ -22,6 +23,8 @@ from assay.server.kinds._opening import (
     option,
     options,
     subject_words,
+    tuned_words,
+    tuned_wrong,
 )
 
 
@@ -29,14 +32,14 @@ def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     words = ["audit", subject_words(settings, folder), *opening_words(settings, folder)]
     for name in ("budget", "inputs", "seed", "device", "timeout", "memory"):
         words += option(name, settings[name])
-    words += options("probe", settings["probe"])
+    words += [*options("probe", settings["probe"]), *tuned_words(settings)]
     if settings["standards"]:
         words += ["--standards", str(folder / "files" / settings["standards"])]
     return [*words, "--out", str(folder / "run")]
 
 
 def _wrong(settings: Mapping[str, Any], files: Collection[str]) -> list[str]:
-    return [*opening_wrong(settings, files), *budget_wrong(settings["budget"])]
+    return [*opening_wrong(settings, files), *budget_wrong(settings["budget"]), *tuned_wrong(settings)]
 
 
 def progress(folder: Path) -> float | None:
@@ -52,7 +55,7 @@ def progress(folder: Path) -> float | None:
 KIND = Kind(
     title="Audit a model",
     about="Ask many questions of a model, judge the answers, write a report: pass, fail or cannot tell.",
-    fields=(*SUBJECT, BUDGET, PROBES, STANDARDS, *WORK, *KNOBS, *GUARD),
+    fields=(*SUBJECT, BUDGET, PROBES, STANDARDS, *WORK, *KNOBS, *TUNED, *GUARD),
     words=_words,
     more=_wrong,
     progress=progress,

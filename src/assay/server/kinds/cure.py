@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from assay.server.kinds._opening import (
     SETTINGS,
     STANDARDS,
     SUBJECT,
+    TUNED,
     WORK,
     opening_words,
     opening_wrong,
     option,
     options,
     subject_words,
+    tuned_words,
+    tuned_wrong,
 )
 
 
@@ -29,10 +32,14 @@ def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     words = ["cure", settings["remedy"], subject_words(settings, folder), *opening_words(settings, folder)]
     for name in ("budget", "inputs", "seed", "device", "timeout", "memory"):
         words += option(name, settings[name])
-    words += [*options("probe", settings["probe"]), *options("set", settings["set"])]
+    words += [*options("probe", settings["probe"]), *options("set", settings["set"]), *tuned_words(settings)]
     if settings["standards"]:
         words += ["--standards", str(folder / "files" / settings["standards"])]
     return [*words, "--control" if settings["control"] else "--no-control", "--out", str(folder / "run")]
+
+
+def _wrong(settings: Mapping[str, Any], files: Collection[str]) -> list[str]:
+    return [*opening_wrong(settings, files), *tuned_wrong(settings)]
 
 
 KIND = Kind(
@@ -48,8 +55,9 @@ KIND = Kind(
         STANDARDS,
         *WORK,
         *KNOBS,
+        *TUNED,
         *GUARD,
     ),
     words=_words,
-    more=opening_wrong,
+    more=_wrong,
 )

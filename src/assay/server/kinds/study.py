@@ -21,7 +21,18 @@ def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     if simulated:
         tuners = ",".join(f"{name}={settings[name]}" for name in KINDS if settings[name])
         words += ["--tuners", tuners, "--tries", str(settings["tries"]), "--out", run]
-    for name in ("random", "minutes", "seeds", "most_epochs", "validation", "thresholds", "cut", "seed", "device"):
+    for name in (
+        "title",
+        "random",
+        "minutes",
+        "seeds",
+        "most_epochs",
+        "validation",
+        "thresholds",
+        "cut",
+        "seed",
+        "device",
+    ):
         words += option(name, settings[name])
     words += ["--as-published"] if settings["as_published"] else []
     return words + option("timeout", settings["timeout"]) + option("memory", settings["memory"])
@@ -43,6 +54,7 @@ KIND = Kind(
             "who", "Who tunes", "choice", SIMULATED, choices=(SIMULATED, PEOPLE),
             help="Programs, at once; or people, who take part at an address that the study has once it is made.",
         ),
+        Field("title", "Name of the study", "text", help="What its page is called; who takes part does not see it."),
         Field("subject", "The model to tune", "text", "digits-mlp", help="A classifier that comes with Assay."),
         Field("expert", "Simulated experts", "whole", 5, low=0, high=200),
         Field("medium", "Simulated tuners with some experience", "whole", 5, low=0, high=200),

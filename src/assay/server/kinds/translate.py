@@ -27,8 +27,8 @@ LABELS = {
 STEPS = {"learning_rate": 1e-4, "weight_decay": 1e-6, "dropout": 0.1, "review": 0.001, "tolerance": 0.001}
 USUAL = Settings()
 HELP = (
-    "A zip with input/train, input/test, output/train and output/test; the two images of a pair have one name. Eight "
-    "bits, all of one size. Left empty: cells made here, to try it out."
+    "A zip with input/train, input/test, output/train and output/test; the two images of a pair have one name. All "
+    "of one size; grey ones may have 16 bits. Left empty: cells made here, to try it out."
 )
 
 

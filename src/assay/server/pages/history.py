@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
+from markupsafe import Markup
 
 from assay.server.live import End, News, Part, stream
 from assay.server.results import answers
-from assay.server.views import STATES, fragment, render
+from assay.server.views import STATES, ago, fragment, render
 from assay.server.visit import Using, visit
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 router = APIRouter()
 PAGE = 25
 LIVE = ("QUEUED", "RUNNING")
-_RESULTS: dict[str, tuple[str, str]] = {}
+MOST = 2000  # rows that are kept as they were last written
+_ROWS: dict[tuple[str, str, str, bool], Markup] = {}
 
 
 @router.get("/jobs")
@@ -39,7 +42,7 @@ def history(request: Request, here: Using, before: str = "", state: str = "") ->
         more=more,
         older=bool(before),
         following=",".join(following),
-        result=result,
+        row=row,
         everybody=here.whose is None and here.desk.accounts is not None,
     )
 
@@ -55,7 +58,7 @@ def events(request: Request, here: Using, ids: str = "") -> Response:
             job = here.desk.book.job(id)
             if job is not None and now.sees(job):
                 left += job.state in LIVE
-                yield Part(f"row-{id}", fragment("row.html", job=job, result=result, everybody=everybody))
+                yield Part(f"row-{id}", row(job, everybody))
         if not left:
             yield End()
 
@@ -68,13 +71,23 @@ def _place(before: str) -> tuple[float, str] | None:
     return (float(made), id) if re.fullmatch(r"\d{1,12}(\.\d{1,12})?", made) and len(id) <= 64 else None
 
 
+def row(job: Job, everybody: bool) -> Markup:
+    """Its line in the list. What has ended does not change any more, but for how long ago it was sent."""
+    key = job.id, job.state, ago(time.time() - job.made), everybody
+    if key in _ROWS:
+        return _ROWS[key]
+    tally, worst = result(job)
+    made = fragment("row.html", job=job, tally=tally, worst=worst, everybody=everybody)
+    if job.state not in LIVE:
+        if len(_ROWS) >= MOST:
+            _ROWS.clear()
+        _ROWS[key] = made
+    return made
+
+
 def result(job: Job) -> tuple[str, str]:
-    """What came of an audit, in a few words, and how that looks; what has ended does not change any more."""
+    """What came of an audit, in a few words, and how that looks."""
     if job.state != "SUCCESS":
         return "", ""
-    if job.id not in _RESULTS:
-        if len(_RESULTS) > 5000:
-            _RESULTS.clear()
-        found = answers(job)
-        _RESULTS[job.id] = found.tally, found.worst
-    return _RESULTS[job.id]
+    found = answers(job)
+    return found.tally, found.worst

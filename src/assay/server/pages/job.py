@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,7 @@ def parts(book: Book, job: Job, found: results.Answers, base: str) -> dict[str, 
         "tally": found.tally,
         "pages": [(name, f"{base}/report/{quote(name)}") for name in pages],
         "result": result(job),
+        "once": secrets.token_urlsafe(16),
     }
 
 
@@ -220,7 +222,7 @@ def cancel(here: Using, job: Seen, posted: Form) -> Response:
 @router.post("/again")
 def again(here: Using, job: Seen, posted: Form) -> Response:
     wait_for(here, "submit")
-    new = here.desk.book.again(job.id, here.owner)
+    new = here.desk.book.again(job.id, here.owner, text(posted, "once"))
     return RedirectResponse(f"/jobs/{new.id}", 303)
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.responses import RedirectResponse
 
 from assay.errors import AssayError
-from assay.server.accounts import Accounts, Refused
+from assay.server.accounts import Accounts, Refused, network
 from assay.server.safety import cookie_header
 from assay.server.views import render
 from assay.server.visit import Form, Visit, Visiting, local, text
@@ -29,17 +29,22 @@ def asked(request: Request, here: Visiting, next: str = "/") -> Response:
 @router.post("/sign-in")
 def sign_in(request: Request, here: Visiting, posted: Form) -> Response:
     known, name, next = accounts_of(here), text(posted, "name"), local(text(posted, "next", "/"))
-    client = request.client.host if request.client else ""
-    rates = here.desk.rates
-    wait = max(rates["sign-in"].wait(f"name {name.strip().lower()}"), rates["address"].wait(client))
-    if wait:
-        says, status = f"Too many tries; the next one is in {wait:.0f} s.", 429
+    where, guesses = _where(request), here.desk.guesses
+    guess = f"{where} {name.strip().lower()[:60]}"
+    if wait := here.desk.rates["address"].wait(where) or guesses.wait(guess):
+        says, status = f"Too many tries; the next one is in {wait + 0.5:.0f} s.", 429
     else:
         try:
-            return _in(request, known.sign_in(name, text(posted, "password")), next)
+            token = known.sign_in(name, text(posted, "password"))
+            guesses.forget(guess)
+            return _in(request, token, next)
         except Refused as e:
             says, status = str(e), 403
     return render(request, here, "sign_in.html", status, next=next, name=name, wrong=says)
+
+
+def _where(request: Request) -> str:
+    return network(request.client.host if request.client else "")
 
 
 def _in(request: Request, token: str, next: str) -> Response:
@@ -66,7 +71,7 @@ def wanted(request: Request, here: Visiting) -> Response:
 @router.post("/sign-up")
 def sign_up(request: Request, here: Visiting, posted: Form) -> Response:
     _open(here)
-    wait = here.desk.rates["sign-up"].wait(request.client.host if request.client else "")
+    wait = here.desk.rates["sign-up"].wait(_where(request))
     if wait:
         raise HTTPException(429, f"Too many new accounts; the next one is in {wait / 60:.0f} min.")
     return _new(request, here, posted, text(posted, "name"), "visitor")
@@ -133,11 +138,13 @@ def change(request: Request, here: Visiting, posted: Form) -> Response:
         if "mail" in posted:
             known.change(here.owner, mail=text(posted, "mail"))
             return RedirectResponse("/account", 303)
-        if here.desk.rates["sign-in"].wait(f"name {here.owner}"):
-            raise HTTPException(429, "Too many tries; wait a while.")
         if text(posted, "password") != text(posted, "again"):
             raise AssayError("The two new passwords differ; type them again.")
+        guess = f"{_where(request)} {here.owner}, signed in"
+        if wait := here.desk.guesses.wait(guess):
+            raise HTTPException(429, f"Too many tries; the next one is in {wait:.0f} s.")
         known.sign_in(here.owner, text(posted, "old"))  # Refused where the old one is wrong
+        here.desk.guesses.forget(guess)
         known.change(here.owner, password=text(posted, "password"))
         return _in(request, known.sign_in(here.owner, text(posted, "password")), "/account")
     except AssayError as e:

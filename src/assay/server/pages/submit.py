@@ -18,7 +18,7 @@ from assay.server.children import Understood
 from assay.server.kinds import Field, Kind
 from assay.server.kinds._opening import KNOBS, SUBJECT, opening_words, option, subject_words
 from assay.server.pages.job import wait_for, words
-from assay.server.uploads import Upload, Uploads
+from assay.server.uploads import Upload, Uploads, same, seen
 from assay.server.views import fragment, render, told
 from assay.server.visit import Form, Using, Visit, Visiting, job_seen, text, texts
 
@@ -105,10 +105,7 @@ def new(request: Request, here: Using, kind: str) -> Response:
     given = dict(request.query_params)
     if "from" in given:
         old = job_seen(given["from"], here)
-        draft = Uploads.new()
-        for path in sorted((old.folder / "files").iterdir()) if (old.folder / "files").is_dir() else ():
-            here.desk.uploads.adopt(here.owner, draft, path)
-        return filled(request, here, kind, old.settings if old.kind == kind else {}, draft=draft, title=old.title)
+        return filled(request, here, kind, old.settings if old.kind == kind else {}, title=old.title, old=old.id)
     settings, _ = kinds.load(kind).read(given)
     return filled(request, here, kind, settings)
 
@@ -124,10 +121,14 @@ def filled(
     wrong: Sequence[str] = (),
     status: int = 200,
     start: bool = False,
+    old: str = "",
 ) -> Response:
-    """The form with these values in it, and what is wrong with them."""
+    """The form with these values in it, and what is wrong with them; with the files of the job `old`, until its own
+    are there."""
     kind = kinds.load(name)
     files = here.desk.uploads.files(here.owner, draft) if draft else {}
+    if old and not draft:
+        files = {path.name: seen(path) for path in _files_of(here, old)}
     shown = [_shown(each, settings, files) for each in kind.fields]
     listed = [name for name in kinds.names() if kinds.load(name).listed]
     tabs = sorted(listed, key=lambda k: (FIRST.index(k) if k in FIRST else len(FIRST), k))
@@ -146,11 +147,25 @@ def filled(
         title=title,
         wrong=wrong,
         start=start,
+        old=old,
         samples=samples() if start else [],
         subjects=shelf.names("subjects"),
         hints=hints(here),
         looks=can_look(kind),
     )
+
+
+def _files_of(here: Visit, old: str) -> list[Path]:
+    folder = job_seen(old, here).folder / "files"
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _begun(here: Visit, draft: str, posted: FormData) -> None:
+    """What was posted begins with the files of an earlier job: from now on they are this form's too."""
+    old = text(posted, "from")
+    if old and here.desk.uploads.folder(here.owner, draft) is None:
+        for path in _files_of(here, old):
+            here.desk.uploads.adopt(here.owner, draft, path)
 
 
 def samples() -> list[tuple[str, str, dict[str, str]]]:
@@ -187,17 +202,23 @@ def submit(request: Request, here: Using, posted: Form) -> Response:
     wait_for(here, "submit")
     kind = kinds.load(name)
     try:
+        _begun(here, draft, posted)
         values = taken(here, kind, draft, posted)
         settings, wrong = kind.read(values)
     except AssayError as e:
         settings, wrong = kind.read(_typed(kind, posted))[0], [str(e)]
     title = " ".join(text(posted, "title").split())[:LONGEST_TITLE]
     files = _wanted(kind, settings, here.desk.uploads.files(here.owner, draft))
+    known = here.desk.book.sent(here.owner, draft, name, settings)
+    if known is not None and all(same(path, known.folder / "files" / each) for each, path in files.items()):
+        here.desk.uploads.forget(here.owner, draft)
+        return RedirectResponse(f"/jobs/{known.id}", 303)  # it was sent twice
+    once = draft if known is None else ""
     wrong = wrong or kind.check(settings, files)
     status = 422
     if not wrong:
         try:
-            job = here.desk.book.submit(here.owner, name, title or called(name, settings), settings, files)
+            job = here.desk.book.submit(here.owner, name, title or called(name, settings), settings, files, once=once)
         except Full as e:
             wrong, status = [str(e)], 507
         except Refused as e:
@@ -205,7 +226,9 @@ def submit(request: Request, here: Using, posted: Form) -> Response:
         else:
             here.desk.uploads.forget(here.owner, draft)
             return RedirectResponse(f"/jobs/{job.id}", 303)
-    return filled(request, here, name, settings, draft=draft, title=title, wrong=wrong, status=status)
+    return filled(
+        request, here, name, settings, draft=draft, title=title, wrong=wrong, status=status, old=text(posted, "from")
+    )
 
 
 def called(kind: str, settings: Mapping[str, Any]) -> str:
@@ -269,6 +292,7 @@ def drop(here: Using, draft: str, kind: str, name: str, posted: Form) -> Respons
     if field is None or field.type not in ("file", "files"):
         raise HTTPException(404, "This form takes no files there.")
     wrong = ""
+    _begun(here, draft, posted)
     kept = texts(posted, name)
     gone = text(posted, "drop")
     if gone:
@@ -299,6 +323,7 @@ def understood(here: Using, kind: str, posted: Form) -> Response:
     _known(kind)
     wait_for(here, "check")
     chosen, draft = kinds.load(kind), text(posted, "draft")
+    _begun(here, draft, posted)
     settings, wrong = chosen.read(_typed(chosen, posted))
     files = here.desk.uploads.files(here.owner, draft)
     wrong = wrong or chosen.check(settings, _wanted(chosen, settings, files))

@@ -6,6 +6,7 @@ The file is data and nothing else: no code is in it and none is run to open it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -69,7 +70,7 @@ def open_translator(path: str | Path, data: str | Path) -> Subject:
     if pairs.test.y is None:
         raise AssayError(f"{str(data)!r} has no output/test to hold its answers against; give the true images.")
     members = form["members"]
-    return Subject.of(
+    subject = Subject.of(
         model.eval(),
         {"train": _targets(pairs.train), "test": _targets(pairs.test)},
         ImageToImage((answers, height, width), tolerance),
@@ -77,6 +78,7 @@ def open_translator(path: str | Path, data: str | Path) -> Subject:
         about=f"{members} translator{'s' if members > 1 else ''}, a U-Net of {form['levels']} sizes each, width "
         f"{form['width']}.",
     )
+    return replace(subject, notes=(*subject.notes, *pairs.notes))
 
 
 def _targets(split: Split) -> Targets:

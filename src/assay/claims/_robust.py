@@ -1,0 +1,41 @@
+"""The adversarially trained network of CIFAR-10 that studies share: one for each seed, by methods/train/robust.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from torch import nn
+
+from assay.claims._kept import Tensors, kept
+from assay.claims._networks import images, started, vgg16
+from assay.data.whole import Whole
+from assay.methods.train.robust import ROBUST_CIFAR, robustly_trained
+
+RECIPE = replace(ROBUST_CIFAR, epochs=50)  # of 180: what a study with several seeds can wait for
+WATCHED = 1000  # training images that the epoch is chosen by
+TRAINED = (
+    f"adversarial training at 8/255: {RECIPE.epochs} epochs of SGD with one cycle, {RECIPE.early} and later "
+    f"{RECIPE.steps} steps of the attacker, images moved and mirrored, labels smoothed by {RECIPE.smoothing:g}, "
+    f"weights perturbed and averaged, the best epoch of the last third by {WATCHED:,} held-out images"
+)
+
+
+@cache  # all studies of one process are about the same networks
+def robust(seed: int, device: str) -> nn.Module:
+    """VGG16 without input normalisation, in eval mode, its weights no longer trained.
+
+    One and the same for all who ask: a study that changes it takes a copy.
+    """
+    data, net = images("CIFAR-10", device)["train"], started(vgg16, seed).to(device)
+    few = min(WATCHED, len(data) // 3)
+    watch, learn = (Whole(data.x[rows], data.y[rows]) for rows in (slice(few), slice(few, None)))
+
+    def make() -> Tensors:
+        swift = data.x.is_cuda
+        return robustly_trained(started(vgg16, seed), learn, RECIPE, seed=seed, watch=watch, swift=swift).state_dict()
+
+    told = (str(net), RECIPE, seed)
+    weights = kept(make, "assay.methods.train.robust", told, device, (*net.state_dict().values(), learn, watch))
+    net.load_state_dict(weights)
+    return net.eval().requires_grad_(False)
