@@ -15,7 +15,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.jobs import translate as job
 from assay.jobs.translate import WAYS, Settings, network, translate, write_sample
-from assay.jobs.translate_ways import Lowered, Turned, made, subject
+from assay.jobs.translate_ways import Lesson, Lowered, Turned, made, subject
 from assay.run import Run
 from assay.server import kinds
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY: dict[str, Any] = {"epochs": 3, "members": 3, "batch": 3, "width": 2, "levels": 2}
+
+
+def lesson(settings: Settings) -> Lesson:
+    return Lesson(**{name: getattr(settings, name) for name in Lesson._fields})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def test_every_slider_reaches_the_trainer_of_every_way(
     monkeypatch.setattr(remedy, "apply", watched)
     chosen = Settings(**settings)
     with pytest.raises(AssayError, match="enough was seen"):
-        made(way, network(pairs, chosen), pairs, chosen, Run(engine=ThisProcess()))
+        made(way, network(pairs, chosen), pairs, lesson(chosen), Run(engine=ThisProcess()))
     assert (seen["epochs"], seen["lr"], seen["weight_decay"], seen["batch"]) == (4, 2e-3, 2.5e-5, 5)
     assert 3 in (seen.get("members"), seen.get("samples"), seen.get("draws"))
     assert seen["of"].model.net.drop.p == 0.7
@@ -84,7 +88,7 @@ def test_what_is_lowered_and_what_is_turned(pairs: ImagePairs) -> None:
     out, target = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
     for distance, wanted in (("l1", (out - target).abs()), ("l2", (out - target) ** 2)):
         torch.testing.assert_close(Lowered((1, 4, 4), 0.1, distance=distance).loss(out, target), wanted.mean((1, 2, 3)))
-    data = subject(network(pairs, Settings(**TINY)), pairs, Settings(**TINY), 0).data["train"]
+    data = subject(network(pairs, Settings(**TINY)), pairs, lesson(Settings(**TINY)), 0).data["train"]
     x, y = data.take(np.arange(6))
     torch.testing.assert_close(y, 1 - x)  # both alike
     again, _ = data.take(np.arange(6))

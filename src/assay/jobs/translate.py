@@ -151,9 +151,10 @@ def translate(
     if plain:
         model = _together(nets)
     else:
-        from assay.jobs.translate_ways import made, nets_of
+        from assay.jobs.translate_ways import Lesson, made, nets_of
 
-        model = made(settings.way, nets[0] if fast else network(pairs, settings), pairs, settings, run)
+        lesson = Lesson(**{name: getattr(settings, name) for name in Lesson._fields})
+        model = made(settings.way, nets[0] if fast else network(pairs, settings), pairs, lesson, run)
         nets = nets_of(model) or []
     if nets:
         _write_weights(folder / WEIGHTS, nets, pairs, settings)

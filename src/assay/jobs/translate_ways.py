@@ -10,7 +10,7 @@ Source: Liu, "Building Trustworthy Machine Learning Models", UCLA 2021, ch. 5.3:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +28,22 @@ if TYPE_CHECKING:
     from torch import nn
 
     from assay.data.image_pairs import ImagePairs
-    from assay.jobs.translate import Settings
     from assay.run import Run
     from assay.subject import Subject
+
+
+class Lesson(NamedTuple):
+    """What of the trainer's settings a way is made with."""
+
+    epochs: int
+    members: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    dropout: float
+    distance: str
+    turned: bool
+    tolerance: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class Turned(Targets):
         return turned_over(*super().take(index), self._rng)
 
 
-def made(way: str, net: nn.Module, pairs: ImagePairs, settings: Settings, run: Run) -> Members:
+def made(way: str, net: nn.Module, pairs: ImagePairs, settings: Lesson, run: Run) -> Members:
     """What answers in this way, in eval mode. `net` is new, or for fast-ensemble trained already."""
     s = settings
     taught = {"epochs": s.epochs, "lr": s.learning_rate, "weight_decay": s.weight_decay, "batch": s.batch}
@@ -77,7 +90,7 @@ def made(way: str, net: nn.Module, pairs: ImagePairs, settings: Settings, run: R
 STEP = 1e-4  # of SGLD, on errors that are shares of 1: at its own 0.01 it leaves what was trained
 
 
-def subject(net: nn.Module, pairs: ImagePairs, settings: Settings, seed: int) -> Subject:
+def subject(net: nn.Module, pairs: ImagePairs, settings: Lesson, seed: int) -> Subject:
     from assay.subject import Subject
 
     train, (_, shape) = pairs.train, pairs.shapes
