@@ -360,11 +360,10 @@ def _numpy(column: Any) -> NDArray[Any]:  # pyarrow.ChunkedArray -> n
 
     kind = column.type
     if pa.types.is_boolean(kind) and not column.null_count:
-        parts = [_bits(chunk, 1).astype(bool) for chunk in column.chunks]
-        return np.concatenate([np.zeros(0, dtype=bool), *parts])
+        return np.concatenate([np.zeros(0, dtype=bool), *(_bits(chunk, 1).astype(bool) for chunk in column.chunks)])
     if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not column.null_count):
         dtype = np.dtype({"halffloat": "f2", "float": "f4", "double": "f8"}.get(str(kind), str(kind)))
-        parts = [np.zeros(0, dtype=dtype)]
+        parts: list[NDArray[Any]] = [np.zeros(0, dtype=dtype)]
         for chunk in column.chunks:
             if len(chunk):
                 parts.append(np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize))
