@@ -38,6 +38,14 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         gc.enable()
 
 
+def pytest_runtest_setup() -> None:
+    """A library that gave torch more threads makes all later tests ten times as slow: the threads wait by spinning."""
+    import torch
+
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes starts first, so that no process waits for it at the end."""
     items.sort(key=lambda item: "tutorial" not in item.name)

@@ -359,8 +359,11 @@ def test_a_record_from_before_this_was_kept_tells_no_change(tmp_path: Path) -> N
     assert "What changed" not in ledger.page(tmp_path) + ledger.page_markdown(tmp_path)
 
 
-def test_numbers_of_other_data_stand_beside_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far = dataclasses.replace(study("holds"), here=f"other rows; {RULE}")
+@pytest.mark.parametrize("rule", [RULE, "`cannot tell` whatever is found, as print has people"])
+def test_numbers_of_other_data_stand_beside_none_of_ours(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = dataclasses.replace(study("holds"), here=f"other rows; {rule}")
     monkeypatch.setattr(shelf, "load", lambda which, name: (far,))
     ledger.record("someone2021/it-holds", run(), tmp_path)
     (told,) = ledger.told(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.claims import _kept, _networks
+from assay.claims import _kept, _networks, _robust
 from assay.data import beyond
 from assay.data.arrays import Arrays
 from assay.data.whole import Whole
+from assay.methods.train.robust import RobustRecipe
 from assay.methods.train.well_trained import Recipe
+from assay.nn import vgg
 
 FEW = Recipe(epochs=1, batch=10, lr=0.1)
 
@@ -98,3 +101,32 @@ def test_held_out_images_are_the_last_and_at_most_a_third(tiny: Path, monkeypatc
         trained(held_out=held_out)
     assert [len(data) for data in seen] == [60, 50, 40]
     assert torch.equal(seen[1].x, seen[0].x[:50])
+
+
+def test_the_robust_network_is_trained_once_and_anew_by_another_recipe(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    small = {"train": Arrays(rng.random((30, 3, 8, 8)).astype(np.float32), np.arange(30) % 10)}
+    monkeypatch.setattr(beyond, "cifar10", lambda: small)
+    monkeypatch.setattr(vgg, "STAGES", (1,))
+    monkeypatch.setattr(vgg, "WIDER", (1,))
+    monkeypatch.setattr(_robust, "vgg16", lambda: vgg.Vgg16(width=1))
+    monkeypatch.setattr(_robust, "RECIPE", RobustRecipe(epochs=1, batch=10, lr=0.1, steps=1, shift=1))
+
+    def found(seed: int = 0) -> Tensor:
+        _robust.robust.cache_clear()
+        net = _robust.robust(seed, "cpu")
+        assert not net.training
+        assert not any(p.requires_grad for p in net.parameters())
+        return torch.cat([p.flatten() for p in net.parameters()])
+
+    first = found()
+    assert not torch.equal(found(1), first)
+    assert len(list(tiny.iterdir())) == 2
+    with monkeypatch.context() as no_more:
+        no_more.setattr(_robust, "robustly_trained", lambda *a, **k: pytest.fail("it was kept"))
+        assert torch.equal(found(), first)
+    monkeypatch.setattr(_robust, "RECIPE", replace(_robust.RECIPE, radius=0.1))
+    assert not torch.equal(found(), first)
+    _robust.robust.cache_clear()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("dbos", reason="assay[server] is not installed")
+sa = pytest.importorskip("sqlalchemy", reason="assay[server] is not installed")
 
 if TYPE_CHECKING:
     from assay.server.book import Book, Job
@@ -63,6 +64,56 @@ def test_a_job_that_runs_is_begun_by_its_own_worker_alone(sqlite: Book) -> None:
     sqlite.finish(job.id, 1, "SUCCESS")
     assert sqlite.begin(job.id, "one") is None
     assert [event.became for event in sqlite.events(job.id)] == ["QUEUED", "RUNNING", "SUCCESS"]
+
+
+@pytest.mark.parametrize("why", ["_ending", "_lost"])
+@pytest.mark.parametrize("draining", [False, True])
+def test_a_worker_that_ends_begins_nothing_more(
+    sqlite: Book, monkeypatch: pytest.MonkeyPatch, why: str, draining: bool
+) -> None:
+    """DBOS goes on to hand out jobs until the very end of the process; one that returned would be done for it."""
+    from assay.server import worker
+
+    class Ended(Exception):
+        pass
+
+    def end() -> None:
+        raise Ended
+
+    monkeypatch.setattr(worker, "_sleep", end)
+    job, one = sent(sqlite), hands(sqlite)
+    sqlite.drain(draining)
+    getattr(one, why).set()
+    with pytest.raises(Ended):
+        one.run(job.id)
+    assert state(sqlite, job) == ("QUEUED", 0)
+    assert one._idle.is_set()  # and nobody waits for it
+
+
+def test_what_a_worker_took_while_it_left_is_handed_to_another(sqlite: Book) -> None:
+    """It had given back what it knew of and was forgotten; then DBOS had it take one more."""
+    job, gone, other = sent(sqlite), hands(sqlite), hands(sqlite)
+    table = sa.Table("workflow_status", sa.MetaData(), autoload_with=sqlite.engine)
+
+    def taken() -> tuple[str, str]:
+        with sqlite.engine.connect() as c:
+            return tuple(c.execute(sa.select(table.c.status, table.c.executor_id)).one())
+
+    with sqlite.engine.begin() as c:
+        c.execute(sa.update(table).values(status="PENDING", executor_id=gone.id))
+    sqlite.greet(other.id, "here", 2)
+    sqlite.greet(gone.id, "here", 1)
+    other._idle.set()
+    other.recover()
+    assert taken() == ("PENDING", gone.id)  # it is known, and at work
+    sqlite.part(gone.id)
+    other._idle.clear()
+    other.recover()
+    assert taken() == ("PENDING", gone.id)  # whoever is busy leaves it to others
+    other._idle.set()
+    other.recover()
+    assert taken()[0] == "ENQUEUED"
+    assert state(sqlite, job) == ("QUEUED", 0)
 
 
 def test_a_job_whose_folder_is_gone_fails_in_words_and_no_worker_waits_for_it(sqlite: Book) -> None:

@@ -60,7 +60,7 @@ def audit(
     if more is not None:
         _refuse_beside_more(ctx)
         job, out = continued(Path(subject), more, debug)
-        job = dataclasses.replace(job, profile=profile)
+        job = dataclasses.replace(job, profile=profile, engine=work.engine)
         done = conduct(job, guard.limits(job.budget), out)
         show(done, profile)
         raise typer.Exit(done.status)
@@ -86,7 +86,7 @@ def audit(
 
 def _refuse_beside_more(ctx: typer.Context) -> None:
     """A run goes on as it was begun: what was typed that would make it another is refused."""
-    kept = {"subject", "more", "profile", "debug", *(field.name for field in dataclasses.fields(Guard))}
+    kept = {"subject", "more", "profile", "engine", "debug", *(field.name for field in dataclasses.fields(Guard))}
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name not in kept and source is not None and source.name == "COMMANDLINE":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class ThisProcess:
 
 
 def _one(work: Callable[[Item], Found], item: Item, noise: Noise, place: int) -> Found:
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices), noise.of(place):
         return work(item)
 
@@ -109,9 +109,9 @@ class Noise:
 
 def _generators(device: str) -> list[torch.Generator]:
     found = [torch.default_generator]
-    if device.startswith("cuda") or torch.cuda.is_initialized():
+    if device.startswith("cuda") or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         place = torch.device(device).index if device.startswith("cuda") else None
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         found.append(torch.cuda.default_generators[torch.cuda.current_device() if place is None else place])
     return found
 
@@ -123,7 +123,8 @@ def fitting(data: Data, indices: NDArray[np.int64], device: str) -> int:
     return min(128, batch_of(tuple(data.take(indices[:1])[0].shape[1:]))) if len(indices) else 1
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """What came of some inputs: where they begin, how many there are, and their columns, of `few` the wanted rows."""
 
     start: int

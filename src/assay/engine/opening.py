@@ -27,8 +27,11 @@ def engine_named(name: str, device: str = "cpu") -> Engine:
         return ThisProcess()
     if name != "ray" and not name.startswith("ray://"):
         raise AssayError(f"There is no engine {name!r}; choose here, ray or ray://HOST:PORT.")
+    import torch
+
     from assay.engine.ray import Ray
 
+    torch.set_num_threads(1)  # as each worker does, so that whoever computes finds the same
     return Ray(address=None if name == "ray" else name, device=device)
 
 

@@ -231,7 +231,7 @@ class _Worker:
     data: ClassVar[OrderedDict[str, Any]] = OrderedDict()
 
 
-@ray.remote
+@ray.remote  # type: ignore[untyped-decorator]
 def _do(name: str, job: list[Any], expected: Mapping[str, str], item: Any) -> Any:
     """One task. The work is opened once for many of them."""
     if not _Worker.inside:
@@ -359,7 +359,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, TypedStorage):
             return self._storage(value)
-        kind = type(value)
+        kind: Any = type(value)
         if kind is np.ndarray and value.nbytes >= LARGE and not value.dtype.hasobject:
             mapped = _mapped(value)
             if mapped is not None:
@@ -488,7 +488,9 @@ class _Opener(pickle.Unpickler):
             if number not in self.storages:
                 flat = np.frombuffer(held, np.uint8) if isinstance(held, bytes) else self.apart[held]
                 self.storages[number] = torch.from_numpy(flat.copy()).to(device).untyped_storage()
-            return TypedStorage(wrap_storage=self.storages[number], dtype=dtype, _internal=True)
+            return TypedStorage(  # type: ignore[no-untyped-call]
+                wrap_storage=self.storages[number], dtype=dtype, _internal=True
+            )
         if kind == "mapped":
             file, offset, dtype, shape = rest
             return np.asarray(np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape))
@@ -520,7 +522,6 @@ def _connect(address: str | None, workers: int | None) -> bool:
         return False
     where = address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it is used
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes its time
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if where in ("", "local"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

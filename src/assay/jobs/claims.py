@@ -318,10 +318,15 @@ def fitting(names: Sequence[str], left: float, seconds: Mapping[str, float]) -> 
 def told(root: Path | None = None) -> list[drawn.Told]:
     from assay.claims._elsewhere import RULE
 
+    foregone = RULE.partition(",")[0]  # what nothing that is found can change: print's data are not at hand
     entries = read(root)
     return [
         drawn.Told(
-            name, each, entries.get(name), stale(each, entries[name]) if name in entries else "", RULE not in each.here
+            name,
+            each,
+            entries.get(name),
+            stale(each, entries[name]) if name in entries else "",
+            foregone not in each.here,
         )
         for name, each in claims().items()
     ]

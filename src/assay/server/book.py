@@ -616,6 +616,12 @@ class Book:
         with self._reached():
             self.queue.requeue(worker)
 
+    def strangers(self) -> set[str]:
+        """Workers that are known no more, and have taken something off the queue all the same: while they left."""
+        with self._reached():
+            took = self.queue.takers()  # before it is asked who is there: whoever takes has come in before
+        return took - {worker.id for worker in self.workers()} if took else took
+
     def running(self, worker: str) -> list[Job]:
         with self._reading() as c:
             query = sa.select(*_ROW).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)

@@ -75,6 +75,11 @@ class Queue:
         if had:
             client.resume_workflows([workflow.workflow_id for workflow in had], queue_name=QUEUE)
 
+    def takers(self) -> set[str]:
+        """Workers that have taken something off which has not ended."""
+        had = self.open().list_workflows(status="PENDING", load_input=False, load_output=False)
+        return {workflow.executor_id for workflow in had if workflow.executor_id}
+
     def forget(self, id: str) -> None:
         with suppress(sa.exc.DBAPIError):
             self.open().delete_workflow(id)

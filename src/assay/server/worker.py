@@ -150,6 +150,9 @@ class Hands:
 
     def recover(self) -> None:
         """Hand back what workers had that are gone. One worker does so at a time, and each part may be done twice."""
+        if self._idle.is_set():  # who is busy could not take it
+            for stranger in self.book.strangers():
+                self._hand_back(stranger, "its worker left")
         if not any(self._is_lost(worker) for worker in self.book.workers()):
             return
         with self.book.alone("recovery"):
@@ -173,7 +176,8 @@ class Hands:
         """In a thread of DBOS's. What it returns is kept by DBOS; what counts is in the book."""
         try:
             self._wait_while_held()
-            self._idle.clear()
+            self._idle.clear()  # first: from here on whoever ends this worker waits for what becomes of the job
+            self._stay()
             job = self._patiently(lambda: self.book.begin(id, self.id))
             if job is None:
                 return "was not to be run"
@@ -200,8 +204,13 @@ class Hands:
     def _wait_while_held(self) -> None:
         """DBOS looks at its settings now and then, and may hand out one more job after draining was begun."""
         while self._patiently(self.book.draining):
-            self._give_up(None)
+            self._stay()
             self._ending.wait(BEAT)
+
+    def _stay(self) -> None:
+        """Of a job that is not begun: whoever goes must not return from it, or for DBOS it would be done."""
+        if self._ending.is_set() or self._lost.is_set():
+            raise _Leaving
 
     def _send_mail(self, id: str) -> None:
         try:

@@ -204,7 +204,9 @@ def test_with_umap_the_same_input_gets_the_same_answer(case: Case, monkeypatch: 
     x, y = case.x[:80], case.y[:80]
     fitted = ActivationClusters.fit(case.model, x, y, layers=("4",), rng=generator(), projection="umap", batch=500)
     new = case.new[:60]
+    assert torch.get_num_threads() == 1  # Numba sets those of the whole process
     assert (fitted.score(new) == fitted.score(new)).all()
+    assert torch.get_num_threads() == 1
     assert fitted.score(new).unique().numel() > 2
     assert fitted.detect(x, 0.0).double().mean() < 0.05  # transform puts training inputs almost where they were
 

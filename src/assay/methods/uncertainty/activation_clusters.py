@@ -32,7 +32,8 @@ k-means has no outside: an input far from every cluster gets the fractions of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, get_args
@@ -85,7 +86,8 @@ class Layer:
         wide = flat.to(self.weight) @ self.weight + self.bias
         if isinstance(self.plane, Tensor):
             return self.at(wide @ self.plane)
-        return self.at(torch.as_tensor(self.plane.transform(wide.cpu().numpy())))
+        with _as_many_threads():
+            return self.at(torch.as_tensor(self.plane.transform(wide.cpu().numpy())))
 
     def at(self, points: Tensor) -> Tensor:  # n 2 -> n
         """The cluster at each point of the plane."""
@@ -254,7 +256,8 @@ def _project(wide: Tensor, y: Tensor, rng: np.random.Generator, projection: Proj
     """The way to the plane, and the training inputs there: n d, n -> plane, n 2."""
     if projection == "umap":
         plane = _umap(int(rng.integers(2**31)))
-        return plane, torch.as_tensor(plane.fit_transform(wide.cpu().numpy())).double()
+        with _as_many_threads():
+            return plane, torch.as_tensor(plane.fit_transform(wide.cpu().numpy())).double()
     if projection == "tsne":
         from sklearn.manifold import TSNE  # slow to import
 
@@ -313,6 +316,19 @@ def _discriminants(wide: Tensor, y: Tensor) -> Tensor:  # n d, n -> d 2 (d 1 wit
 
     lda = LinearDiscriminantAnalysis().fit(wide.double().cpu().numpy(), y.cpu().numpy())
     return torch.as_tensor(lda.scalings_[:, :2].copy()).to(wide)
+
+
+@contextmanager
+def _as_many_threads() -> Iterator[None]:
+    """Numba, which UMAP runs on, gives all of this process, torch too, a thread per core when it first starts.
+
+    Where there was one, small tensors then take ten times as long: threads wait for each other by spinning.
+    """
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _umap(seed: int) -> Any:
