@@ -485,12 +485,32 @@ def test_a_column_is_written_as_pyarrow_would(column):
     assert answers._table_bytes(Table("test", {"index": column})) == out.getvalue()
 
 
-def test_writing_samples_imports_no_pandas():
+@pytest.mark.parametrize("n", [0, 1, 9, 70])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float16", "float32", "float64", "string", "dictionary"])
+def test_a_column_is_read_as_pyarrow_would(kind, missing, n):
+    values = np.random.default_rng(0).integers(0, 2 if kind == "bool" else 100, n)
+    values = values.astype(str if kind in ("string", "dictionary") else kind)
+    whole = pa.array(values, mask=np.arange(n) % 3 == 0 if missing else None)
+    cuts = ([whole], [whole.slice(1), whole.slice(0, 0), whole.slice(2, 3), whole], [])  # offsets, and nothing at all
+    for chunks in cuts:
+        column = pa.chunked_array(chunks, whole.type)
+        want = np.asarray(column.to_numpy(zero_copy_only=False))
+        if kind == "dictionary":  # of which pyarrow gives some other word for one that is missing
+            column = column.dictionary_encode()
+        got = answers._numpy(column)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+
+
+def test_writing_and_reading_samples_imports_no_pandas():
     code = (
         "import sys; import numpy as np; from assay.finding import Table; from assay.store import answers\n"
         "table = Table('test', {'index': np.arange(3), 'right': np.array([True, False, True]),\n"
         "    'score': np.array([0.5, np.nan, 1.0]), 'word': np.array(['a', 'b', ''])})\n"
-        "print(answers._table_bytes(table)[:4], 'pandas' in sys.modules)"
+        "content = answers._table_bytes(table)\n"
+        "print(content[:4], 'pandas' in sys.modules)\n"
+        "print(answers.read_table(content).columns['word'].tolist(), 'pandas' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "b'PAR1' False\n"
+    assert done.stdout == "b'PAR1' False\n['a', 'b', ''] False\n"

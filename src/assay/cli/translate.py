@@ -11,7 +11,7 @@ from assay.cli.flat import flat
 from assay.cli.meter import metered
 from assay.cli.options import Debug, Device, Guard, Seed, Work
 from assay.cli.printing import console, say
-from assay.jobs.translate import KNOBS, SAMPLE, Settings, write_sample
+from assay.jobs.translate import KNOBS, SAMPLE, WAYS, Settings, write_sample
 from assay.jobs.translate import translate as train
 
 USUAL = Settings()
@@ -44,6 +44,14 @@ def translate(
     distance: Annotated[
         str, typer.Option("--distance", metavar="l1|l2", help="What it lowers: absolute or squared error.")
     ] = USUAL.distance,
+    way: Annotated[
+        str,
+        typer.Option(
+            "--way",
+            metavar="NAME",
+            help=f"To an uncertainty: {', '.join(WAYS)}. Of the last two --members are random draws of one network.",
+        ),
+    ] = USUAL.way,
     turned: Annotated[
         bool, typer.Option("--turned/--not-turned", help="Turn training pairs over and round at random.")
     ] = USUAL.turned,
@@ -72,7 +80,10 @@ def translate(
     slider on the page sets from where on a pixel is flagged. The page lies beside results.zip, which holds every test
     image with mean, spread and error.
 
-    A command that was stopped goes on where it was when it is given again. Afterwards the networks can be asked about:
+    --way chooses how they come to be several: seven ways, each a remedy of `assay remedies`.
+
+    A command that was stopped goes on where it was when it is given again (of other ways than ensemble, from its
+    beginning). Afterwards the networks can be asked about:
     assay audit translation/translator.safetensors --data DATA
 
     Example: assay translate
@@ -87,7 +98,7 @@ def translate(
     settings = Settings(
         epochs=epochs, members=members, batch=batch, learning_rate=learning_rate, weight_decay=weight_decay,
         dropout=dropout, width=width, levels=levels, distance=distance, turned=turned, review=review,
-        tolerance=tolerance,
+        tolerance=tolerance, way=way,
     )  # fmt: skip
     with metered() as meter:
         ready = Work(seed=seed, device=device).run(meter, debug)
@@ -99,7 +110,7 @@ def translate(
 def _again(data: str, settings: Settings, seed: int) -> tuple[str, ...]:
     """The command that makes the same again; what is as usual is left out."""
     words = ["assay", "translate", data]
-    for name in KNOBS.keys() | {"distance"}:
+    for name in KNOBS.keys() | {"distance", "way"}:
         value = getattr(settings, name)
         if value != getattr(USUAL, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]

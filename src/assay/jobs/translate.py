@@ -2,7 +2,8 @@
 
     out/translation.html     every test image with truth, mean, spread and error side by side, and a review threshold
     out/results.zip          the same for all of them, as pictures and as arrays in full precision, with the settings
-    out/translator.safetensors   to be asked: `assay audit out/translator.safetensors --data PAIRS`
+    out/translator.safetensors   to be asked: `assay audit out/translator.safetensors --data PAIRS`; of ways that keep
+                             whole networks (`translate_ways.py`)
     out/translation.json     the numbers; written last, so that where it lies all of it is there
 
 A command that was stopped goes on where it was when it is given again with the same folder. No torch is imported before
@@ -19,7 +20,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.data.image_pairs import ImagePairs, Split
+    from assay.nn.members import Members
     from assay.nn.translator import Translator
     from assay.report.translation import Pictures, Review, Scores, Translation
     from assay.run import Run
@@ -59,6 +61,8 @@ class Knob(NamedTuple):
     """Whether a page hides it among those for advanced users."""
 
 
+WAYS = ("ensemble", "fast-ensemble", "snapshot", "batch-ensemble", "sgld", "mc-dropout", "variational")
+"""To an uncertainty, by the names of the remedies that they are; `translate_ways.py`."""
 KNOBS: Mapping[str, Knob] = {
     "epochs": Knob(1, 200, "times that every training pair is seen; fewer for a large set"),
     "members": Knob(1, 10, "networks in the ensemble; more for a better uncertainty, 1 has none"),
@@ -90,6 +94,7 @@ class Settings:
     turned: bool = True
     review: float = 0.05
     tolerance: float = 0.1
+    way: str = WAYS[0]
 
     def __post_init__(self) -> None:
         for name, knob in KNOBS.items():
@@ -98,6 +103,18 @@ class Settings:
                 raise AssayError(f"--{_typed(name)} {value} is out of range; give {knob.low:g} to {knob.high:g}.")
         if self.distance not in ("l1", "l2"):
             raise AssayError(f"--distance {self.distance!r} is none; choose l1 or l2.")
+        if self.way not in WAYS:
+            raise AssayError(f"--way {self.way[:40]!r} is none; choose {', '.join(WAYS)}.")
+        if self.way != WAYS[0] and self.members < 2:
+            raise AssayError(f"--way {self.way} with --members 1 has no uncertainty; give 2 or more.")
+        if self.way == "mc-dropout" and self.dropout == 0:
+            raise AssayError("--way mc-dropout with --dropout 0 draws the same each time; give more, such as 0.1.")
+        if self.way == "snapshot" and self.epochs < self.members:
+            raise AssayError(f"--way snapshot needs an epoch for each of its members; give --epochs {self.members}.")
+        if self.way == "batch-ensemble" and self.batch < self.members:
+            raise AssayError(
+                f"--way batch-ensemble splits a batch among its members; give --batch {self.members} or more."
+            )
 
 
 @dataclass(frozen=True)
@@ -128,9 +145,20 @@ def translate(
     with naming(folder):
         make_folder(folder)
     keep = folder / "training"
-    nets, losses = _trained(pairs, settings, run, keep, key)
-    _write_weights(folder / WEIGHTS, nets, pairs, settings)
-    asked = _Answers(pairs, nets, settings, run)
+    first = replace(settings, members=1, way=WAYS[0])  # what fast-ensemble begins with
+    plain, fast = settings.way == WAYS[0], settings.way == "fast-ensemble"
+    nets, losses = _trained(pairs, settings if plain else first, run, keep, key) if plain or fast else ([], ())
+    if plain:
+        model = _together(nets)
+    else:
+        from assay.jobs.translate_ways import Lesson, made, nets_of
+
+        lesson = Lesson(**{name: getattr(settings, name) for name in Lesson._fields})
+        model = made(settings.way, nets[0] if fast else network(pairs, settings), pairs, lesson, run)
+        nets = nets_of(model) or []
+    if nets:
+        _write_weights(folder / WEIGHTS, nets, pairs, settings)
+    asked = _Answers(pairs, model, settings, run)
     told = _translation(asked, folder / ARCHIVE, title, Path(data).name, losses, command, environment(run.device))
     says = in_words(told)
     write_atomically(folder / PAGE, render(told))
@@ -274,6 +302,12 @@ def _trained(
     return [each.net for each in taught], tuple(each.losses for each in taught)
 
 
+def _together(nets: list[nn.Module]) -> Members:
+    from assay.nn.members import Ensemble
+
+    return Ensemble(nets, average="answers").eval()
+
+
 def _write_weights(path: Path, nets: list[nn.Module], pairs: ImagePairs, settings: Settings) -> None:
     from assay.subjects.doors.translator_file import packed
 
@@ -298,8 +332,8 @@ class _Answer(NamedTuple):
 class _Answers:
     """The answers of all members to the test images, a few at a time."""
 
-    def __init__(self, pairs: ImagePairs, nets: list[nn.Module], settings: Settings, run: Run) -> None:
-        self.pairs, self.nets, self.settings, self.run = pairs, nets, settings, run
+    def __init__(self, pairs: ImagePairs, model: Members, settings: Settings, run: Run) -> None:
+        self.pairs, self.model, self.settings, self.run = pairs, model, settings, run
 
     def __iter__(self) -> Iterator[_Answer]:
         import numpy as np
@@ -310,19 +344,22 @@ class _Answers:
 
         test = self.pairs.test
         (_, height, width), (k, _, _) = self.pairs.shapes
-        at_once = max(1, AT_ONCE // (len(self.nets) * k * height * width))
+        at_once = max(1, AT_ONCE // (self.settings.members * k * height * width))
+        self.model.to(self.run.device)
         with self.run.progress("answering the test images", len(test.x)) as tick:
             for rows in np.array_split(np.arange(len(test.x)), -(-len(test.x) // at_once)):
                 x = as_inputs(test.x[rows])
-                with torch.no_grad():
+                with torch.no_grad(), torch.random.fork_rng():
+                    torch.manual_seed(self.run.seed + int(rows[0]))  # of ways that draw
                     there = x.to(self.run.device)
-                    mean, spread = (part.cpu() for part in together(torch.stack([net(there) for net in self.nets])))
+                    mean, spread = (part.cpu() for part in together(self.model.members(there)))
                 truth = None if test.y is None else as_inputs(test.y[rows])
                 error = None if truth is None else (mean - truth).abs().mean(1)
                 for i, row in enumerate(rows):
                     yield _Answer(
                         test.names[row], x[i].numpy(), None if truth is None else truth[i].numpy(), mean[i].numpy(),
-                        spread[i].numpy() if len(self.nets) > 1 else None, None if error is None else error[i].numpy(),
+                        spread[i].numpy() if self.settings.members > 1 else None,
+                        None if error is None else error[i].numpy(),
                     )  # fmt: skip
                     tick(1)
 
@@ -379,7 +416,7 @@ def _translation(
     largest = max((float(one.error.max()) for one in shown if one.error is not None), default=0.0)
     return Translation(
         title=title, when=datetime.now(UTC).isoformat(timespec="seconds"), data=data, trained_on=len(pairs.train.x),
-        tested_on=len(pairs.test.x), shape=(c, h, w), answers=k, members=len(asked.nets),
+        tested_on=len(pairs.test.x), shape=(c, h, w), answers=k, members=settings.members,
         tolerance=settings.tolerance, settings=asdict(settings), seed=asked.run.seed,
         scores=_scores(pooled, pairs, settings, asked.run.seed), review=review, losses=losses, widest=widest,
         largest=largest, pictures=tuple(_pictures(one, review, widest, largest) for one in shown), command=command,

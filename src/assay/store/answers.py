@@ -317,7 +317,6 @@ def _arrow(column: NDArray[Any]) -> Any:  # n -> pyarrow.Array
 
 def read_table(content: bytes) -> Table:
     """Samples as we write them; ValueError where the file is another, or unpacks to more than SAMPLES_BYTES."""
-    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -350,8 +349,40 @@ def read_table(content: bytes) -> Table:
         stored = pa.Table.from_batches(batches, None if batches else schema)
     except (pa.ArrowException, OSError) as e:
         raise ValueError(f"the samples are no Parquet file of ours: {e}") from e
-    columns = {n: np.asarray(stored[n].to_numpy(zero_copy_only=False)) for n in stored.column_names}
+    columns = {n: _numpy(stored[n]) for n in stored.column_names}
     return Table((schema.metadata or {}).get(b"split", b"test").decode(), columns)
+
+
+def _numpy(column: Any) -> NDArray[Any]:  # pyarrow.ChunkedArray -> n
+    """`column.to_numpy(zero_copy_only=False)`, which imports pandas where it is installed; what is missing is NaN."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_boolean(kind) and not column.null_count:
+        parts = [_bits(chunk, 1).astype(bool) for chunk in column.chunks]
+        return np.concatenate([np.zeros(0, dtype=bool), *parts])
+    if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not column.null_count):
+        dtype = np.dtype({"halffloat": "f2", "float": "f4", "double": "f8"}.get(str(kind), str(kind)))
+        parts = [np.zeros(0, dtype=dtype)]
+        for chunk in column.chunks:
+            if len(chunk):
+                parts.append(np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize))
+            if chunk.null_count:
+                parts[-1] = np.where(_bits(chunk, 0), parts[-1], dtype.type(np.nan))
+        return np.concatenate(parts)
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind):  # what is missing is None
+        return np.array(column.to_pylist(), dtype=object)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _bits(chunk: Any, buffer: int) -> NDArray[Any]:  # pyarrow.Array -> n
+    import numpy as np
+
+    if not len(chunk):
+        return np.zeros(0, dtype=np.uint8)
+    packed = np.frombuffer(chunk.buffers()[buffer], np.uint8)
+    return np.unpackbits(packed, count=chunk.offset + len(chunk), bitorder="little")[chunk.offset :]
 
 
 def _is_plain(kind: Any) -> bool:

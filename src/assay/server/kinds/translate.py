@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError
-from assay.jobs.translate import KNOBS, LONGEST, PROGRESS, SAMPLE, Settings, progress_in
+from assay.jobs.translate import KNOBS, LONGEST, PROGRESS, SAMPLE, WAYS, Settings, progress_in
 from assay.server.kinds import Field, Kind
 from assay.server.kinds._opening import GUARD, WORK, option
 
@@ -44,7 +44,7 @@ def _slider(name: str) -> Field:
 def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     data = settings["data"]
     words = ["translate", SAMPLE if data is None else str(folder / "files" / data)]
-    for name in ("title", *KNOBS, "distance", "seed", "device", "timeout", "memory"):
+    for name in ("title", *KNOBS, "distance", "way", "seed", "device", "timeout", "memory"):
         words += option(name, settings[name])
     return [*words, "--turned" if settings["turned"] else "--not-turned", "--out", str(folder / "run")]
 
@@ -69,6 +69,8 @@ KIND = Kind(
         Field("title", "Project name", "text"),
         *(_slider(name) for name in KNOBS),
         Field("distance", "What it lowers", "choice", USUAL.distance, choices=("l1", "l2"), folded=True),
+        Field("way", "Way to an uncertainty", "choice", USUAL.way, choices=WAYS, folded=True,
+              help="Several networks are the dearest and mostly the best; the others train one, or little more."),
         Field("turned", "Turn training pairs over and round", "yes", USUAL.turned, folded=True),
         *(each for each in WORK if each.name != "inputs"),
         *GUARD,
@@ -76,4 +78,4 @@ KIND = Kind(
     words=_words,
     more=_wrong,
     progress=lambda folder: progress_in(folder / "run" / PROGRESS),
-)
+)  # fmt: skip
