@@ -25,7 +25,8 @@ def told(members: int = 3, name: str = "field <i>1</i>") -> Translation:
     return Translation(
         title="<script>alert('x')</script>", when="2026-01-01T00:00:00+00:00", data="pairs.zip", trained_on=8,
         tested_on=3, shape=(1, 8, 8), answers=1, members=members, tolerance=0.1,
-        settings={"learning_rate": 0.001, "way": "ensemble"}, seed=0, scores=scores, review=review if sure else None, losses=((0.5, 0.25),), widest=1.0, largest=1.0,
+        settings={"learning_rate": 0.001, "way": "ensemble"}, seed=0,
+        scores=scores, review=review if sure else None, losses=((0.5, 0.25),), widest=1.0, largest=1.0,
         pictures=(one,), command=("assay", "translate", "pairs.zip"), environment={"assay": "0", "torch": "0"},
     )  # fmt: skip
 
