@@ -64,6 +64,17 @@ def bench(tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("bench"))
 
 
+def test_whoever_made_a_study_for_people_comes_to_it_from_its_job(tmp_path):
+    book = Book(tmp_path)
+    browser = TestClient(make_app(book), base_url="http://localhost")
+    for who, leads in (("people", True), ("simulated", False)):
+        job = book.submit("", "study", "Ours", {"who": who})
+        assert "/studies/" not in browser.get(f"/jobs/{job.id}").text  # it is not made yet
+        book.begin(job.id, "worker")
+        book.finish(job.id, 1, "SUCCESS")
+        assert (f'href="/studies/{job.id}"' in browser.get(f"/jobs/{job.id}").text) == leads
+
+
 def test_the_whole_way_of_a_participant_and_no_test_accuracy_before_its_end(bench):
     first = bench.browser.get(bench.at).text
     assert "1,040 training inputs" in " ".join(first.split()) or "1,040" in first
