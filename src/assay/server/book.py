@@ -206,6 +206,7 @@ class Book:
         self.url = self.url or f"sqlite:///{self.home / 'book.sqlite'}"
         self.engine = _engine(self.url)
         self.queue = Queue(self.engine, self.home)
+        self.changes = 0  # that were made by this object, for whoever shows what it held before
         with self._reached():
             if self.engine.dialect.name == "sqlite":
                 with self.engine.connect() as c:
@@ -243,6 +244,7 @@ class Book:
     def _writing(self) -> Iterator[sa.Connection]:
         with self._reached(), self.engine.begin() as c:
             yield c
+        self.changes += 1
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

@@ -48,6 +48,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
     monkeypatch.setattr(submit, "_UNDERSTOOD", {})
     monkeypatch.setattr(history, "_ROWS", {})
+    monkeypatch.setattr(history, "_lists", (None, {}))
     return Said()
 
 

@@ -318,6 +318,27 @@ def test_a_full_disk_and_a_lost_database_are_told(alone, book, monkeypatch):
 # Queue and history
 
 
+def test_a_list_shows_own_changes_at_once_and_those_of_others_in_a_second(book, monkeypatch):
+    from assay.server.book import Book
+    from assay.server.pages import history
+
+    now, other = [100.0], Book(book.home, book.url)
+    monkeypatch.setattr(history.time, "monotonic", lambda: now[0])
+
+    def shown(whose):
+        return history._listed(book, whose, "", "", False)
+
+    first = book.submit("ann", "audit", "the first", {})
+    assert "the first" in shown("ann")
+    assert "the first" not in shown("bob")  # what is kept is each one's own
+    book.cancel(first.id)
+    assert "cancelled" in shown("ann").split("<tbody", 1)[1]
+    other.submit("ann", "audit", "the second", {})
+    now[0] += 1.0
+    assert "the second" in shown("ann")
+    other.close()
+
+
 def test_newest_first_and_a_download_only_of_what_succeeded(alone, submitted):
     made = [submitted(f"job {state}", state) for state in ("SUCCESS", "FAILURE", "RUNNING", "CANCELLED", "QUEUED")]
     text = alone.get("/jobs").text

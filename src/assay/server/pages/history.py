@@ -16,34 +16,49 @@ from assay.server.views import STATES, ago, fragment, render
 from assay.server.visit import Using, visit
 
 if TYPE_CHECKING:
-    from assay.server.book import Job
+    from assay.server.book import Book, Job
 
 router = APIRouter()
 PAGE = 25
 LIVE = ("QUEUED", "RUNNING")
 MOST = 2000  # rows that are kept as they were last written
 _ROWS: dict[tuple[str, str, str, bool], Markup] = {}
+_lists: tuple[object, dict[object, Markup]] = None, {}
 
 
 @router.get("/jobs")
 def history(request: Request, here: Using, before: str = "", state: str = "") -> Response:
+    everybody = here.whose is None and here.desk.accounts is not None
     state = state if state in STATES else ""
-    jobs = here.desk.book.jobs(here.whose, limit=PAGE + 1, before=_place(before), state=state or None)
+    return render(request, here, "history.html", listed=_listed(here.desk.book, here.whose, before, state, everybody))
+
+
+def _listed(book: Book, whose: str | None, before: str, state: str, everybody: bool) -> Markup:
+    """The list, at most a second old: workers' news come to an open page by themselves, ours are seen at once."""
+    global _lists
+    now = (book, book.changes, int(time.monotonic()))
+    if _lists[0] != now:
+        _lists = now, {}
+    kept, key = _lists[1], (whose, before, state, everybody)
+    if key not in kept:
+        kept[key] = _written(book, whose, before, state, everybody)
+    return kept[key]
+
+
+def _written(book: Book, whose: str | None, before: str, state: str, everybody: bool) -> Markup:
+    jobs = book.jobs(whose, limit=PAGE + 1, before=_place(before), state=state or None)
     more = f"{jobs[PAGE - 1].made!r}~{jobs[PAGE - 1].id}" if len(jobs) > PAGE else ""
     jobs = jobs[:PAGE]
-    following = [job.id for job in jobs if job.state in LIVE]
-    return render(
-        request,
-        here,
-        "history.html",
+    return fragment(
+        "listed.html",
         jobs=jobs,
-        counts=here.desk.book.counts(here.whose),
+        counts=book.counts(whose),
         chosen=state,
         more=more,
         older=bool(before),
-        following=",".join(following),
+        following=",".join(job.id for job in jobs if job.state in LIVE),
         row=row,
-        everybody=here.whose is None and here.desk.accounts is not None,
+        everybody=everybody,
     )
 
 
