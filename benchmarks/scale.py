@@ -176,7 +176,7 @@ def in_time(model: Simulated, seconds: float) -> Told:
         n = min(turn.budget.inputs, wanted or model.there, model.there)
         before = rows[place].answer.looks if place in rows else ()
         drawn = Drawn(turn.budget.inputs, wanted, model.there).grows
-        answer = looked(model.answer(place, n, about), before, turn.budget, drawn, model.now, len(chosen.rungs))
+        answer = looked(model.answer(place, n, about), before, turn.budget, drawn, model.now, chosen.most)
         rows[place] = model.judged(place, answer)
         if model.wrong(place, rows[place].verdict):
             ever.add(place)

@@ -12,7 +12,7 @@ from assay.engine.opening import device_named
 from assay.jobs.audit import plan
 from assay.jobs.audit.effort import seconds_of
 from assay.jobs.audit.pace import Tried, tried
-from assay.jobs.audit.rounds import FIRST, in_words, timed
+from assay.jobs.audit.rounds import TYPICAL, in_words, timed
 from assay.run import Budget, budget
 from assay.standard import Standards
 from assay.subjects import open_subject
@@ -118,7 +118,7 @@ def _asked(names: Sequence[str], chosen: Budget, pace: float, there: int) -> str
     """How many questions in about how long; of a time limit, how many first looks are in it, by the same estimates."""
     if chosen.seconds is None:
         return f"{len(names)} questions in about {in_words(sum(seconds_of(n, chosen, pace, there) for n in names))}"
-    first = dataclasses.replace(chosen, inputs=min(FIRST, chosen.inputs or FIRST))
+    first = dataclasses.replace(chosen, inputs=min(TYPICAL, chosen.inputs or TYPICAL))
     fits, spent = 0, 0.0
     for about in sorted(seconds_of(n, first, pace, there) for n in names):
         spent += about

@@ -22,7 +22,7 @@ from assay import shelf, store
 from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
-from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, ladder, looked
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked, most_inputs
 from assay.probe import Answer, Probe, configure, put
 from assay.report import Kept, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
@@ -295,8 +295,8 @@ class Record:
         before = () if row is None else row.answer.looks
         if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
             (self.folder / chain.HEAD).unlink(missing_ok=True)
-        rungs = len(ladder(self.budget, self.begun.subject.splits.get("test", 1)))
-        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, rungs))
+        most = most_inputs(self.budget, max(1, self.begun.subject.splits.get("test", 1)))
+        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, most))
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""

@@ -1,18 +1,20 @@
 r"""Rounds: which question is asked next, and with how many inputs, until verdicts are settled or the time is over.
 
-What settles a verdict soonest for its cost comes first. A question that was not asked yet has a first look, with as
-many inputs as cost little more than a few; one that cannot be told yet has another, with as many as would settle it by
-what was seen. The cheapest of all these is next. What more inputs of the test set would not settle, or what has to be
-guessed at, waits until nothing else is left; what has no limit, until all that has one was asked. Where a question has
+Next comes what promises the most verdicts for its time: the chance that a look settles one, over what it takes. Of a
+question that was asked, the chance is that of a normal law around what was seen, for each number of inputs that it may
+have next; of one that was not, that of a law whose values lie NEAR their limits. So what more inputs would hardly
+settle waits until nothing else is left, and what has no limit until all that has one was asked. Where a question has
 all the inputs that its steps allow, it is asked with more steps. What does not fit into the time is left out and says
 how long it would take. Speed was measured, and what a question took once tells what it will take.
 
-A verdict that is looked at many times must be right as often as one that is looked at once. One looks only at the rungs
-of a ladder of inputs, each of which has its share of the error (`methods/uncertainty/sequences.py`): the interval of a
-proportion is then exact at all rungs at once, that of a mean of shares, whose values are kept, is what bets leave of
-it, and that of other measures is widened as a normal one would be. More steps are another attack, and so another
-number: each search of its own has a share of the error, the first nine tenths. A question that had every input at its
-first look cannot be looked at again, and keeps the interval of one look.
+A verdict that is looked at many times must be right as often as one that is looked at once. How many inputs a question
+has first is laid down before anything is asked, and one looks again only at the rungs of a ladder from there, each of
+which has its share of the error (`methods/uncertainty/sequences.py`): the interval of a proportion is then exact at all
+rungs at once, that of a mean of shares, whose values are kept, is what bets leave of it, and that of other measures is
+widened as a normal one would be. A question for which there is no time has fewer inputs, on a ladder of its own, with a
+small share that is kept for that. More steps are another attack, and so another number: each search of its own has a
+share of the error. A question that had every input at its first look cannot be looked at again, and keeps the interval
+of one look.
 
 Needs no torch.
 """
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from assay.audit import Judged, Question
 from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, Table, wilson
-from assay.jobs.audit.effort import seconds_of
+from assay.jobs.audit.effort import EFFORTS, OTHERWISE, inputs_of, seconds_of
 from assay.probe import Answer, Grows, Look
 from assay.run import BUDGETS, Budget
 from assay.run import budget as budget_named
@@ -42,13 +44,24 @@ if TYPE_CHECKING:
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEVELS = ("quick", "standard", "full")
-SEARCHES = (0.9, 0.09, 0.01)
+SEARCHES = (0.98, 0.01, 0.01)
 """What share of the error each search of its own has, in the order in which they were made."""
-FIRST = 100  # inputs of a question's first look, and more where that costs little
-LITTLE = 2.0  # times what those cost
-MOST_FIRST = 1600
+SEARCHES_FOR_INPUTS = (0.6, 0.3, 0.1)
+"""The same of a question that has more inputs only with more steps, by the table of efforts."""
+HURRIED = 0.05
+"""The share of the error of looks that began with fewer inputs than FEWEST, because there was no time for more."""
+FEWEST = 50
+MOST_FIRST = 1600  # inputs of a first look
+TYPICAL = 100  # inputs by which the first round is estimated
+NEAR = 0.25
+"""How far from its limit a value may be expected, in standard deviations of one input, before it was asked."""
+MISJUDGED = 0.5
+"""How far off the table of efforts may be expected, as a standard deviation of the logarithm."""
+UNLIMITED = 0.5  # what an answer without a limit counts for, where a verdict counts 1
+HOPELESS = 1e-9  # the least chance that counts: what is left to ask at the end is asked
 FIRST_ROUND = 1 / 8
 """Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
+LAW = NormalDist()
 WRITING = (1.0, 0.4)
 """Seconds that writing the report takes, and more for each look that is new in it, until it was seen."""
 
@@ -96,6 +109,13 @@ class Turn(NamedTuple):
     most: float
 
 
+class Offered(NamedTuple):
+    """A turn, and how many verdicts it may be expected to settle in a second."""
+
+    worth: float
+    turn: Turn
+
+
 class Rounds:
     """Chooses the next turn by the rows that are known. `clock` tells the seconds since the audit began."""
 
@@ -113,7 +133,8 @@ class Rounds:
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
-        self.rungs = ladder(budget, self.there)
+        self.most = most_inputs(budget, self.there)
+        """Inputs that a question may have."""
         self.answered, self.unwritten, self.slow = 0, 0, contention()
         """Questions that have a finding; looks since the last report was written; how many times WRITING that took."""
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
@@ -123,15 +144,17 @@ class Rounds:
         """Those that are not asked again: they took more than there was."""
         self.reopening = 0.0
         """Seconds that it would take to open the model once more, where it has to be and there is no time for that."""
-        left = self.left
+        left, typical = self.left, min(TYPICAL, self.most)
         self.level = next(
             (
                 name
                 for name in reversed(LEVELS)
-                if sum(self._about(place, self._budget(name, FIRST)) for place in self._open()) <= FIRST_ROUND * left
+                if sum(self._about(place, self._budget(name, typical)) for place in self._open()) <= FIRST_ROUND * left
             ),
             LEVELS[0],
         )
+        self.first = [self._planned(place) for place in range(len(asked))]
+        """The inputs of each question's first look; they do not depend on any answer."""
 
     @property
     def ending(self) -> float:
@@ -160,16 +183,13 @@ class Rounds:
         for place in waiting:
             if self.asked[place].left_out is not None or not self.applies[place]:
                 return Turn(place, self._budget(LEVELS[0], 1), 0.0, max(1.0, self.left))  # it says why at once
-        first = None
-        while waiting and first is None:
-            place = min(waiting, key=self._order)
-            first = self._first(place, alone=len(waiting) == 1)
-            waiting.remove(place)
-        again = [(hopeful, turn) for place, row in rows.items() for hopeful, turn in self._again(place, row)]
-        soonest = min((turn for hopeful, turn in again if hopeful), key=lambda turn: turn.about, default=None)
-        if first is not None and soonest is not None:
-            return min(first, soonest, key=lambda turn: turn.about)
-        return first or soonest or min((turn for _, turn in again), key=lambda turn: turn.about, default=None)
+        turns = [turn for place, row in rows.items() for turn in self._again(place, row)]
+        for limited in (True, False):  # what has no limit settles no verdict and comes last
+            firsts = [self._first(p, alone=len(waiting) == 1) for p in waiting if self.limited[p] == limited]
+            turns += [turn for turn in firsts if turn is not None]
+            if any(turn is not None for turn in firsts):
+                break
+        return max(turns, key=lambda offered: offered.worth).turn if turns else None
 
     def leave(self, place: int) -> None:
         """This took longer than there was, or broke where it had not before: it is not asked again."""
@@ -190,36 +210,55 @@ class Rounds:
     def _open(self) -> list[int]:
         return [p for p, q in enumerate(self.asked) if q.left_out is None and self.applies[p]]
 
-    def _order(self, place: int) -> tuple[bool, float]:
-        """A question without a limit settles no verdict and comes last; else the cheapest comes first."""
-        return not self.limited[place], self._about(place, self._budget(self.level, FIRST))
-
     def _budget(self, level: str, inputs: int) -> Budget:
-        """That of a look at so many inputs, or at those of the rung below, if there is one."""
-        rung = max((rung for rung in self.rungs if rung <= inputs), default=self.rungs[0])
-        return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=rung, inputs=rung)
+        return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=inputs, inputs=inputs)
 
     def _about(self, place: int, budget: Budget) -> float:
         return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
 
-    def _first(self, place: int, alone: bool) -> Turn | None:
+    def _planned(self, place: int) -> int:
+        """The inputs of a first look: as many as promise most for their time; the fewest where there is no limit."""
+        from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
+
+        may = rungs(self.most)
+        if not self.limited[place]:
+            return may[0]
+        enough = [n for n in may if FEWEST <= n <= MOST_FIRST]
+        return max(enough, key=lambda n: self._promise(place, self._budget(self.level, n)), default=self.most)
+
+    def _first(self, place: int, alone: bool) -> Offered | None:
+        """The first look as it was planned, or at few inputs where that does not fit."""
+        from assay.methods.uncertainty.sequences import FIRST
+
         left = self.left
-        few = [(LEVELS[0], rung) for rung in reversed(self.rungs) if rung <= FIRST]
-        for level, inputs in ((self.level, self._many(place)), *few) if place not in self.done else ():
+        few = (LEVELS[0], min(FIRST, self.first[place]))
+        for level, inputs in ((self.level, self.first[place]), few) if place not in self.done else ():
             budget = self._budget(level, inputs)
             about = self._about(place, budget)
             if about <= left:
-                return Turn(place, budget, about, left if alone else max(about, left / 2))
+                most = left if alone else max(about, left / 2)
+                in_time = LAW.cdf(math.log(most / about) / MISJUDGED)
+                return Offered(in_time * self._promise(place, budget), Turn(place, budget, about, most))
         self.too_long[place] = self.why_not(place)
         return None
 
-    def _many(self, place: int) -> int:
-        """The inputs of a first look: as many as cost little more than a few; the fewest where there is no limit."""
-        if not self.limited[place]:
-            return 1
-        few = self._about(place, self._budget(self.level, FIRST))
-        fits = [n for n in self.rungs if self._about(place, self._budget(self.level, n)) <= LITTLE * few]
-        return max([FIRST, *(n for n in fits if n <= MOST_FIRST)])
+    def _promise(self, place: int, budget: Budget) -> float:
+        """Verdicts that a first look may be expected to settle in a second.
+
+        In standard deviations of one input the value lies N(0, NEAR^2) off its limit, and what is seen of n inputs
+        N(0, NEAR^2 + 1 / n); it settles the verdict where it is z / sqrt(n) off.
+        """
+        assert budget.inputs is not None
+        chance = UNLIMITED
+        if self.limited[place]:
+            z = quantile(error_of(self.asked[place].probe, 0, budget.inputs, budget.inputs, self.most))
+            n = inputs_of(self.asked[place].probe, budget, self.there)
+            chance = 2 * LAW.cdf(-z / math.sqrt(1 + n * NEAR**2))
+        return chance / self._costs(self._about(place, budget))
+
+    def _costs(self, about: float) -> float:
+        """Seconds of a look that takes so long, with its part of the report."""
+        return about + self.slow * WRITING[1]
 
     def why_not(self, place: int) -> str:
         """Why a question has no answer when the time is over."""
@@ -234,52 +273,59 @@ class Rounds:
             return f"it does not fit into {self.budget.name}: {again}; {rest}"
         return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
 
-    def _again(self, place: int, row: Judged) -> Iterator[tuple[bool, Turn]]:
-        """Further looks that fit, and whether such a one would settle the verdict by what was seen."""
+    def _again(self, place: int, row: Judged) -> Iterator[Offered]:
+        """Further looks that fit, on the ladder that was begun: more inputs or, where those are all, more steps."""
+        from assay.methods.uncertainty.sequences import ladder
+
         answer = row.answer
         if answer.finding is None or not answer.looks or place in self.done or row.verdict != "cannot tell":
             return
-        last, wanted = answer.looks[-1], times_the_inputs(row)
-        if wanted is None or len({look.steps for look in answer.looks}) > len(SEARCHES):
+        open_ones = list(unsettled(row))
+        probe, last, first, left = answer.probe, answer.looks[-1], answer.looks[0].inputs, self.left
+        level, searches = _level(last), len({look.steps for look in answer.looks})
+        harder = last.grows == "steps"
+        if not open_ones or not last.grows or searches + harder > len(SEARCHES):
             return
-        level = _level(last)
-        if last.grows == "inputs":
-            above = [rung for rung in self.rungs if rung > last.inputs]
-            enough = next((rung for rung in above if rung >= last.inputs * wanted), None)
-            if enough is not None and (turn := self._grown(place, last, level, enough)) is not None:
-                yield True, turn
-                return
-            turns = [turn for rung in above if (turn := self._grown(place, last, level, rung)) is not None]
-            if turns:
-                yield False, turns[-1]
-        elif last.grows == "steps" and level != LEVELS[-1]:
-            turn = self._grown(place, last, LEVELS[LEVELS.index(level) + 1], last.inputs)
-            if turn is not None:
-                yield False, turn
-
-    def _grown(self, place: int, last: Look, level: str, inputs: int) -> Turn | None:
-        """The next look, if it fits; what the last one took tells more than the table does."""
-        before, budget = self._budget(_level(last), last.inputs), self._budget(level, inputs)
-        if budget == before:
-            return None
-        about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
-        return Turn(place, budget, about, self.left) if about <= self.left else None
+        levels = LEVELS[LEVELS.index(level) + 1 :] if harder else (level,)
+        before = self._budget(level, last.inputs)
+        z = quantile(error_of(probe, searches - 1, first, last.inputs, self.most))
+        for inputs in ladder(first, self.most):
+            for name in levels if inputs > last.inputs or (harder and inputs == last.inputs) else ():
+                budget = self._budget(name, inputs)
+                about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+                if about > left:
+                    continue
+                times = inputs_of(probe, budget, self.there) / inputs_of(probe, before, self.there)
+                wider = quantile(error_of(probe, searches - 1 + harder, first, inputs, self.most)) / z
+                chance = min(settles(m, limit, times, z, wider) for m, limit in open_ones)
+                yield Offered(max(chance, HOPELESS) / self._costs(about), Turn(place, budget, about, left))
 
 
-def ladder(budget: Budget, there: int) -> tuple[int, ...]:
-    """The numbers of inputs at which an audit with a time limit looks."""
-    from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
-
-    return rungs(there if budget.inputs is None else min(there, budget.inputs))
+def most_inputs(budget: Budget, there: int) -> int:
+    """The most inputs that a question of an audit with a time limit has, of so many that there are."""
+    return there if budget.inputs is None else min(there, budget.inputs)
 
 
-def times_the_inputs(row: Judged) -> float | None:
-    """How many times the inputs would settle the verdict by what was seen; infinite where the value is the limit.
+def error_of(probe: str, search: int, first: int, inputs: int, most: int) -> float:
+    """How often the interval of a look at so many inputs may be wrong, of a question that began with `first`.
 
-    None where no number of inputs would: the number is in doubt, or has no interval.
+    Over all looks that there may be, of all searches, the sum is at most 1 - CONFIDENCE.
     """
+    from assay.methods.uncertainty.sequences import share_of_error
+
+    searches = SEARCHES_FOR_INPUTS if EFFORTS.get(probe, OTHERWISE).of == "steps" else SEARCHES
+    begun = HURRIED if first < min(FEWEST, most) else 1 - HURRIED
+    return (1 - CONFIDENCE) * begun * searches[search] * share_of_error(first, most, inputs)
+
+
+def quantile(error: float) -> float:
+    """The standard deviations on either side of a normal value outside which it lies so often."""
+    return LAW.inv_cdf(1 - error / 2)
+
+
+def unsettled(row: Judged) -> Iterator[tuple[Measure, float]]:
+    """The measures whose verdicts more inputs may settle, and their limits: not those that are in doubt."""
     assert row.answer.finding is not None
-    found = []
     for judgement in row.judgements:
         if judgement.verdict != "cannot tell" or judgement.standard is None:
             continue
@@ -287,11 +333,26 @@ def times_the_inputs(row: Judged) -> float | None:
             m = row.answer.finding.measure(judgement.standard.measure)
         except AssayError:
             continue
-        if judgement.more and m.n:
-            found.append(1 + judgement.more / m.n)
-        elif m.low is not None and m.high is not None and m.low < m.high and m.value == judgement.standard.limit:
-            found.append(math.inf)
-    return max(found, default=None)
+        limit = judgement.standard.limit
+        known = m.n and m.value is not None and m.low is not None and m.high is not None
+        if known and m.low < m.high and m.low <= limit <= m.high:
+            yield m, limit
+
+
+def settles(m: Measure, limit: float, times: float, z: float, wider: float) -> float:
+    """The chance that so many times the inputs settle a verdict, where an interval of z standard deviations did not.
+
+    With a flat prior, and the inputs that were seen among the new ones, the next value is N(value, s^2 (1 - 1/times))
+    for a standard deviation s of this one; its interval shrinks by the root of `times`, and is `wider` by another
+    share of the error.
+    """
+    value, low, high = m.value, m.low, m.high
+    if times <= 1 or value is None or low is None or high is None:
+        return 0.0
+    next_value = NormalDist(value, (high - low) / 2 / z * math.sqrt(1 - 1 / times))
+    shrunk = wider / math.sqrt(times)
+    above, below = limit + shrunk * (value - low), limit - shrunk * (high - value)
+    return 1 - next_value.cdf(above) + next_value.cdf(below)
 
 
 def _level(look: Look) -> str:
@@ -306,13 +367,11 @@ def contention(spin: float = 0.02) -> float:
     return max(1.0, (time.monotonic() - begun) / spin)
 
 
-def looked(
-    answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float, rungs: int
-) -> Answer:
+def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float, most: int) -> Answer:
     """An answer of one look among several, with the intervals that allow for all that there may be.
 
-    `drawn` says what would have given more inputs, as `Drawn.grows` does; None where that is not known. `rungs` are at
-    how many numbers of inputs the audit may look.
+    `drawn` says what would have given more inputs, as `Drawn.grows` does; None where that is not known. `most` are
+    the inputs that a question may have.
     """
     if answer.finding is None:
         return answer
@@ -324,7 +383,8 @@ def looked(
     earlier = list(dict.fromkeys(look.steps for look in before))
     searches = earlier if budget.steps in earlier else [*earlier, budget.steps]
     once = not before and not grows
-    error = (1 - CONFIDENCE) * SEARCHES[searches.index(budget.steps)] / rungs
+    first = before[0].inputs if before else budget.inputs
+    error = error_of(answer.probe, searches.index(budget.steps), first, budget.inputs, most)
     finding = answer.finding if once else over_looks(answer.finding, error)
     headline = finding.measures[0]
     look = Look(
@@ -390,8 +450,7 @@ def _over_looks(m: Measure, samples: Table | None, error: float) -> Measure:
         low, high = _all_equal(m.value, m.n, error)
         says = "all values are equal: the interval is that of how often another comes, however often one looks"
         return dataclasses.replace(m, low=low, high=high, about=_told(m, says))
-    law = NormalDist()
-    wider = law.inv_cdf(1 - error / 2) / law.inv_cdf((1 + CONFIDENCE) / 2)
+    wider = quantile(error) / quantile(1 - CONFIDENCE)
     low, high = m.value - wider * max(0.0, m.value - m.low), m.value + wider * max(0.0, m.high - m.value)
     low, high = min(low, m.low), max(high, m.high)
     if m.unit == "%" and m.low >= 0 and m.high <= 1:
