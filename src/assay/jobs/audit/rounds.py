@@ -46,12 +46,11 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEVELS = ("quick", "standard", "full")
 SEARCHES = (0.98, 0.01, 0.01)
 """What share of the error each search of its own has, in the order in which they were made."""
-SEARCHES_FOR_INPUTS = (0.6, 0.3, 0.1)
+SEARCHES_FOR_INPUTS = (0.8, 0.15, 0.05)
 """The same of a question that has more inputs only with more steps, by the table of efforts."""
 HURRIED = 0.05
 """The share of the error of looks that began with fewer inputs than FEWEST, because there was no time for more."""
 FEWEST = 50
-MOST_FIRST = 1600  # inputs of a first look
 TYPICAL = 100  # inputs by which the first round is estimated
 NEAR = 0.25
 """How far from its limit a value may be expected, in standard deviations of one input, before it was asked."""
@@ -223,7 +222,7 @@ class Rounds:
         may = rungs(self.most)
         if not self.limited[place]:
             return may[0]
-        enough = [n for n in may if FEWEST <= n <= MOST_FIRST]
+        enough = [n for n in may if n >= FEWEST]
         return max(enough, key=lambda n: self._promise(place, self._budget(self.level, n)), default=self.most)
 
     def _first(self, place: int, alone: bool) -> Offered | None:
@@ -334,8 +333,9 @@ def unsettled(row: Judged) -> Iterator[tuple[Measure, float]]:
         except AssayError:
             continue
         limit = judgement.standard.limit
-        known = m.n and m.value is not None and m.low is not None and m.high is not None
-        if known and m.low < m.high and m.low <= limit <= m.high:
+        if not m.n or m.value is None or m.low is None or m.high is None:
+            continue
+        if m.low < m.high and m.low <= limit <= m.high:
             yield m, limit
 
 
