@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEVELS = ("quick", "standard", "full")
 SEARCHES = (0.98, 0.01, 0.01)
-"""What share of the error each search of its own has, in the order in which they were made."""
+"""What share of the error each search of its own has: that of the first look, the next harder one, and the hardest."""
 SEARCHES_FOR_INPUTS = (0.8, 0.15, 0.05)
 """The same of a question that has more inputs only with more steps, by the table of efforts."""
 HURRIED = 0.05
@@ -129,11 +129,15 @@ class Rounds:
         there: int,
         clock: Callable[[], float],
     ) -> None:
+        from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
+
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
         self.most = most_inputs(budget, self.there)
         """Inputs that a question may have."""
+        self.may = rungs(self.most)
+        """With how many it may begin."""
         self.answered, self.unwritten, self.slow = 0, 0, contention()
         """Questions that have a finding; looks since the last report was written; how many times WRITING that took."""
         self.limited = [bool(standards.limits.get(q.probe, q.own)) for q in asked]
@@ -181,7 +185,8 @@ class Rounds:
         waiting = [place for place in range(len(self.asked)) if place not in rows and place not in self.too_long]
         for place in waiting:
             if self.asked[place].left_out is not None or not self.applies[place]:
-                return Turn(place, self._budget(LEVELS[0], 1), 0.0, max(1.0, self.left))  # it says why at once
+                least = self._budget(LEVELS[0], self.may[0])
+                return Turn(place, least, 0.0, max(1.0, self.left))  # it says why at once
         turns = [turn for place, row in rows.items() for turn in self._again(place, row)]
         for limited in (True, False):  # what has no limit settles no verdict and comes last
             firsts = [self._first(p, alone=len(waiting) == 1) for p in waiting if self.limited[p] == limited]
@@ -196,7 +201,7 @@ class Rounds:
 
     def refuse_what_is_too_short(self) -> None:
         """An error where not even the cheapest question fits, that says how long that would take."""
-        least = self._budget(LEVELS[0], 1)
+        least = self._budget(LEVELS[0], self.may[0])
         cheapest = min(self._open(), key=lambda place: self._about(place, least), default=None)
         if cheapest is not None and (about := self._about(cheapest, least)) > self.left:
             before = self.clock()
@@ -217,21 +222,16 @@ class Rounds:
 
     def _planned(self, place: int) -> int:
         """The inputs of a first look: as many as promise most for their time; the fewest where there is no limit."""
-        from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
-
-        may = rungs(self.most)
         if not self.limited[place]:
-            return may[0]
-        enough = [n for n in may if n >= FEWEST]
+            return self.may[0]
+        enough = [n for n in self.may if n >= FEWEST]
         return max(enough, key=lambda n: self._promise(place, self._budget(self.level, n)), default=self.most)
 
     def _first(self, place: int, alone: bool) -> Offered | None:
         """The first look as it was planned, or at few inputs where that does not fit."""
-        from assay.methods.uncertainty.sequences import FIRST
-
         left = self.left
-        few = (LEVELS[0], min(FIRST, self.first[place]))
-        for level, inputs in ((self.level, self.first[place]), few) if place not in self.done else ():
+        ways = ((self.level, self.first[place]), (LEVELS[0], self.may[0]))
+        for level, inputs in ways if place not in self.done else ():
             budget = self._budget(level, inputs)
             about = self._about(place, budget)
             if about <= left:
@@ -265,7 +265,7 @@ class Rounds:
             return self.too_long[place]
         if place in self.done:
             return f"it does not fit into {self.budget.name}: it took more time than there was"
-        about, left = self._about(place, self._budget(LEVELS[0], 1)), self.left
+        about, left = self._about(place, self._budget(LEVELS[0], self.may[0])), self.left
         rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
         if self.reopening:
             again = f"a question before ended the model's process, and opening it takes {in_words(self.reopening)}"
@@ -280,22 +280,23 @@ class Rounds:
         if answer.finding is None or not answer.looks or place in self.done or row.verdict != "cannot tell":
             return
         open_ones = list(unsettled(row))
-        probe, last, first, left = answer.probe, answer.looks[-1], answer.looks[0].inputs, self.left
-        level, searches = _level(last), len({look.steps for look in answer.looks})
-        harder = last.grows == "steps"
-        if not open_ones or not last.grows or searches + harder > len(SEARCHES):
+        if not open_ones or not answer.looks[-1].grows:
             return
+        probe, last, first, left = answer.probe, answer.looks[-1], answer.looks[0], self.left
+        level, harder, rungs = _level(last.steps), last.grows == "steps", ladder(first.inputs, self.most)
         levels = LEVELS[LEVELS.index(level) + 1 :] if harder else (level,)
         before = self._budget(level, last.inputs)
-        z = quantile(error_of(probe, searches - 1, first, last.inputs, self.most))
-        for inputs in ladder(first, self.most):
+        at = last.inputs if last.inputs in rungs else first.inputs  # another version had other rungs
+        z = quantile(error_of(probe, searches(first, last.steps), first.inputs, at, self.most))
+        for inputs in rungs:
             for name in levels if inputs > last.inputs or (harder and inputs == last.inputs) else ():
                 budget = self._budget(name, inputs)
                 about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
                 if about > left:
                     continue
                 times = inputs_of(probe, budget, self.there) / inputs_of(probe, before, self.there)
-                wider = quantile(error_of(probe, searches - 1 + harder, first, inputs, self.most)) / z
+                search = searches(first, budget.steps)
+                wider = quantile(error_of(probe, search, first.inputs, inputs, self.most)) / z
                 chance = min(settles(m, limit, times, z, wider) for m, limit in open_ones)
                 yield Offered(max(chance, HOPELESS) / self._costs(about), Turn(place, budget, about, left))
 
@@ -355,8 +356,13 @@ def settles(m: Measure, limit: float, times: float, z: float, wider: float) -> f
     return 1 - next_value.cdf(above) + next_value.cdf(below)
 
 
-def _level(look: Look) -> str:
-    return next((name for name in LEVELS if BUDGETS[name].steps >= look.steps), LEVELS[-1])
+def _level(steps: int) -> str:
+    return next((name for name in LEVELS if BUDGETS[name].steps >= steps), LEVELS[-1])
+
+
+def searches(first: Look, steps: int) -> int:
+    """Which search one with so many steps is: 0 for that of the first look, more for harder ones."""
+    return max(0, LEVELS.index(_level(steps)) - LEVELS.index(_level(first.steps)))
 
 
 def contention(spin: float = 0.02) -> float:
@@ -380,11 +386,9 @@ def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str 
     if drawn is None:  # where more were allowed and no more were taken, they never will be
         drawn = "" if before and before[-1].n == n and before[-1].inputs < budget.inputs else "inputs"
     grows: Grows = "inputs" if drawn == "inputs" else "steps" if drawn == "steps" else ""
-    earlier = list(dict.fromkeys(look.steps for look in before))
-    searches = earlier if budget.steps in earlier else [*earlier, budget.steps]
     once = not before and not grows
-    first = before[0].inputs if before else budget.inputs
-    error = error_of(answer.probe, searches.index(budget.steps), first, budget.inputs, most)
+    search, first = (searches(before[0], budget.steps), before[0].inputs) if before else (0, budget.inputs)
+    error = error_of(answer.probe, search, first, budget.inputs, most)
     finding = answer.finding if once else over_looks(answer.finding, error)
     headline = finding.measures[0]
     look = Look(
