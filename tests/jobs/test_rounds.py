@@ -14,9 +14,9 @@ from assay.errors import AssayError
 from assay.finding import Alarm, Finding, Measure, Table, wilson
 from assay.jobs.audit import rounds
 from assay.jobs.audit.effort import seconds_of
-from assay.jobs.audit.rounds import FIRST, WRITING, Rounds, budget_of, keyed, looked, seconds_named, timed
+from assay.jobs.audit.rounds import WRITING, Rounds, budget_of, error_of, keyed, looked, seconds_named, timed
 from assay.methods.uncertainty.exact import exact
-from assay.methods.uncertainty.sequences import mean_interval, rungs
+from assay.methods.uncertainty.sequences import ladder, mean_interval, rungs
 from assay.probe import Answer
 from assay.run import Budget, Drawn
 from assay.standard import Standard, Standards
@@ -64,7 +64,7 @@ class Simulated:
             before = rows[turn.place].answer.looks if turn.place in rows else ()
             answer = self.answer(names[turn.place], turn.budget, about)
             drawn = Drawn(turn.budget.inputs, None, self.there).grows
-            answer = looked(answer, before, turn.budget, drawn, self.now, len(self.rounds.rungs))
+            answer = looked(answer, before, turn.budget, drawn, self.now, self.rounds.most)
             rows[turn.place] = Judged(answer=answer, judgements=judgements(answer, questions[turn.place].own, ()))
         return rows
 
@@ -159,7 +159,7 @@ def test_what_does_not_fit_says_how_long_it_would_take_and_more_time_asks_it():
     longer = Simulated(pace=0.05)
     longer.audit(names, "1h", rows=rows)
     assert set(rows) == {0, 1}
-    assert ("accuracy", FIRST, 20) not in longer.asked  # it is known from before
+    assert longer.asked[0][0] == "worst-case-accuracy"  # the other is known from before
 
 
 def test_a_time_that_is_too_short_for_the_first_question_is_refused_with_the_time_it_takes():
@@ -218,7 +218,7 @@ def test_a_value_that_is_the_limit_is_looked_at_again_and_one_in_doubt_is_not(mo
         alarms=(Alarm("it is masked", ("share",)),),
     )
     row = dataclasses.replace(answered(Measure.proportion("share", [True] * 50, better="higher")), finding=doubted)
-    assert rounds.times_the_inputs(Judged(answer=row, judgements=judgements(row, (LIMIT,), ()))) is None
+    assert not list(rounds.unsettled(Judged(answer=row, judgements=judgements(row, (LIMIT,), ()))))
 
 
 def test_what_would_settle_sooner_comes_before_what_costs_more():
@@ -247,21 +247,22 @@ def answered(value: Measure, samples: Table | None = None) -> Answer:
     return Answer(probe="accuracy", question="?", source="", settings={}, key="k", status="asked", finding=finding)
 
 
-RUNGS = 4
-EACH = 0.05 * 0.9 / RUNGS
+MOST = 100
+EACH = 0.05 * 0.95 * 0.98
+"""Of all looks that were not hurried; a first one at 50 of 100 has 0.4 of it, the other the rest."""
 
 
 def test_one_look_at_everything_keeps_the_interval_of_one_look_and_others_do_not():
     whole, part = (Budget("10m", samples=None, steps=20, restarts=1, inputs=n) for n in (100, 50))
     share = Measure.proportion("share", [True] * 80 + [False] * 20, better="higher")
-    once = looked(answered(share), (), whole, "", 1.0, RUNGS)
+    once = looked(answered(share), (), whole, "", 1.0, MOST)
     assert once.finding.measures == (share,)
     assert (once.looks[0].n, once.looks[0].grows) == (100, "")
     first = looked(answered(Measure.proportion("share", [True] * 40 + [False] * 10, better="higher")), (), part,
-                   "inputs", 1.0, RUNGS)  # fmt: skip
-    second = looked(answered(share), first.looks, whole, "", 2.0, RUNGS)
+                   "inputs", 1.0, MOST)  # fmt: skip
+    second = looked(answered(share), first.looks, whole, "", 2.0, MOST)
     m = second.finding.measures[0]
-    assert (m.low, m.high) == pytest.approx(np.array(exact(80, 100, EACH)))
+    assert (m.low, m.high) == pytest.approx(np.array(exact(80, 100, 0.6 * EACH)))
     assert (m.low, m.high) != wilson(80, 100)
     assert "however often one looks" in m.about
     assert [look.at for look in second.looks] == [1.0, 2.0]
@@ -272,25 +273,26 @@ def test_a_mean_of_shares_has_the_interval_of_its_bets_where_the_values_are_kept
     values = np.random.default_rng(0).beta(1, 3, 50)
     mean = Measure.mean("mean share", values, better="higher", seed=0, unit="%", column="share")
     table = Table("test", {"index": np.arange(50), "share": values})
-    m = looked(answered(mean, table), (), part, "inputs", 1.0, RUNGS).finding.measures[0]
-    assert (m.low, m.high) == pytest.approx(mean_interval(values, alpha=EACH))
+    m = looked(answered(mean, table), (), part, "inputs", 1.0, MOST).finding.measures[0]
+    assert (m.low, m.high) == pytest.approx(mean_interval(values, alpha=0.4 * EACH))
     assert m.high - m.low > mean.high - mean.low  # type: ignore[operator]
     for other in ({"share": 3 * values}, {"share": values[::-1] / 2}, {}):  # not these values
         kept = Table("test", {"index": np.arange(50), **other})
-        m = looked(answered(mean, kept), (), part, "inputs", 1.0, RUNGS).finding.measures[0]
+        m = looked(answered(mean, kept), (), part, "inputs", 1.0, MOST).finding.measures[0]
         assert "times as wide" in m.about
 
 
 def test_other_measures_are_widened_and_say_so():
     part = Budget("10m", samples=None, steps=20, restarts=1, inputs=50)
     mean = Measure(name="mean", value=2.0, low=1.0, high=4.0, n=50, better="lower")
-    found = looked(answered(mean), (), part, "inputs", 0.0, 2)
+    found = looked(answered(mean), (), part, "inputs", 0.0, MOST)
     m = found.finding.measures[0]
     assert (m.high - 2) == pytest.approx(2 * (2 - m.low))  # each side by its own
-    assert "1.16 times as wide as for one look" in m.about
-    # 1 - 0.045 / 2 / 2 of a normal law, over its 0.975
-    assert (m.high - m.low) / 3 == pytest.approx(2.2807 / 1.96, abs=2e-3)
-    wider = looked(answered(mean), found.looks, part, "inputs", 0.0, 20).finding.measures[0]
+    assert "1.20 times as wide as for one look" in m.about
+    # 1 - 0.4 * 0.95 * 0.98 * 0.05 / 2 of a normal law, over its 0.975
+    assert (m.high - m.low) / 3 == pytest.approx(2.3526 / 1.96, abs=2e-3)
+    more = dataclasses.replace(part, inputs=200)
+    wider = looked(answered(mean), found.looks, more, "inputs", 0.0, 100_000).finding.measures[0]
     assert wider.high > m.high
 
 
@@ -298,8 +300,8 @@ def test_values_that_are_all_equal_settle_nothing_by_few_inputs():
     part = Budget("10m", samples=None, steps=20, restarts=1, inputs=20)
     flat = Measure.mean("mean share", np.full(20, 0.5), better="higher", seed=0, unit="%")
     assert flat.low == flat.high == 0.5
-    m = looked(answered(flat), (), part, "inputs", 1.0, RUNGS).finding.measures[0]
-    often = float(exact(19, 19, EACH)[0])
+    m = looked(answered(flat), (), part, "inputs", 1.0, MOST).finding.measures[0]
+    often = float(exact(19, 19, 0.4 * 0.05 / 0.95 * EACH)[0])  # fewer than 50 inputs are of a hurried look
     assert (m.low, m.high) == pytest.approx((0.5 * often, 1 - 0.5 * often))
     assert 0.1 < m.high - m.low < 0.4
     assert "all values are equal" in m.about
@@ -309,19 +311,61 @@ def test_values_that_are_all_equal_settle_nothing_by_few_inputs():
 def test_another_search_has_a_share_of_the_error_of_its_own():
     quick, standard = (Budget("10m", samples=None, steps=s, restarts=1, inputs=50) for s in (20, 50))
     share = Measure.proportion("share", [True] * 40 + [False] * 10, better="higher")
-    first = looked(answered(share), (), quick, "steps", 1.0, RUNGS)
-    second = looked(answered(share), first.looks, standard, "steps", 2.0, RUNGS)
+    first = looked(answered(share), (), quick, "steps", 1.0, MOST)
+    second = looked(answered(share), first.looks, standard, "steps", 2.0, MOST)
     m = second.finding.measures[0]
-    assert (m.low, m.high) == pytest.approx(np.array(exact(40, 50, 0.05 * 0.09 / RUNGS)))
+    assert (m.low, m.high) == pytest.approx(np.array(exact(40, 50, 0.05 * 0.95 * 0.01 * 0.4)))
+
+
+@pytest.mark.parametrize("probe", ["accuracy", "how-steep", "somebody-elses"])
+@pytest.mark.parametrize("most", [1, 30, 60, 700, 40_000])
+def test_whatever_is_looked_at_the_errors_are_no_more_than_one_look_would_have(probe, most):
+    """A first look as it was planned, or a hurried one with the fewest inputs; from there all rungs, all searches."""
+    fewest, *_ = rungs(most)
+    for planned in {n for n in rungs(most) if n >= 50} or {most}:
+        begun = {planned, fewest}
+        total = sum(
+            error_of(probe, search, first, n, most)
+            for first in begun
+            for n in ladder(first, most)
+            for search in range(3)
+        )
+        assert total <= 0.05 + 1e-12
+
+
+def test_how_many_inputs_come_first_depends_on_no_answer():
+    model, other = Simulated(pace=5e-3), Simulated(pace=5e-3, seed=8)
+    rows = model.audit(list(TRUTH), "30m")
+    other.audit(list(TRUTH), "30m", own={n: (Standard(at_least=0.99),) for n in TRUTH})
+    assert model.rounds.first == other.rounds.first
+    assert all(row.answer.looks[0].inputs == model.rounds.first[place] for place, row in rows.items())
+    assert all(
+        look.inputs in ladder(row.answer.looks[0].inputs, 3000) for row in rows.values() for look in row.answer.looks
+    )
+
+
+def test_the_chance_that_a_look_settles_a_verdict_is_that_of_the_law():
+    """300 more draws after 60 hits of 100 against a limit of a half, the truth drawn from what was seen."""
+    rng, error = np.random.default_rng(0), 0.02
+    low, high = (float(end) for end in exact(60, 100, error))
+    m = Measure(name="share", value=0.6, low=low, high=high, n=100, better="higher")
+    truth = rng.beta(61, 41, 20_000)
+    hits = 60 + rng.binomial(300, truth)
+    found = exact(hits, 400, error)
+    settled = float(((found[0] >= 0.5) | (found[1] < 0.5)).mean())
+    z = rounds.quantile(error)
+    assert rounds.settles(m, 0.5, 4.0, z, 1.0) == pytest.approx(settled, abs=0.05)
+    assert rounds.settles(m, 0.5, 1.0, z, 1.0) == 0
+    assert rounds.settles(m, 0.5, 4.0, z, 1.5) < rounds.settles(m, 0.5, 4.0, z, 1.0)
 
 
 def test_a_question_that_takes_no_more_inputs_is_not_asked_for_ever():
     quick = Budget("10m", samples=None, steps=20, restarts=1, inputs=50)
     more = dataclasses.replace(quick, inputs=100)
     share = Measure.proportion("share", [True] * 5 + [False] * 5, better="higher")
-    first = looked(answered(share), (), quick, None, 1.0, RUNGS)
+    first = looked(answered(share), (), quick, None, 1.0, MOST)
     assert first.looks[-1].grows == "inputs"  # nobody knows yet
-    second = looked(answered(share), first.looks, more, None, 2.0, RUNGS)
+    second = looked(answered(share), first.looks, more, None, 2.0, MOST)
     assert second.looks[-1].grows == ""
 
 

@@ -101,14 +101,14 @@ def test_below_its_ends_a_bet_has_won_two_over_alpha_and_above_it_has_not(n, alp
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-5)
 
 
-@pytest.mark.parametrize("n", [25, 60, 300])
+@pytest.mark.parametrize("n", [25, 100])
 def test_no_mean_below_the_end_was_left_by_the_bets(n):
-    """The search takes what is bet away to be all that lies below; a grid of 300 finds nothing else."""
+    """The search takes what is bet away to be all that lies below; among 200 in between none is not."""
     rng = np.random.default_rng(n)
-    for x in (rng.random(n), (rng.random(n) < 0.3).astype(float), rng.beta(0.2, 1.8, n)):
+    for x in (rng.random(n), (rng.random(n) < 0.3).astype(float), rng.beta(0.5, 1.5, n)):
         low = _lowest(x, 0.01)
-        for m in np.linspace(0, low, 300 if n < 300 else 40)[1:-1] if low > 0 else ():
-            assert n > 200 or naive(x, m, 0.01, 1) >= 200 * (1 - 1e-9)
+        assert low > 0
+        assert min(naive(x, m, 0.01, 1) for m in np.linspace(0, low, 202)[1:-1]) >= 200 * (1 - 1e-9)
 
 
 def test_the_interval_of_a_mean_is_hardly_wider_than_the_normal_one():
@@ -124,18 +124,18 @@ def test_the_interval_of_a_mean_is_hardly_wider_than_the_normal_one():
 
 @pytest.mark.parametrize("law", ["rare", "skewed", "hits"])
 def test_a_mean_of_any_law_is_held_at_every_rung(law):
-    """At n = 25, 100 and 200, 120 streams each: wrong at any rung in at most 5 %."""
-    rng, steps, wrong = np.random.default_rng(5), ladder(25, 200), 0
+    """At n = 25 and 100, 80 streams each: wrong at any rung in at most 5 %."""
+    rng, steps, wrong = np.random.default_rng(5), ladder(25, 100), 0
     truth = {"rare": 0.02, "skewed": 0.1, "hits": 0.3}[law]
-    for _ in range(120):
+    for _ in range(80):
         x = {
-            "rare": lambda: np.where(rng.random(200) < 0.04, rng.random(200), 0.0),
-            "skewed": lambda: rng.beta(0.2, 1.8, 200),
-            "hits": lambda: (rng.random(200) < 0.3).astype(float),
+            "rare": lambda: np.where(rng.random(100) < 0.04, rng.random(100), 0.0),
+            "skewed": lambda: rng.beta(0.2, 1.8, 100),
+            "hits": lambda: (rng.random(100) < 0.3).astype(float),
         }[law]()
-        intervals = [mean_interval(x[:n], alpha=0.05 * share_of_error(25, 200, n)) for n in steps]
+        intervals = [mean_interval(x[:n], alpha=0.05 * share_of_error(25, 100, n)) for n in steps]
         wrong += any(not low <= truth <= high for low, high in intervals)
-    assert wrong <= 6
+    assert wrong <= 4
 
 
 def test_rows_that_come_sorted_by_class_are_as_good_as_any():

@@ -48,7 +48,7 @@ TIMES = 4
 CLOSE = 1.5  # a rung that so many times itself reaches the top is left out: the top serves as well
 FIRST_SHARE = 0.4
 TRUNCATED = 0.95  # c: the most of the wealth that a bet may lose
-BLOCKS = 200
+BLOCKS = 100
 POINTS, TURNS = 16, 5  # of a grid, and how often it is laid anew between two of its points
 
 
