@@ -198,9 +198,8 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     assay: Command, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "contention", lambda: 1.0)
-    monkeypatch.setattr(rounds, "FIRST", 12)
+    monkeypatch.setattr(rounds.Rounds, "_planned", lambda self, place: self.may[0])
     monkeypatch.setattr(sequences, "FIRST", 12)  # so few settle nothing, however many of them are right
-    monkeypatch.setattr(rounds, "LITTLE", 0.0)
     words = ("audit", "digits-mlp", "--budget", "40s", "--probe", "accuracy")
     with monkeypatch.context() as patch:
         patch.setattr(rounds.Rounds, "_again", lambda self, place, row: ())  # as if no further look fitted
