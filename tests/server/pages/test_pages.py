@@ -264,7 +264,7 @@ def test_files_are_dropped_one_by_one_and_taken_away(alone, book):
     assert "a.onnx" not in answer.text
     answer = alone.post(to, {"model": ("c.onnx", b"PK\x03\x04", "x")}, model="b.onnx")
     assert "does not begin as .onnx files do" in answer.text
-    assert "hx-trigger-after-settle" not in answer.headers
+    assert answer.headers["hx-trigger-after-settle"] == "files"  # what was understood before is not what is there
     answer = alone.post(to, model="b.onnx", drop="b.onnx")
     assert "b.onnx" not in answer.text
     assert "ends in" in alone.post(to, {"model": ("t.csv", b"a\n", "x")}).text.replace("has to end in", "ends in")
@@ -285,6 +285,12 @@ def test_a_form_whose_file_was_refused_is_not_sent_as_if_none_had_been_dropped(a
     assert book.jobs() == []
     assert "refused-data" not in alone.post(to, **{"refused-data": why}).text  # go on without it
     assert alone.post("/jobs", kind="translate", draft=draft).status_code == 303
+
+
+def test_of_a_refused_file_the_reason_is_understood_and_not_the_model_that_comes_along(alone, said):
+    answer = alone.post("/understood/audit", subject="digits-mlp", **{"refused-model": "'a.onnx' is too <large>."})
+    assert "is too &lt;large&gt;." in answer.text
+    assert "a small" not in answer.text
 
 
 def test_what_is_wrong_with_one_field_is_not_said_of_another(alone):

@@ -329,7 +329,7 @@ def drop(here: Using, draft: str, kind: str, name: str, posted: Form) -> Respons
     page = fragment(
         "field_files.html", shown=Shown(field, None, files, refused, wrong), draft=draft, kind_name=kind
     )  # fmt: skip
-    return HTMLResponse(page, headers={} if wrong or refused else {"hx-trigger-after-settle": "files"})
+    return HTMLResponse(page, headers={} if wrong else {"hx-trigger-after-settle": "files"})
 
 
 # What was understood.
@@ -344,6 +344,7 @@ def understood(here: Using, kind: str, posted: Form) -> Response:
     _begun(here, draft, posted)
     settings, wrong = chosen.read(_typed(chosen, posted))
     files = here.desk.uploads.files(here.owner, draft)
+    wrong = wrong or list(_refused(chosen, posted).values())
     wrong = wrong or chosen.check(settings, _wanted(chosen, settings, files))
     if wrong:
         return HTMLResponse(told(wrong[0]))
