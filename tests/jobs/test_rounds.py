@@ -344,6 +344,13 @@ def test_how_many_inputs_come_first_depends_on_no_answer():
     )
 
 
+def test_a_first_look_at_millions_of_rows_is_at_some_of_them():
+    """Also of a question of which the table says that it takes no longer with more."""
+    model = Simulated(pace=1e-7, there=10_000_000)
+    model.audit(["accuracy", "did-transfer-help"], "2s", own={n: (LIMIT,) for n in ("accuracy", "did-transfer-help")})
+    assert 1000 < max(model.rounds.first) <= 50_000
+
+
 def test_the_chance_that_a_look_settles_a_verdict_is_that_of_the_law():
     """300 more draws after 60 hits of 100 against a limit of a half, the truth drawn from what was seen."""
     rng, error = np.random.default_rng(0), 0.02

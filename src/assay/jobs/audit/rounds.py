@@ -51,6 +51,7 @@ SEARCHES_FOR_INPUTS = (0.8, 0.15, 0.05)
 HURRIED = 0.05
 """The share of the error of looks that began with fewer inputs than FEWEST, because there was no time for more."""
 FEWEST = 50
+MOST_FIRST = 50_000  # inputs of a first look, whatever they promise: a question may hold them in memory
 TYPICAL = 100  # inputs by which the first round is estimated
 NEAR = 0.25
 """How far from its limit a value may be expected, in standard deviations of one input, before it was asked."""
@@ -224,7 +225,7 @@ class Rounds:
         """The inputs of a first look: as many as promise most for their time; the fewest where there is no limit."""
         if not self.limited[place]:
             return self.may[0]
-        enough = [n for n in self.may if n >= FEWEST]
+        enough = [n for n in self.may if FEWEST <= n <= MOST_FIRST]
         return max(enough, key=lambda n: self._promise(place, self._budget(self.level, n)), default=self.most)
 
     def _first(self, place: int, alone: bool) -> Offered | None:
