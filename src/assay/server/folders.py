@@ -48,7 +48,9 @@ def fill(home: Path, row: Mapping[str, Any], files: Mapping[str, Path], *, free:
         for name, path in files.items():
             if not NAME.fullmatch(name):
                 raise Refused(f"{name[:80]!r} is no name for a file; give one without slashes or a leading dot.")
-            _put(Path(path), folder / "files" / name)
+            if path.is_symlink() or (path.is_dir() and any(found.is_symlink() for found in path.rglob("*"))):
+                raise Refused(f"{path.name!r} holds a link to somewhere else; send the files themselves.")
+            link(path, folder / "files" / name)
         (folder / "job.json").write_text(json.dumps(told, indent=1))
         (folder / "log.txt").touch()
     except OSError as e:
@@ -92,10 +94,8 @@ def gb(n: float) -> str:
     return f"{n / GB:.3g} GB"
 
 
-def _put(path: Path, to: Path) -> None:
-    """A file, or a folder of files. What lies on the same disk is linked, which takes no room; nothing writes there."""
-    if path.is_symlink() or (path.is_dir() and any(found.is_symlink() for found in path.rglob("*"))):
-        raise Refused(f"{path.name!r} holds a link to somewhere else; send the files themselves.")
+def link(path: Path, to: Path) -> None:
+    """A file, or a folder of files, to another place. On the same disk that takes no room; nothing writes there."""
     if path.is_dir():
         shutil.copytree(path, to, copy_function=_link)
     else:
