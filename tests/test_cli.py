@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -455,6 +456,25 @@ def test_a_stop_by_hand_ends_with_130(assay: Command, monkeypatch: pytest.Monkey
     monkeypatch.setattr("assay.cli.audit.opened", raising(KeyboardInterrupt()))
     ended = assay(*ACCURACY)
     assert (ended.status, ended.err) == (130, "assay: stopped; run the same command again to go on where it was\n")
+
+
+class SafetensorsOwn(Exception):
+    """What safetensors raises is no OSError."""
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        SafetensorsOwn("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_no_fault_of_ours(assay: Command, monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+    monkeypatch.setattr("assay.cli.audit.opened", raising(raised))
+    ended = assay(*ACCURACY)
+    assert (ended.status, str(raised) in ended.err) == (2, True)
+    assert ended.err.endswith("; free some space and run the same command again, or write elsewhere with --out\n")
 
 
 def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(

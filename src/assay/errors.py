@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+"""As the system says it; not everything that writes raises an OSError (safetensors has its own)."""
+
 
 class AssayError(ValueError):
     """Something the user can mend. The command line prints the message and ends with status 2."""
@@ -29,6 +35,8 @@ def in_words(e: BaseException) -> str:
         return str(e)
     if isinstance(e, SystemExit):
         return f"the subject's code called sys.exit({e.code!r}); take that out"
+    if isinstance(e, Exception) and any(says in str(e) for says in FULL):
+        return f"{type(e).__name__}: {e}; free some space and run the same command again, or write elsewhere with --out"
     if isinstance(e, Exception):
         return f"{type(e).__name__}: {e}; --debug shows where"
     return f"the subject's code raised {type(e).__name__}, with which a program is stopped; take that out"

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,9 @@ def _file(root: Path, name: str) -> Path:
 
 def _module(tested: Claim) -> str:
     test: Any = tested.test
-    return str(getattr(test, "__module__", None) or getattr(test, "func", test).__module__)
+    while isinstance(test, partial):  # whose own module is functools
+        test = test.func
+    return str(test.__module__)
 
 
 def behind(tested: Claim) -> dict[str, str]:

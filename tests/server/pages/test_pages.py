@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -263,11 +264,38 @@ def test_files_are_dropped_one_by_one_and_taken_away(alone, book):
     assert "a.onnx" not in answer.text
     answer = alone.post(to, {"model": ("c.onnx", b"PK\x03\x04", "x")}, model="b.onnx")
     assert "does not begin as .onnx files do" in answer.text
-    assert "hx-trigger-after-settle" not in answer.headers
+    assert answer.headers["hx-trigger-after-settle"] == "files"  # what was understood before is not what is there
     answer = alone.post(to, model="b.onnx", drop="b.onnx")
     assert "b.onnx" not in answer.text
     assert "ends in" in alone.post(to, {"model": ("t.csv", b"a\n", "x")}).text.replace("has to end in", "ends in")
     assert alone.post(f"/drafts/{draft}/audit/budget").status_code == 404
+
+
+def test_a_form_whose_file_was_refused_is_not_sent_as_if_none_had_been_dropped(alone, book):
+    """Of the translator's form empty means sample cells: a broken archive must not end as a training on those."""
+    draft = sending(alone.get("/new/translate").text)["draft"]
+    to = f"/drafts/{draft}/translate/data"
+    page = alone.post(to, {"data": ("pairs.zip", b"no zip", "x")}).text
+    why = re.search(r'name="refused-data" value="([^"]+)"', page)[1]
+    assert "does not begin as .zip files do" in why
+    for _ in range(2):  # the page that comes back refuses again
+        answer = alone.post("/jobs", kind="translate", draft=draft, **{"refused-data": html.unescape(why)})
+        assert answer.status_code == 422
+        assert f'name="refused-data" value="{why}"' in answer.text
+    assert book.jobs() == []
+    assert "refused-data" not in alone.post(to, **{"refused-data": why}).text  # go on without it
+    assert alone.post("/jobs", kind="translate", draft=draft).status_code == 303
+
+
+def test_of_a_refused_file_the_reason_is_understood_and_not_the_model_that_comes_along(alone, said):
+    answer = alone.post("/understood/audit", subject="digits-mlp", **{"refused-model": "'a.onnx' is too <large>."})
+    assert "is too &lt;large&gt;." in answer.text
+    assert "a small" not in answer.text
+
+
+def test_what_is_wrong_with_one_field_is_not_said_of_another(alone):
+    page = alone.post("/jobs", kind="translate", epochs="900").text
+    assert page.count("900 is out of range") == 1
 
 
 def test_what_was_understood_is_what_check_says(alone, said):
@@ -288,7 +316,7 @@ def test_what_was_understood_is_what_check_says(alone, said):
 
 
 def test_a_full_disk_and_a_lost_database_are_told(alone, book, monkeypatch):
-    from assay.server.book import Full, Gone
+    from assay.server.errors import Full, Gone
 
     def full(*anything, **more):
         raise Full("The disk is full: less than 1 GB would stay free; remove some jobs first.")
@@ -536,10 +564,12 @@ def test_more_than_is_taken_is_refused(bench, book):
 
 
 def test_a_link_is_shared_and_taken_back(alone, submitted, book, bench):
+    from assay.server import shares
+
     job = submitted("one", "SUCCESS")
     run = leave_run(job)
     alone.post(f"/jobs/{job.id}/share")
-    (token,) = book.shares(job.id)
+    (token,) = shares.tokens(book, job.id)
     mine = alone.get(f"/jobs/{job.id}").text
     assert f"http://testserver/shared/{token}" in mine
     stranger = Browser(bench(accounts=True))
@@ -614,7 +644,9 @@ def test_the_ledger_stands_in_a_frame_of_its_own(alone, monkeypatch):
 
 
 def test_the_operator_drains_and_stops(alone, book):
-    book.greet("w" * 22, "bench-1", 4242)
+    from assay.server import roll
+
+    roll.greet(book, "w" * 22, "bench-1", 4242)
     page = alone.get("/operator").text
     assert "bench-1" in page
     assert "4242" in page
@@ -624,7 +656,7 @@ def test_the_operator_drains_and_stops(alone, book):
     alone.post("/operator/drain", on="no")
     assert not book.draining()
     alone.post(f"/operator/workers/{'w' * 22}/stop")
-    assert book.workers()[0].stopping
+    assert roll.workers(book)[0].stopping
     assert alone.post("/operator/workers/nobody/stop").status_code == 404
 
 

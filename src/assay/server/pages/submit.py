@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -13,8 +14,8 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from assay import shelf
 from assay.errors import AssayError
 from assay.server import kinds
-from assay.server.book import Full, Refused
 from assay.server.children import Understood
+from assay.server.errors import Full, Refused
 from assay.server.kinds import Field, Kind
 from assay.server.kinds._opening import KNOBS, SUBJECT, opening_words, option, subject_words
 from assay.server.pages.job import wait_for, words
@@ -39,7 +40,7 @@ SAMPLES = {
 """One click each, in a few words."""
 CELLS = {"kind": "translate", "title": "cells", "epochs": "10"}
 """Sample pairs for the translator, made by code; a short training, to see what comes out."""
-LONGEST_TITLE = 120
+LONGEST_TITLE, LONGEST_REASON = 120, 500
 LOOKED_AT = {"budget", *(each.name for each in (*SUBJECT, *KNOBS))}
 """What changes what is understood."""
 MOST_STEPS = 500  # of a slider whose steps nobody has named
@@ -53,6 +54,10 @@ class Shown:
     field: Field
     value: Any
     files: tuple[Upload, ...] = ()
+    refused: str = ""
+    """Why what was dropped there last is not kept: the form is not sent as if nothing had been dropped."""
+    wrong: str = ""
+    """What is wrong with what is kept."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -122,6 +127,7 @@ def filled(
     status: int = 200,
     start: bool = False,
     old: str = "",
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
     """The form with these values in it, and what is wrong with them; with the files of the job `old`, until its own
     are there."""
@@ -129,7 +135,7 @@ def filled(
     files = here.desk.uploads.files(here.owner, draft) if draft else {}
     if old and not draft:
         files = {path.name: seen(path) for path in _files_of(here, old)}
-    shown = [_shown(each, settings, files) for each in kind.fields]
+    shown = [_shown(each, settings, files, refused.get(each.name, "")) for each in kind.fields]
     listed = [name for name in kinds.names() if kinds.load(name).listed]
     tabs = sorted(listed, key=lambda k: (FIRST.index(k) if k in FIRST else len(FIRST), k))
     return render(
@@ -184,10 +190,11 @@ def hints(here: Visit) -> dict[str, str]:
     return {each["name"]: each["says"] for each in (*found["probes"], *found["remedies"])}
 
 
-def _shown(field: Field, settings: Mapping[str, Any], files: Mapping[str, Upload]) -> Shown:
+def _shown(field: Field, settings: Mapping[str, Any], files: Mapping[str, Upload], refused: str) -> Shown:
     value = settings.get(field.name, field.default)
     there = value if isinstance(value, list) else [value]
-    return Shown(field, value, tuple(files[name] for name in there if isinstance(name, str) and name in files))
+    held = tuple(files[name] for name in there if isinstance(name, str) and name in files)
+    return Shown(field, value, held, refused)
 
 
 def _known(kind: str) -> None:
@@ -207,6 +214,8 @@ def submit(request: Request, here: Using, posted: Form) -> Response:
         settings, wrong = kind.read(values)
     except AssayError as e:
         settings, wrong = kind.read(_typed(kind, posted))[0], [str(e)]
+    refused = _refused(kind, posted)
+    wrong = wrong or list(refused.values())
     title = " ".join(text(posted, "title").split())[:LONGEST_TITLE]
     files = _wanted(kind, settings, here.desk.uploads.files(here.owner, draft))
     known = here.desk.book.sent(here.owner, draft, name, settings)
@@ -227,8 +236,15 @@ def submit(request: Request, here: Using, posted: Form) -> Response:
             here.desk.uploads.forget(here.owner, draft)
             return RedirectResponse(f"/jobs/{job.id}", 303)
     return filled(
-        request, here, name, settings, draft=draft, title=title, wrong=wrong, status=status, old=text(posted, "from")
-    )
+        request, here, name, settings, draft=draft, title=title, wrong=wrong, status=status, old=text(posted, "from"),
+        refused=refused,
+    )  # fmt: skip
+
+
+def _refused(kind: Kind, posted: FormData) -> dict[str, str]:
+    """Why the last file of a field is not kept, where nothing came in its place."""
+    asked = [each.name for each in kind.fields if each.type in ("file", "files") and not sent_files(posted, each.name)]
+    return {name: why for name in asked if (why := text(posted, f"refused-{name}")[:LONGEST_REASON])}
 
 
 def called(kind: str, settings: Mapping[str, Any]) -> str:
@@ -291,7 +307,7 @@ def drop(here: Using, draft: str, kind: str, name: str, posted: Form) -> Respons
     field = next((each for each in kinds.load(kind).fields if each.name == name), None)
     if field is None or field.type not in ("file", "files"):
         raise HTTPException(404, "This form takes no files there.")
-    wrong = ""
+    wrong = refused = ""
     _begun(here, draft, posted)
     kept = texts(posted, name)
     gone = text(posted, "drop")
@@ -307,10 +323,12 @@ def drop(here: Using, draft: str, kind: str, name: str, posted: Form) -> Respons
         fits = field.wrong(kept if field.type == "files" else (kept[-1] if kept else None), kept)
         wrong = f"{field.label}: {fits}." if kept and fits else ""
     except AssayError as e:
-        wrong = str(e)
+        refused = str(e)
     there = here.desk.uploads.files(here.owner, draft)
     files = tuple(there[each] for each in dict.fromkeys(kept) if each in there)
-    page = fragment("field_files.html", shown=Shown(field, None, files), draft=draft, kind_name=kind, wrong=wrong)
+    page = fragment(
+        "field_files.html", shown=Shown(field, None, files, refused, wrong), draft=draft, kind_name=kind
+    )  # fmt: skip
     return HTMLResponse(page, headers={} if wrong else {"hx-trigger-after-settle": "files"})
 
 
@@ -326,6 +344,7 @@ def understood(here: Using, kind: str, posted: Form) -> Response:
     _begun(here, draft, posted)
     settings, wrong = chosen.read(_typed(chosen, posted))
     files = here.desk.uploads.files(here.owner, draft)
+    wrong = wrong or list(_refused(chosen, posted).values())
     wrong = wrong or chosen.check(settings, _wanted(chosen, settings, files))
     if wrong:
         return HTMLResponse(told(wrong[0]))
