@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from named import named
 from torch import Tensor, nn
 
 from assay.methods.attack.apgd import apgd
@@ -298,8 +299,6 @@ def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    known = {"steps": steps, "ensemble": ensemble, "gpu": gpu, "strength": strength}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
+    part = named(__doc__, {"steps": steps, "ensemble": ensemble, "gpu": gpu, "strength": strength})
     sys.path.insert(0, str(Path.cwd()))
-    known[sys.argv[1]]()
+    part()

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from named import named
 from numpy.typing import NDArray
 from torch import nn
 
@@ -268,7 +269,4 @@ def clouds(n: int, d: int) -> tuple[Floats, NDArray[np.int64], Floats, NDArray[n
 
 
 if __name__ == "__main__":
-    known = {"lipschitz": lipschitz, "nearest": nearest, "arml": arml, "growth": growth}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
-    known[sys.argv[1]]()
+    named(__doc__, {"lipschitz": lipschitz, "nearest": nearest, "arml": arml, "growth": growth})()

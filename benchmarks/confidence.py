@@ -10,7 +10,6 @@ machine; what is compared is measured in the same run, in turns, as the median o
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from clock import at_most, seconds
+from named import named
 from numpy.typing import NDArray
 
 from assay.methods.uncertainty import calibration_error, ece
@@ -104,7 +104,4 @@ def calibration() -> None:
 
 
 if __name__ == "__main__":
-    known = {"calibration": calibration}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
-    known[sys.argv[1]]()
+    named(__doc__, {"calibration": calibration})()

@@ -18,6 +18,7 @@ import sys
 import torch
 import torch.nn.functional as F
 from clock import now
+from named import named
 from torch import Tensor, nn
 
 from assay.data.whole import Whole, whole
@@ -108,8 +109,6 @@ def swift() -> None:
 
 
 if __name__ == "__main__":
-    known = {"step": step, "swift": swift}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
+    part = named(__doc__, {"step": step, "swift": swift})
     torch.set_num_threads(2)
-    known[sys.argv[1]]()
+    part()

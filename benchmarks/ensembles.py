@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from named import named
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -117,8 +117,6 @@ def cost() -> None:
 
 
 if __name__ == "__main__":
-    known = {"vectorised": vectorised, "cost": cost}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
+    part = named(__doc__, {"vectorised": vectorised, "cost": cost})
     torch.set_num_threads(THREADS)
-    known[sys.argv[1]]()
+    part()

@@ -10,7 +10,6 @@ All use a GPU if there is one. Run it on a quiet machine.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from named import named
 from torch import Tensor, nn
 
 from assay.methods.attack.pgd import pgd
@@ -251,6 +251,4 @@ COMMANDS: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(COMMANDS)}.")
-    COMMANDS[sys.argv[1]]()
+    named(__doc__, COMMANDS)()

@@ -10,12 +10,11 @@ compared is measured in the same run, in turns, as the median of three. Each lim
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from clock import at_least, at_most, seconds
+from named import named
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -149,7 +148,4 @@ def membership() -> None:
 
 
 if __name__ == "__main__":
-    known = {"poison": poison, "moel": moel, "membership": membership}
-    if len(sys.argv) < 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
-    known[sys.argv[1]]()
+    named(__doc__, {"poison": poison, "moel": moel, "membership": membership})()

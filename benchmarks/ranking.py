@@ -9,12 +9,12 @@ the median of seven. The peer is the same explanation pair by pair.
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 import numpy as np
 import torch
 from clock import seconds
+from named import named
 from torch import Tensor
 
 from assay.methods.rank import walk
@@ -60,7 +60,4 @@ def explain() -> None:
 
 
 if __name__ == "__main__":
-    known = {"explain": explain}
-    if len(sys.argv) != 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
-    known[sys.argv[1]]()
+    named(__doc__, {"explain": explain})()

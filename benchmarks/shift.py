@@ -15,6 +15,7 @@ import time
 
 import torch
 from clock import at_most, seconds
+from named import named
 from torch import Tensor
 
 from assay.methods.shift.mk_mmd import kernel, median_distance, mmd_test
@@ -74,7 +75,4 @@ def search() -> None:
 
 
 if __name__ == "__main__":
-    known = {"mmd": mmd, "search": search}
-    if len(sys.argv) < 2 or sys.argv[1] not in known:
-        sys.exit((__doc__ or "") + f"\nName one of {', '.join(known)}.")
-    known[sys.argv[1]]()
+    named(__doc__, {"mmd": mmd, "search": search}, alone=False)()

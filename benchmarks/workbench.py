@@ -45,7 +45,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "server"))
 import sqlalchemy as sa
 from cluster import Cluster, NotHere
 
-from assay.server.book import ARROWS, ENDED, JOBS, RUNNING, SUCCESS, Book, Gone, Job, Quota
+from assay.server import roll
+from assay.server.book import ARROWS, ENDED, RUNNING, SUCCESS, Book, Job, Quota
+from assay.server.errors import Gone
+from assay.server.tables import JOBS
 
 HOST = "127.0.0.1"
 P95, GROWTH, UP = 0.300, 0.05, 3.0
@@ -371,7 +374,7 @@ def _under_fire(name: str, url: str, known: dict[int, str], size: Size, root: Pa
                 server.kill()
                 server.start()
                 kills[who] += 1
-            elif who == "worker" and (busy := [w.pid for w in book.workers() if w.job and w.silent < 5]):
+            elif who == "worker" and (busy := [w.pid for w in roll.workers(book) if w.job and w.silent < 5]):
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(busy), signal.SIGKILL)
                     kills[who] += 1

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -572,6 +573,7 @@ def test_neither_home_nor_the_folder_of_the_call_comes_with_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "package").mkdir()
+    sysconfig.get_paths()  # kept from its first call, which imports: on the path below there is nothing to import
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", "/", "/home", str(tmp_path / "me"), str(tmp_path), str(tmp_path / "package")])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, Decimal, localcontext
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import shortest_path
 from scipy.spatial.distance import cdist
 from torch import Tensor
 from torch.testing import assert_close
@@ -121,6 +124,11 @@ class TestCounts:
         assert ref_size(K, M, 3, 2560) != 34_898_737  # the text's m outputs are not what was counted
         assert cup_size(K, M, 2, 75_241, as_published=True) > 35_000_000  # nor is its merged last layer
 
+    def test_the_pairs_that_the_best_cupnet_tells_of(self):
+        fit = [c for c in range(74_000, 77_000) if cup_size(K, M, 2, c) == 12_277_950]
+        assert fit == [75_241]
+        assert round(75_241 / M, 1) == 38.0  # neighbours a point, itself among them
+
     def test_the_pairs_that_the_best_reference_tells_of(self):
         assert matched_size(K, D, 3, cup_size(K, M, 3, 2_560_555)) == 2560
         assert matched_size(K, D, 3, cup_size(K, M, 3, 2_562_921)) == 2560
@@ -134,6 +142,20 @@ class TestCounts:
         assert ref_size(k, d, h, s) >= n
         assert s == 1 or ref_size(k, d, h, s - 1) < n
         assert matched_size(k, d, h, ref_size(k, d, h, s)) == s  # as many to the last one
+        with localcontext(prec=60):
+            u = Decimal(k + h + d + 1)
+            root = ((u * u - 4 * h * (Decimal(d) - n)).max(0)).sqrt()
+            printed = ((root - u) / (2 * h)).to_integral_value(ROUND_CEILING)
+        assert s == max(1, int(printed))
+
+    @pytest.mark.parametrize("reach", [0.0, 0.2, 0.5, 2.0])
+    @pytest.mark.parametrize("hidden", [1, 2, 7])
+    def test_a_reference_is_no_smaller_than_its_cupnet_and_would_be_with_a_unit_less(self, hidden: int, reach: float):
+        points = drawn(30)
+        weights = weights_of(CupNet(4, points, hidden=hidden, reach=reach))
+        s = matched_size(4, 90, hidden, weights)
+        assert weights_of(RefNet(4, 90, hidden=hidden, size=s)) >= weights
+        assert weights_of(RefNet(4, 90, hidden=hidden, size=s - 1)) < weights
 
     @pytest.mark.parametrize("hidden", [0, 1, 3])
     def test_networks_have_as_many_weights(self, hidden: int):
@@ -159,6 +181,41 @@ def test_influence_spreads_one_hop_a_layer(hidden: int):
     near = torch.block_diag(*[torch.from_numpy((hops <= hidden).astype(np.float64))] * 3) > 0
     assert (slope[~near] == 0).all()
     assert (slope[near] != 0).all()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 14), st.floats(0.05, 0.6), st.integers(1, 4), st.integers(0, 10_000))
+def test_on_any_mesh_nothing_is_heard_from_farther_than_its_hops(m: int, reach: float, hidden: int, seed: int):
+    """Hops by the shortest way over pairs within reach; and by distance: at most `reach` a layer."""
+    points = drawn(m, seed)
+    net = CupNet(3, points, hidden=hidden, reach=reach, dropout=0.0).double().eval()
+    for p in net.parameters():
+        p.data.abs_()
+    frame = torch.rand(1, 3 * m, dtype=torch.float64) + 0.5
+    slope = torch.autograd.functional.jacobian(lambda f: torch.cat(net.heard(f), -1).sum(0), frame)[:, 0]  # out, in
+    hops = torch.from_numpy(shortest_path(mask_of(points, reach).numpy(), unweighted=True))
+    near = torch.block_diag(*[(hops <= hidden).double()] * 3) > 0  # each axis by itself
+    assert (slope[~near] == 0).all()
+    assert (slope[near] > 0).all()
+    far = torch.block_diag(*[(torch.cdist(points, points) <= hidden * reach * (1 + 1e-9)).double()] * 3) > 0
+    assert (slope[~far] == 0).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(2, 12), st.floats(0.0, 0.8), st.integers(0, 3), st.integers(0, 10_000))
+def test_permuted_points_permute_the_answers_of_the_whole_network(m: int, reach: float, hidden: int, seed: int):
+    points, order = drawn(m, seed), torch.from_numpy(np.random.default_rng(seed).permutation(m))
+    one, other = (CupNet(2, p, hidden=hidden, reach=reach).double().eval() for p in (points, points[order]))
+    thrice = torch.cat([order + axis * m for axis in range(3)])  # along, across, down
+    with torch.no_grad():
+        other.frame.weight.copy_(one.frame.weight[thrice])
+        for mine, its in zip(one.modules(), other.modules(), strict=True):
+            if isinstance(mine, MeshLinear):
+                its.fill(mine.dense()[order][:, order], mine.bias[order])  # type: ignore[operator]
+        for mine, its in zip(one.last, other.last, strict=True):
+            its.weight.copy_(mine.weight[order][:, order])  # type: ignore[operator]
+        x = torch.rand(4, 2, dtype=torch.float64)
+        assert_close(other(x), one(x)[:, thrice])
 
 
 def test_a_dense_start_falls_silent_where_it_is_deep_and_tight_and_a_kept_one_does_not():

@@ -84,6 +84,20 @@ def test_answers_and_edges_are_as_large_as_the_image(side: tuple[int, int]):
     assert edge.shape == (2, 1, *side)
 
 
+@pytest.mark.parametrize(("side", "padded"), [((32, 32), (32, 32)), ((64, 32), (64, 32)), ((33, 60), (64, 64))])
+def test_with_prints_six_sizes_sides_of_32_are_taken_as_they_are_and_others_filled_up(
+    side: tuple[int, int], padded: tuple[int, int]
+):
+    net, seen = small(levels=6, width=1, layers=1).eval(), []
+    real = net.unet.encode
+    net.unet.encode = lambda x: (seen.append(x), real(x))[1]  # type: ignore[method-assign]
+    with torch.no_grad():
+        logits, edge = net.both(x := torch.rand(1, 1, *side))
+    assert (logits.shape, edge.shape) == ((1, 3, *side), (1, 1, *side))  # type: ignore[union-attr]
+    assert seen[0].shape == (1, 1, *padded)
+    assert torch.equal(seen[0][..., : side[0], : side[1]], x)
+
+
 def slopes(share: float) -> dict[str, Tensor | None]:
     net, rng = small(), torch.Generator().manual_seed(1)
     logits, edge = net.both(torch.rand(2, 1, 8, 8, generator=rng))

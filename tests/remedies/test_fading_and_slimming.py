@@ -130,8 +130,6 @@ def test_it_is_as_small_as_the_price_and_its_weights_find_their_frame(
     assert flops(cured.model, x) <= 0.5 * flops(few.model, x)
     assert not cured.model.training
     assert_close(dict(few.model.state_dict()), before, rtol=0, atol=0)
-    again = remedy.apply(few, run)
-    assert_close(again.predict(x), cured.predict(x))  # the same seed, the same small model
     frame = remedy.framed(few, cured.model.state_dict())
     frame.model.load_state_dict(cured.model.state_dict())
     assert_close(frame.predict(x), cured.predict(x))

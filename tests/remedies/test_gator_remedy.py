@@ -1,4 +1,4 @@
-"""Gates as a remedy: each price is met, the same seed makes the same network, and what cannot be is one line."""
+"""Gates as a remedy: each price is met, and what cannot be is one line."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ def test_each_price_is_met_and_the_subject_stays(kind: str, few: Subject, run: R
     assert not any(m._forward_pre_hooks for m in small.model.modules())
     assert small.origin[-1] == "gator"
     assert_close(dict(few.model.state_dict()), before)
-    if kind == "flops":
-        again = remedy.apply(few, run).model.state_dict()
-        for name, t in small.model.state_dict().items():
-            assert_close(again[name], t)
 
 
 def test_seconds_are_measured_and_believed(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import dbos  # noqa: F401  so that those who are forked have it
 
 from assay.server import worker
-from assay.server.book import GB, Book, Quota
+from assay.server.book import Book, Quota
+from assay.server.folders import GB
 
-worker.BEAT, worker.LOST = 0.2, 6.0
+worker.BEAT, worker.WEIGH_EVERY = 0.2, 0.5
 COMMAND = (sys.executable, "-S", "-E", str(Path(__file__).parent / "fake_command.py"), "{leash}")
 
 

@@ -17,8 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sa = pytest.importorskip("sqlalchemy", reason="assay[server] is not installed")
+pytest.importorskip("sqlalchemy", reason="assay[server] is not installed")
 pytest.importorskip("dbos", reason="assay[server] is not installed")
+
+import sqlalchemy as sa
+
+from assay.server import roll, shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +54,7 @@ def test_a_job_comes_back_as_it_was_sent(book: Book, tmp_path: Path) -> None:
 
 
 def test_newest_first_page_by_page_and_of_one_owner(sqlite: Book) -> None:
-    from assay.server.book import Refused
+    from assay.server.errors import Refused
 
     made = [audit(sqlite, "ada" if i % 2 else "bob", f"job {i}") for i in range(7)]
     with sqlite.engine.begin() as c:  # two made in the same instant are still told apart
@@ -72,7 +76,7 @@ def test_newest_first_page_by_page_and_of_one_owner(sqlite: Book) -> None:
 
 
 def test_a_page_of_many_jobs_is_read_off_an_index(sqlite: Book) -> None:
-    from assay.server.book import JOBS
+    from assay.server.tables import JOBS
 
     for where in (
         (),
@@ -105,7 +109,7 @@ def test_a_page_of_many_jobs_is_read_off_an_index(sqlite: Book) -> None:
 )
 def test_what_is_wrong_is_refused_and_leaves_nothing(sqlite: Book, wrong: dict[str, Any], says: str) -> None:
     """The published code stored such a job, and it stayed for ever."""
-    from assay.server.book import Refused
+    from assay.server.errors import Refused
 
     with pytest.raises(Refused, match=says.replace("(", r"\(")):
         sqlite.submit("", "audit", "x", wrong)
@@ -114,7 +118,7 @@ def test_what_is_wrong_is_refused_and_leaves_nothing(sqlite: Book, wrong: dict[s
 
 
 def test_a_kind_that_is_none_and_files_that_reach_out_are_refused(sqlite: Book, tmp_path: Path) -> None:
-    from assay.server.book import Refused
+    from assay.server.errors import Refused
 
     with pytest.raises(Refused, match="There is no kind of job 'os'"):
         sqlite.submit("", "os", "x", {})
@@ -136,22 +140,22 @@ def test_a_kind_that_is_none_and_files_that_reach_out_are_refused(sqlite: Book, 
     ["", "x", "../../../etc/passwd", "a" * 22 + "/", "'; DROP TABLE jobs; --", "é" * 22, "A" * 21 + "\0", "A" * 22],
 )
 def test_a_job_id_that_is_none(sqlite: Book, id: str) -> None:
-    from assay.server.book import Refused
+    from assay.server.errors import Refused
 
     assert sqlite.job(id) is None
-    assert sqlite.shares(id) == []
-    assert not sqlite.unshare(id)
-    assert not sqlite.stop_worker(id)
+    assert shares.tokens(sqlite, id) == []
+    assert not shares.unshare(sqlite, id)
+    assert not roll.stop(sqlite, id)
     assert sqlite.log(id, 3) == ([], 3)
     assert sqlite.events(id) == []
     assert sqlite.place(id) is None
     assert not sqlite.cancel(id)
     assert not sqlite.remove(id)
-    assert sqlite.shared(id) is None
+    assert shares.shared(sqlite, id) is None
     with pytest.raises(Refused, match="There is no job"):
         sqlite.again(id, "")
     with pytest.raises(Refused, match="There is no job"):
-        sqlite.share(id)
+        shares.share(sqlite, id)
 
 
 def test_text_is_kept_as_text_on_one_line(sqlite: Book) -> None:
@@ -163,7 +167,7 @@ def test_text_is_kept_as_text_on_one_line(sqlite: Book) -> None:
 
 def test_no_word_becomes_part_of_a_statement(book: Book) -> None:
     """The published code wrote its statements by formatting: a reason could have said anything to the database."""
-    from assay.server.book import Refused
+    from assay.server.errors import Refused
 
     word = "x', state = 'SUCCESS'; DROP TABLE jobs; -- \"%s %(a)s :a ? {0}"
     other, job = audit(book, title="other"), audit(book, title=word, owner=word)
@@ -175,7 +179,8 @@ def test_no_word_becomes_part_of_a_statement(book: Book) -> None:
     assert (now.title, now.owner, now.reason, now.state) == (word, word, word, "FAILURE")
     assert book.events(job.id)[-1].why == word
     assert book.job(other.id).state == "QUEUED"
-    assert (book.job(word), book.cancel(word), book.remove(word), book.shared(word)) == (None, False, False, None)
+    assert (book.job(word), shares.shared(book, word)) == (None, None)
+    assert (book.cancel(word), book.remove(word)) == (False, False)
     with pytest.raises(Refused, match="is no place in the list"):
         book.jobs(before=(0.0, word))
 
@@ -385,7 +390,8 @@ def test_a_burst_from_many_threads_is_all_there_once(book: Book) -> None:
 
 
 def test_the_queue_of_one_owner_has_an_end_also_in_a_race(book: Book) -> None:
-    from assay.server.book import Full, Quota
+    from assay.server.book import Quota
+    from assay.server.errors import Full
 
     book.quota, full = Quota(queued=4, free=0), []
 
@@ -413,7 +419,8 @@ def test_the_queue_of_one_owner_has_an_end_also_in_a_race(book: Book) -> None:
 def test_disk_is_shared_out_and_a_full_one_is_told(
     sqlite: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assay.server.book import Full, Quota
+    from assay.server.book import Quota
+    from assay.server.errors import Full
 
     sqlite.quota = Quota(disk=5000, free=0)
     (tmp_path / "s.toml").write_text("#" * 3000)
@@ -442,7 +449,8 @@ def test_disk_is_shared_out_and_a_full_one_is_told(
 
 
 def test_a_database_that_is_gone_is_told_and_nothing_half_stays(tmp_path: Path) -> None:
-    from assay.server.book import Book, Gone, Quota
+    from assay.server.book import Book, Quota
+    from assay.server.errors import Gone
 
     book = Book(tmp_path / "w", quota=Quota(free=0))
     job = audit(book)
@@ -470,7 +478,8 @@ def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
 
 
 def test_a_password_is_not_told(tmp_path: Path) -> None:
-    from assay.server.book import Book, Gone
+    from assay.server.book import Book
+    from assay.server.errors import Gone
 
     with pytest.raises(Gone) as e:
         Book(tmp_path, "postgresql://assay:secret@127.0.0.1:1/assay")
@@ -502,7 +511,7 @@ def test_the_log_is_read_by_whole_lines_from_where_one_was(sqlite: Book, monkeyp
         f.write(b"f\n")
     assert sqlite.log(job.id, at) == (["half"], 13)
     assert sqlite.log(job.id, 10**9) == ([], 10**9)
-    monkeypatch.setattr("assay.server.book.READ_AT_ONCE", 4)
+    monkeypatch.setattr("assay.server.folders.READ_AT_ONCE", 4)
     log.write_bytes(b"abcdefgh\n")
     assert sqlite.log(job.id) == (["abcd"], 4)  # a line without an end cannot hold the reader up
 
@@ -521,24 +530,24 @@ def test_again_has_the_same_settings_and_files(sqlite: Book, tmp_path: Path) -> 
 
 def test_a_share_opens_one_job_until_it_is_taken_back(sqlite: Book) -> None:
     job, other = audit(sqlite), audit(sqlite)
-    token, second = sqlite.share(job.id), sqlite.share(job.id)
-    assert sqlite.shared(token).id == job.id
-    assert sqlite.shares(job.id) == [token, second]
-    assert sqlite.shares(other.id) == []
-    assert sqlite.unshare(token)
-    assert not sqlite.unshare(token)
-    assert sqlite.shared(token) is None
-    assert sqlite.shared(second).id == job.id
+    token, second = shares.share(sqlite, job.id), shares.share(sqlite, job.id)
+    assert shares.shared(sqlite, token).id == job.id
+    assert shares.tokens(sqlite, job.id) == [token, second]
+    assert shares.tokens(sqlite, other.id) == []
+    assert shares.unshare(sqlite, token)
+    assert not shares.unshare(sqlite, token)
+    assert shares.shared(sqlite, token) is None
+    assert shares.shared(sqlite, second).id == job.id
     sqlite.cancel(job.id)
     sqlite.remove(job.id)
-    assert sqlite.shared(second) is None
+    assert shares.shared(sqlite, second) is None
 
 
 def test_workers_are_seen_stopped_and_forgotten(book: Book) -> None:
     job = audit(book)
-    book.greet("w" * 22, "host", os.getpid())
+    roll.greet(book, "w" * 22, "host", os.getpid())
     book.begin(job.id, "w" * 22)
-    (worker,) = book.workers()
+    (worker,) = roll.workers(book)
     assert (worker.id, worker.host, worker.pid, worker.job, worker.stopping) == (
         "w" * 22,
         "host",
@@ -547,21 +556,21 @@ def test_workers_are_seen_stopped_and_forgotten(book: Book) -> None:
         False,
     )
     time.sleep(0.05)
-    assert book.workers()[0].silent > 0.04
+    assert roll.workers(book)[0].silent > 0.04
 
     def seen() -> float:
         with book.engine.connect() as c:
             return float(c.scalar(sa.text("SELECT seen FROM workers")))
 
     before = seen()
-    assert book.beat("w" * 22) is False
+    assert roll.beat(book, "w" * 22) is False
     assert seen() > before + 0.04
-    assert book.stop_worker("w" * 22)
-    assert not book.stop_worker("v" * 22)
-    assert book.beat("w" * 22) is True
-    book.part("w" * 22)
-    assert book.beat("w" * 22) is None
-    assert book.workers() == []
+    assert roll.stop(book, "w" * 22)
+    assert not roll.stop(book, "v" * 22)
+    assert roll.beat(book, "w" * 22) is True
+    roll.part(book, "w" * 22)
+    assert roll.beat(book, "w" * 22) is None
+    assert roll.workers(book) == []
 
 
 def test_draining_is_known_to_every_process(book: Book) -> None:

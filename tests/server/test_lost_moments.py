@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("dbos", reason="assay[server] is not installed")
-sa = pytest.importorskip("sqlalchemy", reason="assay[server] is not installed")
+pytest.importorskip("sqlalchemy", reason="assay[server] is not installed")
+
+import sqlalchemy as sa
+
+from assay.server import roll
 
 if TYPE_CHECKING:
     from assay.server.book import Book, Job
@@ -39,7 +43,7 @@ def state(book: Book, job: Job) -> tuple[str, int]:
 def test_the_database_goes_just_after_a_job_was_begun(sqlite: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is begun, and the worker was not told: it has to see that the job is its own, or nobody ever runs it."""
     from assay.server import worker
-    from assay.server.book import Gone
+    from assay.server.errors import Gone
 
     monkeypatch.setattr(worker, "BEAT", 0.01)
     job, look, gone = sent(sqlite), sqlite.job, [True]
@@ -101,12 +105,12 @@ def test_what_a_worker_took_while_it_left_is_handed_to_another(sqlite: Book) -> 
 
     with sqlite.engine.begin() as c:
         c.execute(sa.update(table).values(status="PENDING", executor_id=gone.id))
-    sqlite.greet(other.id, "here", 2)
-    sqlite.greet(gone.id, "here", 1)
+    roll.greet(sqlite, other.id, "here", 2)
+    roll.greet(sqlite, gone.id, "here", 1)
     other._idle.set()
     other.recover()
     assert taken() == ("PENDING", gone.id)  # it is known, and at work
-    sqlite.part(gone.id)
+    roll.part(sqlite, gone.id)
     other._idle.clear()
     other.recover()
     assert taken() == ("PENDING", gone.id)  # whoever is busy leaves it to others
@@ -185,7 +189,8 @@ def test_mail_is_sent_when_a_job_ends_and_one_that_is_not_taken_harms_nothing(
 
 
 def test_a_database_that_is_no_longer_one_is_told(tmp_path: Path) -> None:
-    from assay.server.book import Book, Gone
+    from assay.server.book import Book
+    from assay.server.errors import Gone
 
     book = Book(tmp_path)
     book.close()

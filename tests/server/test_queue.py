@@ -19,6 +19,11 @@ from hired import Crew, eventually
 
 pytest.importorskip("dbos", reason="assay[server] is not installed")
 
+import sqlalchemy as sa
+
+from assay.server import roll
+from assay.server.tables import WORKERS
+
 if TYPE_CHECKING:
     from cluster import Cluster
 
@@ -156,7 +161,7 @@ def test_workers_are_killed_and_every_job_ends_once_with_its_numbers(book: Book,
     while not ended(book, *jobs):
         assert time.monotonic() < until
         time.sleep(0.3 * rng.random())
-        busy = [worker.pid for worker in book.workers() if worker.job is not None and worker.silent < 1]
+        busy = [worker.pid for worker in roll.workers(book) if worker.job is not None and worker.silent < 1]
         if busy and kills < 4:
             crew.kill(rng.choice(busy))
             crew.hire(book)
@@ -177,7 +182,7 @@ def test_a_worker_that_is_asked_to_end_hands_its_job_back(sqlite: Book, crew: Cr
     eventually(lambda: sqlite.job(job.id).progress > 0)
     os.kill(int(begun(job)[0][0]), signal.SIGTERM)  # as where a service ends all of its processes at once
     crew.kill(first, signal.SIGTERM)
-    eventually(lambda: sqlite.workers() == [])
+    eventually(lambda: roll.workers(sqlite) == [])
     assert state(sqlite, job) == "QUEUED"
     assert sqlite.events(job.id)[-1].why == "its worker was asked to end"
     go(job)
@@ -192,15 +197,17 @@ def test_a_worker_that_sleeps_too_long_has_no_say_any_more(sqlite: Book, crew: C
     job = steps(sqlite, 10, draws=5)
     first = crew.hire(sqlite)
     eventually(lambda: sqlite.job(job.id).progress > 0)
-    (asleep,) = sqlite.workers()
+    (asleep,) = roll.workers(sqlite)
     crew.kill(first, signal.SIGSTOP)
     while _locked(sqlite):  # it fell asleep while it wrote, and nobody else can
         crew.kill(first, signal.SIGCONT)
         time.sleep(0.03)
         crew.kill(first, signal.SIGSTOP)
+    with sqlite.writing() as c:
+        c.execute(sa.update(WORKERS).values(seen=WORKERS.c.seen - 2 * roll.LOST))  # it has slept for so long
     crew.hire(sqlite)
     eventually(lambda: sqlite.job(job.id).attempt == 2)
-    assert asleep.id not in [worker.id for worker in sqlite.workers()]
+    assert asleep.id not in [worker.id for worker in roll.workers(sqlite)]
     assert [state(sqlite, job), len(begun(job))] == ["RUNNING", 1]  # the folder is still the first one's command's
     crew.kill(first, signal.SIGCONT)
     eventually(lambda: not _lives(first))
@@ -221,8 +228,8 @@ def test_draining_takes_nothing_more_and_a_stopped_worker_leaves(postgres: Book,
     assert state(postgres, second) == "QUEUED"
     postgres.drain(False)
     eventually(lambda: ended(postgres, second))
-    assert postgres.stop_worker(postgres.workers()[0].id)
-    eventually(lambda: postgres.workers() == [])
+    assert roll.stop(postgres, roll.workers(postgres)[0].id)
+    eventually(lambda: roll.workers(postgres) == [])
 
 
 def test_a_worker_with_another_home_does_not_begin(postgres: Book, tmp_path: Path) -> None:
@@ -236,7 +243,7 @@ def test_a_worker_with_another_home_does_not_begin(postgres: Book, tmp_path: Pat
         Hands(elsewhere).work()
     elsewhere.close()
     assert state(postgres, job) == "QUEUED"
-    assert postgres.workers() == []
+    assert roll.workers(postgres) == []
 
 
 def test_two_workers_finish_one_queue_on_postgresql(postgres: Book, crew: Crew) -> None:
@@ -270,7 +277,7 @@ def test_a_job_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, prepared
 
 
 def test_the_database_goes_in_mid_job_and_the_job_is_kept(postgres: Book, cluster: Cluster, crew: Crew) -> None:
-    from assay.server.book import Gone
+    from assay.server.errors import Gone
 
     job, after = steps(postgres, 10, draws=5), steps(postgres, 1)
     crew.hire(postgres)

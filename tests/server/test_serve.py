@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hired import eventually
 
+pytest.importorskip("fastapi")
+
+from assay.server import roll
+
 if TYPE_CHECKING:
     from assay.server.book import Book
-
-pytest.importorskip("fastapi")
 
 
 def test_it_serves_with_a_worker_and_without_torch_and_neither_outlives_the_other(sqlite: Book) -> None:
@@ -30,14 +32,14 @@ def test_it_serves_with_a_worker_and_without_torch_and_neither_outlives_the_othe
             with urllib.request.urlopen(f"{told.split()[-1]}/healthz", timeout=20) as answer:
                 assert answer.status == 200
             assert "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text()
-            eventually(lambda: len(sqlite.workers()) == 1)
-            (first,) = sqlite.workers()
+            eventually(lambda: len(roll.workers(sqlite)) == 1)
+            (first,) = roll.workers(sqlite)
             os.kill(first.pid, signal.SIGKILL)  # another takes its place, and sees that this one is gone
-            eventually(lambda: [worker.id != first.id for worker in sqlite.workers()] == [True])
-            (second,) = sqlite.workers()
+            eventually(lambda: [worker.id != first.id for worker in roll.workers(sqlite)] == [True])
+            (second,) = roll.workers(sqlite)
         finally:
             server.kill()
-    eventually(lambda: sqlite.workers() == [])
+    eventually(lambda: roll.workers(sqlite) == [])
     eventually(lambda: not Path(f"/proc/{second.pid}").exists())
 
 

@@ -189,7 +189,7 @@ def test_the_owner_analyses_by_a_job(bench):
 
 
 def test_a_full_queue_leaves_no_try_that_waits_for_ever(bench, monkeypatch):
-    from assay.server.book import Full
+    from assay.server.errors import Full
 
     def full(*given, **more):
         raise Full("The queue is full.")

@@ -79,7 +79,8 @@ def open_book(home: Path | None, queue: str, room: Room, most_queued: int = 1000
     from assay.errors import MissingExtra
 
     try:
-        from assay.server.book import GB, Book, Quota
+        from assay.server.book import Book, Quota
+        from assay.server.folders import GB
     except ImportError as e:
         raise MissingExtra.of("The workbench", "sqlalchemy", "server") from e
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")

@@ -13,9 +13,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from assay.errors import AssayError
 from assay.server import accounts as people
-from assay.server.book import Full, Gone
 from assay.server.children import Children
 from assay.server.desk import Desk
+from assay.server.errors import Full, Gone
 from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, study, submit
 from assay.server.safety import HEADERS, LOCAL, Safe
 from assay.server.uploads import MOST, Uploads

@@ -7,20 +7,18 @@ A state changes by one UPDATE that names the state it leaves and, for a job that
 of any number of processes that want to move a job one does, and a worker that was taken for lost can no longer say how
 its job ended. Each move is written into `events` in the same transaction.
 
-The book lies in SQLite under the home folder or in PostgreSQL. The queue (`queue.py`) lies in the same database, so a
-job is written and queued in one transaction: none is lost, none is doubled.
+The queue (`queue.py`) lies in the same database, so a job is written and queued in one transaction: none is lost, none
+is doubled. So is the word of the form that it was sent by: a form is one job, however often it is sent.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +26,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from assay.errors import AssayError
-from assay.server.queue import Queue, alone
+from assay.server import folders
+from assay.server.database import alone, connect, reached
+from assay.server.errors import Full, Refused
+from assay.server.folders import GB, folder_of, gb, size
+from assay.server.queue import Queue
+from assay.server.tables import EVENTS, ID, JOBS, METADATA, SENT, SHARES
 
 if TYPE_CHECKING:
     from assay.server.kinds import Kind
@@ -40,82 +43,7 @@ MOST_ATTEMPTS = 20
 """A job whose worker is lost that often is what ends its workers."""
 ASKED_TO_END = "its worker was asked to end"
 """Why a job is handed back that nobody holds against it."""
-LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON, READ_AT_ONCE = 200, 2**16, 500, 2**18
-ABANDONED = 86400.0  # seconds after which a folder without a job is nobody's
-GB = 10**9
-ID, TOKEN = re.compile(r"[A-Za-z0-9_-]{22}"), re.compile(r"[A-Za-z0-9_-]{43}")
-NAME = re.compile(r"(?!\.)[^/\\\0]{1,200}")
-
-METADATA = sa.MetaData()
-JOBS = sa.Table(
-    "jobs",
-    METADATA,
-    sa.Column("id", sa.String(22), primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("title", sa.Text, nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False, default=""),
-    sa.Column("progress", sa.Double, nullable=False, default=0.0),
-    sa.Column("made", sa.Double, nullable=False),
-    sa.Column("began", sa.Double),
-    sa.Column("ended", sa.Double),
-    sa.Column("worker", sa.Text, nullable=False, default=""),
-    sa.Column("attempt", sa.Integer, nullable=False, default=0),
-    sa.Column("bytes", sa.BigInteger, nullable=False, default=0),
-    sa.Index("jobs_by_time", "made", "id"),
-    sa.Index("jobs_by_owner", "owner", "made", "id"),
-    sa.Index("jobs_by_state", "state", "made", "id"),
-    sa.Index("jobs_by_owner_and_state", "owner", "state", "made", "id"),
-)
-EVENTS = sa.Table(
-    "events",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("job", sa.String(22), nullable=False, index=True),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("was", sa.Text, nullable=False),
-    sa.Column("became", sa.Text, nullable=False),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("why", sa.Text, nullable=False),
-)
-SHARES = sa.Table(
-    "shares",
-    METADATA,
-    sa.Column("token", sa.String(43), primary_key=True),
-    sa.Column("job", sa.String(22), nullable=False, index=True),
-    sa.Column("made", sa.Double, nullable=False),
-)
-SENT = sa.Table(
-    "sent",
-    METADATA,
-    sa.Column("owner", sa.Text, primary_key=True),
-    sa.Column("once", sa.String(22), primary_key=True),  # the word of a form
-    sa.Column("job", sa.String(22), nullable=False, index=True),
-)
-WORKERS = sa.Table(
-    "workers",
-    METADATA,
-    sa.Column("id", sa.String(22), primary_key=True),
-    sa.Column("host", sa.Text, nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("since", sa.Double, nullable=False),
-    sa.Column("seen", sa.Double, nullable=False),
-    sa.Column("stopping", sa.Boolean, nullable=False, default=False),
-)
-
-
-class Refused(AssayError):
-    """What was asked for cannot be done as it was asked; nothing was stored. Of a page: 4xx."""
-
-
-class Full(Refused):
-    """There is no room: on the disk, in the queue, or in the owner's share of either. Of a page: 429 or 507."""
-
-
-class Gone(AssayError):
-    """The database cannot be reached. Of a page: 503."""
+LONGEST_TITLE, LONGEST_SETTINGS, LONGEST_REASON = 200, 2**16, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +88,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Worker:
-    id: str
-    host: str
-    pid: int
-    since: float
-    silent: float
-    """Seconds since it was last heard of."""
-    stopping: bool
-    """It ends when its job has."""
-    job: str | None
-
-
-@dataclass(frozen=True)
 class Disk:
     used: int
     """Bytes in all jobs' folders, as far as they are known."""
@@ -202,16 +117,12 @@ class Book:
 
     def __post_init__(self) -> None:
         self.home = Path(self.home).absolute()
-        _make(self.home / "jobs")
+        folders.make(self.home)
         self.url = self.url or f"sqlite:///{self.home / 'book.sqlite'}"
-        self.engine = _engine(self.url)
+        self.engine = connect(self.url)
         self.queue = Queue(self.engine, self.home)
         self.changes = 0  # that were made by this object, for whoever shows what it held before
-        with self._reached():
-            if self.engine.dialect.name == "sqlite":
-                with self.engine.connect() as c:
-                    c.exec_driver_sql("PRAGMA journal_mode=WAL")  # pages read while a worker writes
-            self.create(METADATA)
+        self.create(METADATA)
 
     def create(self, tables: sa.MetaData) -> None:
         """Make the tables that are not there; several processes may do so at once."""
@@ -221,34 +132,26 @@ class Book:
     def close(self) -> None:
         self.engine.dispose()
 
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
-        try:
-            yield
-        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as e:
-            says = " ".join(str(getattr(e, "orig", None) or e).split())[:200]
-            raise Gone(f"The workbench's database cannot be used: {says}; see that it runs, then try again.") from e
-
     def open_queue(self) -> None:
         """Load the queue, which the first job would do else."""
-        with self._reached():
+        with reached():
             self.queue.open()
 
     @contextmanager
     def alone(self, about: str) -> Iterator[None]:
         """One process of all that have this book at a time."""
-        with self._reached(), alone(self.engine, self.home, about):
+        with reached(), alone(self.engine, self.home, about):
             yield
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self._reached(), self.engine.begin() as c:
+    def writing(self) -> Iterator[sa.Connection]:
+        with reached(), self.engine.begin() as c:
             yield c
         self.changes += 1
 
     @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        with self._reached(), self.engine.connect() as c:
+    def reading(self) -> Iterator[sa.Connection]:
+        with reached(), self.engine.connect() as c:
             yield c
 
     # What pages ask
@@ -282,11 +185,11 @@ class Book:
             "state": QUEUED,
             "made": time.time(),
         }
-        folder = self._folder(id)
+        folder = folder_of(self.home, id)
         try:
-            row["bytes"] = self._fill(folder, row, files)
+            row["bytes"] = folders.fill(self.home, row, files, free=self.quota.free)
             self.open_queue()
-            with self._writing() as c:
+            with self.writing() as c:
                 self._alone_of(c, owner)
                 if (known := self._sent(c, owner, once, kind, settings)) is not None:  # both came at once
                     raise _Doubled(known)
@@ -306,32 +209,11 @@ class Book:
         assert made is not None
         return made
 
-    def _fill(self, folder: Path, row: Mapping[str, Any], files: Mapping[str, Path]) -> int:
-        told = {name: row[name] for name in ("id", "kind", "title", "made")}
-        told["settings"] = json.loads(row["settings"])
-        told["files"] = sorted(files)
-        try:
-            if shutil.disk_usage(self.home).free < self.quota.free + sum(map(size, files.values())):
-                raise Full(
-                    f"The disk is full: less than {_gb(self.quota.free)} would stay free; remove some jobs first."
-                )
-            for name in ("files", "run"):
-                (folder / name).mkdir(parents=True)
-            for name, path in files.items():
-                if not NAME.fullmatch(name):
-                    raise Refused(f"{name[:80]!r} is no name for a file; give one without slashes or a leading dot.")
-                _put(Path(path), folder / "files" / name)
-            (folder / "job.json").write_text(json.dumps(told, indent=1))
-            (folder / "log.txt").touch()
-        except OSError as e:
-            raise Full(f"The job could not be written: {e.strerror or e}; free some room or mend the disk.") from e
-        return size(folder)
-
     def sent(self, owner: str, once: str, kind: str, settings: Mapping[str, Any]) -> Job | None:
         """The job that this form was before, if it asked for the same."""
         if not ID.fullmatch(once):
             return None
-        with self._reading() as c:
+        with self.reading() as c:
             return self._sent(c, owner, once, kind, settings)
 
     def _sent(self, c: sa.Connection, owner: str, once: str, kind: str, settings: Mapping[str, Any]) -> Job | None:
@@ -356,17 +238,17 @@ class Book:
             raise Full(
                 f"{waiting} of your jobs wait or run, which is as many as may; wait for one to end, or cancel one."
             )
-        held = int(c.scalar(sa.select(sa.func.sum(JOBS.c.bytes)).where(JOBS.c.owner == owner)) or 0)
+        held = _held(c, JOBS.c.owner == owner)
         if held + more > self.quota.disk:
             raise Full(
-                f"Your jobs hold {_gb(held)} and this one brings {_gb(more)}; {_gb(self.quota.disk)} is the most. "
+                f"Your jobs hold {gb(held)} and this one brings {gb(more)}; {gb(self.quota.disk)} is the most. "
                 "Remove some."
             )
 
     def job(self, id: str) -> Job | None:
         if not ID.fullmatch(id):
             return None
-        with self._reading() as c:
+        with self.reading() as c:
             row = c.execute(sa.select(*_ROW).where(JOBS.c.id == id)).first()
         return None if row is None else self._job(row)
 
@@ -388,7 +270,7 @@ class Book:
             query = query.where(JOBS.c.state == state)
         if before is not None:
             query = query.where(sa.tuple_(JOBS.c.made, JOBS.c.id) < sa.tuple_(*map(sa.literal, before)))
-        with self._reading() as c:
+        with self.reading() as c:
             return [self._job(row) for row in c.execute(query)]
 
     def counts(self, owner: str | None = None) -> dict[str, int]:
@@ -396,7 +278,7 @@ class Book:
         query = sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state)
         if owner is not None:
             query = query.where(JOBS.c.owner == owner)
-        with self._reading() as c:
+        with self.reading() as c:
             return {**dict.fromkeys(STATES, 0), **{row[0]: row[1] for row in c.execute(query)}}
 
     def place(self, id: str) -> int | None:
@@ -404,7 +286,7 @@ class Book:
         if not ID.fullmatch(id):
             return None
         mine = sa.select(JOBS.c.made).where(JOBS.c.id == id, JOBS.c.state == QUEUED).scalar_subquery()
-        with self._reading() as c:
+        with self.reading() as c:
             if c.scalar(sa.select(mine)) is None:
                 return None
             return c.scalar(sa.select(sa.func.count()).where(JOBS.c.state == QUEUED, JOBS.c.made < mine))
@@ -413,30 +295,21 @@ class Book:
         """Whole lines of log.txt from that offset on, as many as are read at once, and the offset to go on from."""
         if not ID.fullmatch(id):
             return [], after
-        try:
-            with open(self._folder(id) / "log.txt", "rb") as f:
-                f.seek(max(0, after))
-                some = f.read(READ_AT_ONCE)
-        except OSError:
-            return [], after
-        whole = some.rfind(b"\n") + 1
-        if not whole and len(some) == READ_AT_ONCE:  # one line longer than that is told in pieces
-            whole = len(some)
-        return some[:whole].decode("utf-8", "replace").splitlines(), max(0, after) + whole
+        return folders.log(folder_of(self.home, id), after)
 
     def events(self, id: str) -> list[Event]:
         """Every move of the job, from the first."""
         if not ID.fullmatch(id):
             return []
         query = sa.select(EVENTS).where(EVENTS.c.job == id).order_by(EVENTS.c.number)
-        with self._reading() as c:
+        with self.reading() as c:
             return [Event(e.at, e.was, e.became, e.worker, e.why) for e in c.execute(query)]
 
     def cancel(self, id: str, why: str = "cancelled") -> bool:
         """False where it has ended already, or never was. What runs is ended by its worker, within a second or two."""
         if not ID.fullmatch(id):
             return False
-        with self._writing() as c:
+        with self.writing() as c:
             waited = self._move(c, id, QUEUED, CANCELLED, why)
             if not waited and not self._move(c, id, RUNNING, CANCELLED, why):
                 return False
@@ -459,90 +332,42 @@ class Book:
         """Forget a job that has ended, with its folder and its links; False where it has not, or never was."""
         if not ID.fullmatch(id):
             return False
-        with self._writing() as c:
+        with self.writing() as c:
             if not c.execute(sa.delete(JOBS).where(JOBS.c.id == id, JOBS.c.state.in_(ENDED))).rowcount:
                 return False
             c.execute(sa.delete(EVENTS).where(EVENTS.c.job == id))
             c.execute(sa.delete(SHARES).where(SHARES.c.job == id))
             c.execute(sa.delete(SENT).where(SENT.c.job == id))
         self.queue.forget(id)
-        shutil.rmtree(self._folder(id), ignore_errors=True)
+        shutil.rmtree(folder_of(self.home, id), ignore_errors=True)
         return True
 
     def sweep(self) -> None:
         """Remove folders of jobs that were never written: whoever sent them was cut off in between."""
-        with self._reading() as c:
+        with self.reading() as c:
             known = set(c.scalars(sa.select(JOBS.c.id)))
-        for folder in (self.home / "jobs").iterdir():
-            with suppress(OSError):
-                if folder.name not in known and time.time() - folder.stat().st_mtime > ABANDONED:
-                    shutil.rmtree(folder, ignore_errors=True)
-
-    def share(self, id: str) -> str:
-        """A word that opens this job to whoever has it, until it is taken back."""
-        if self.job(id) is None:
-            raise Refused(f"There is no job {id[:40]!r} to share.")
-        token = secrets.token_urlsafe(32)
-        with self._writing() as c:
-            c.execute(sa.insert(SHARES).values(token=token, job=id, made=time.time()))
-        return token
-
-    def unshare(self, token: str) -> bool:
-        if not TOKEN.fullmatch(token):
-            return False
-        with self._writing() as c:
-            return bool(c.execute(sa.delete(SHARES).where(SHARES.c.token == token)).rowcount)
-
-    def shared(self, token: str) -> Job | None:
-        if not TOKEN.fullmatch(token):
-            return None
-        with self._reading() as c:
-            id = c.scalar(sa.select(SHARES.c.job).where(SHARES.c.token == token))
-        return None if id is None else self.job(id)
-
-    def shares(self, id: str) -> list[str]:
-        if not ID.fullmatch(id):
-            return []
-        with self._reading() as c:
-            return list(c.scalars(sa.select(SHARES.c.token).where(SHARES.c.job == id).order_by(SHARES.c.made)))
+        folders.sweep(self.home, known)
 
     # What the operator asks
 
-    def workers(self) -> list[Worker]:
-        query = sa.select(
-            WORKERS, (_clock(self.engine) - WORKERS.c.seen).label("silent"), JOBS.c.id.label("job")
-        ).select_from(WORKERS.outerjoin(JOBS, sa.and_(JOBS.c.worker == WORKERS.c.id, JOBS.c.state == RUNNING)))
-        with self._reading() as c:
-            return [
-                Worker(w.id, w.host, w.pid, w.since, max(0.0, float(w.silent)), bool(w.stopping), w.job)
-                for w in c.execute(query.order_by(WORKERS.c.since))
-            ]
-
-    def stop_worker(self, id: str) -> bool:
-        """Let a worker end when its job has."""
-        if not ID.fullmatch(id):
-            return False
-        with self._writing() as c:
-            return bool(c.execute(sa.update(WORKERS).where(WORKERS.c.id == id).values(stopping=True)).rowcount)
-
     def drain(self, on: bool) -> None:
         """While this is on, workers finish what they have and take nothing more."""
-        with self._reached():
+        with reached():
             self.queue.hold(on)
 
     def draining(self) -> bool:
-        with self._reached():
+        with reached():
             return self.queue.held()
 
     def disk(self) -> Disk:
-        with self._reading() as c:
-            used = int(c.scalar(sa.select(sa.func.sum(JOBS.c.bytes))) or 0)
+        with self.reading() as c:
+            used = _held(c)
         there = shutil.disk_usage(self.home)
         return Disk(used, there.free, there.total)
 
     def bytes_of(self, owner: str) -> int:
-        with self._reading() as c:
-            return int(c.scalar(sa.select(sa.func.sum(JOBS.c.bytes)).where(JOBS.c.owner == owner)) or 0)
+        with self.reading() as c:
+            return _held(c, JOBS.c.owner == owner)
 
     # What workers say
 
@@ -551,7 +376,7 @@ class Book:
 
         A worker that lost the database in between asks again, and is given what it has begun.
         """
-        with self._writing() as c:
+        with self.writing() as c:
             if not self._move(c, id, QUEUED, RUNNING, "", worker=worker):
                 mine = (JOBS.c.id == id, JOBS.c.state == RUNNING, JOBS.c.worker == worker)
                 if c.scalar(sa.select(JOBS.c.id).where(*mine)) is None:
@@ -560,7 +385,7 @@ class Book:
 
     def finish(self, id: str, attempt: int, state: str, reason: str = "") -> bool:
         """False where the job is no longer that attempt's: it was cancelled, or handed to another worker."""
-        with self._writing() as c:
+        with self.writing() as c:
             return self._move(c, id, RUNNING, state, reason, attempt=attempt)
 
     def hand_back(self, id: str, attempt: int, why: str) -> bool:
@@ -568,7 +393,7 @@ class Book:
 
         Workers that were asked to end (`ASKED_TO_END`), as by every restart of the server, are not lost.
         """
-        with self._writing() as c:
+        with self.writing() as c:
             back = (EVENTS.c.job == id, EVENTS.c.was == RUNNING, EVENTS.c.became == QUEUED)
             lost = sa.select(sa.func.count()).where(*back, EVENTS.c.why != ASKED_TO_END)
             if why != ASKED_TO_END and 1 + int(c.scalar(lost) or 0) >= MOST_ATTEMPTS:
@@ -582,50 +407,27 @@ class Book:
         if bytes is not None:
             values["bytes"] = bytes
         mine = sa.update(JOBS).where(JOBS.c.id == id, JOBS.c.state == RUNNING, JOBS.c.attempt == attempt)
-        with self._writing() as c:
+        with self.writing() as c:
             return bool(c.execute(mine.values(values)).rowcount)
 
     def still_runs(self, job: Job) -> bool:
         """Whether it still runs as this attempt."""
-        with self._reading() as c:
+        with self.reading() as c:
             mine = (JOBS.c.id == job.id, JOBS.c.state == RUNNING, JOBS.c.attempt == job.attempt)
             return c.scalar(sa.select(JOBS.c.id).where(*mine)) is not None
 
     def weigh(self, id: str) -> None:
         """Note what the folder of a job that has ended holds."""
-        with self._writing() as c:
-            c.execute(sa.update(JOBS).where(JOBS.c.id == id).values(bytes=size(self._folder(id))))
-
-    def greet(self, worker: str, host: str, pid: int) -> None:
-        with self._writing() as c:
-            now = _clock(self.engine)
-            c.execute(sa.insert(WORKERS).values(id=worker, host=host, pid=pid, since=now, seen=now, stopping=False))
-
-    def beat(self, worker: str) -> bool | None:
-        """The worker lives. Whether it is to stop; None where it was taken for lost meanwhile."""
-        with self._writing() as c:
-            query = sa.update(WORKERS).where(WORKERS.c.id == worker).values(seen=_clock(self.engine))
-            said = c.execute(query.returning(WORKERS.c.stopping)).first()
-            return None if said is None else bool(said[0])
-
-    def part(self, worker: str) -> None:
-        """The worker has left, or was lost and all that it had was handed back."""
-        with self._writing() as c:
-            c.execute(sa.delete(WORKERS).where(WORKERS.c.id == worker))
+        with self.writing() as c:
+            c.execute(sa.update(JOBS).where(JOBS.c.id == id).values(bytes=size(folder_of(self.home, id))))
 
     def requeue(self, worker: str) -> None:
         """Put what this worker had taken into the queue again. First its jobs are handed back, or they end at once."""
-        with self._reached():
+        with reached():
             self.queue.requeue(worker)
 
-    def strangers(self) -> set[str]:
-        """Workers that are known no more, and have taken something off the queue all the same: while they left."""
-        with self._reached():
-            took = self.queue.takers()  # before it is asked who is there: whoever takes has come in before
-        return took - {worker.id for worker in self.workers()} if took else took
-
     def running(self, worker: str) -> list[Job]:
-        with self._reading() as c:
+        with self.reading() as c:
             query = sa.select(*_ROW).where(JOBS.c.worker == worker, JOBS.c.state == RUNNING)
             return [self._job(row) for row in c.execute(query)]
 
@@ -662,13 +464,10 @@ class Book:
         _note(c, id, was, became, moved[0], why)
         return True
 
-    def _folder(self, id: str) -> Path:
-        return self.home / "jobs" / id
-
     def _job(self, row: sa.Row[Any]) -> Job:
         told = dict(zip(_FIELDS, row, strict=True))
         told["settings"] = json.loads(told["settings"])
-        return Job(**told, folder=self._folder(told["id"]))
+        return Job(**told, folder=folder_of(self.home, told["id"]))
 
 
 class _Doubled(Exception):
@@ -687,52 +486,9 @@ def _kind(name: str) -> Kind:
         raise Refused(str(e)) from e
 
 
-def size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; what goes meanwhile counts as nothing."""
-    try:
-        if not path.is_dir():
-            return path.lstat().st_size
-        return sum(size(Path(entry)) for entry in os.scandir(path) if not entry.is_symlink())
-    except OSError:
-        return 0
-
-
-def _engine(url: str) -> sa.Engine:
-    try:
-        where = sa.make_url(url)
-    except sa.exc.ArgumentError as e:
-        raise AssayError(f"{url!r} is no address of a database; write postgresql://USER@HOST/NAME.") from e
-    if where.get_backend_name() == "postgresql":
-        if not where.database:
-            raise AssayError(f"{where.render_as_string()!r} names no database; write postgresql://USER@HOST/NAME.")
-        return sa.create_engine(
-            where.set(drivername="postgresql+psycopg"),
-            pool_pre_ping=True,  # a database that was started anew is found again
-            pool_size=10,
-            connect_args={
-                "connect_timeout": 5,
-                "application_name": "assay",
-                "options": "-c idle_in_transaction_session_timeout=60000",  # a process that sleeps holds nobody up
-            },
-        )
-    if where.get_backend_name() != "sqlite" or not where.database:
-        raise AssayError(f"{url!r} is neither PostgreSQL nor a file of SQLite; write postgresql://USER@HOST/NAME.")
-    engine = sa.create_engine(where)
-
-    @sa.event.listens_for(engine, "connect")
-    def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = "IMMEDIATE"  # who will write waits at once, and reads nothing that grows old
-        connection.execute("PRAGMA busy_timeout=30000")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    return engine
-
-
-def _clock(engine: sa.Engine) -> sa.ColumnElement[float]:
-    """Seconds by the database's own clock, which is one for the workers of all machines."""
-    if engine.dialect.name == "postgresql":
-        return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-    return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double)
+def _held(c: sa.Connection, *where: sa.ColumnElement[bool]) -> int:
+    """Bytes in the folders of these jobs, as far as they are known."""
+    return int(c.scalar(sa.select(sa.func.sum(JOBS.c.bytes)).where(*where)) or 0)
 
 
 def _note(c: sa.Connection, job: str, was: str, became: str, worker: str, why: str) -> None:
@@ -755,32 +511,3 @@ def _as_json(settings: Mapping[str, Any]) -> str:
     if len(text) > LONGEST_SETTINGS:
         raise Refused(f"The settings are {len(text)} characters long; {LONGEST_SETTINGS} is the most.")
     return text
-
-
-def _put(path: Path, to: Path) -> None:
-    """A file, or a folder of files. What lies on the same disk is linked, which takes no room; nothing writes there."""
-    if path.is_symlink() or (path.is_dir() and any(found.is_symlink() for found in path.rglob("*"))):
-        raise Refused(f"{path.name!r} holds a link to somewhere else; send the files themselves.")
-    if path.is_dir():
-        shutil.copytree(path, to, copy_function=_link)
-    else:
-        _link(path, to)
-
-
-def _link(path: str | Path, to: str | Path) -> str:
-    try:
-        os.link(path, to)
-    except OSError:
-        shutil.copy2(path, to)
-    return str(to)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise AssayError(f"Cannot write {str(folder)!r}: {e.strerror or e}; choose another folder with --home.") from e
-
-
-def _gb(n: int) -> str:
-    return f"{n / GB:.3g} GB"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from assay.errors import MissingExtra
+from assay.server.database import alone
 
 if TYPE_CHECKING:
     from dbos import DBOSClient
@@ -95,26 +95,6 @@ class Queue:
         found = self.open().retrieve_queue(QUEUE)
         assert found is not None  # `open` registered it
         return found
-
-
-@contextmanager
-def alone(engine: sa.Engine, home: Path, about: str) -> Iterator[None]:
-    """One process at a time; on PostgreSQL, where processes may be on many machines, the database sees to it."""
-    if engine.dialect.name == "postgresql":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as c:
-            key = sa.func.hashtext(f"assay {about}")
-            c.execute(sa.select(sa.func.pg_advisory_lock(key)))
-            try:
-                yield
-            finally:
-                c.execute(sa.select(sa.func.pg_advisory_unlock(key)))
-        return
-    with open(home / f"{about}.lock", "w") as lock:
-        with suppress(ImportError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def dbos() -> Any:

@@ -8,7 +8,6 @@ table is looked at only in the sandboxed child that every command opens models i
 from __future__ import annotations
 
 import filecmp
-import os
 import re
 import secrets
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from assay.errors import AssayError
+from assay.server.folders import link
 
 MOST = 2 * 2**30  # bytes of an upload
 UNPACKED = 8 * 2**30  # bytes of an archive, unpacked
@@ -173,10 +173,8 @@ class Uploads:
     def adopt(self, owner: str, draft: str, path: Path) -> None:
         """A file of an earlier job, for a form that begins with its settings; on one disk it takes no room twice."""
         to = self._made(owner, draft) / "files" / path.name
-        if path.is_dir():
-            shutil.copytree(path, to, copy_function=_link)
-        elif path.is_file():
-            _link(path, to)
+        if path.is_dir() or path.is_file():
+            link(path, to)
 
     def drop(self, owner: str, draft: str, name: str) -> None:
         found = self.files(owner, draft).get(name)
@@ -223,14 +221,6 @@ def same(one: Path, other: Path) -> bool:
     return inside[0] == inside[1] and all(
         filecmp.cmp(one / each, other / each, shallow=False) for each in inside[0] if (one / each).is_file()
     )
-
-
-def _link(path: str | Path, to: str | Path) -> str:
-    try:
-        os.link(path, to)
-    except OSError:
-        shutil.copy2(path, to)
-    return str(to)
 
 
 def _free(folder: Path, name: str) -> Path:

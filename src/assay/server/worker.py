@@ -26,13 +26,14 @@ from smtplib import SMTPException
 from typing import IO, NoReturn, TypeVar
 
 from assay.errors import AssayError
-from assay.server import kinds, mail
-from assay.server.book import ASKED_TO_END, FAILURE, GB, SUCCESS, Book, Gone, Job, Worker, size
+from assay.server import kinds, mail, roll
+from assay.server.book import ASKED_TO_END, FAILURE, SUCCESS, Book, Job
+from assay.server.errors import Gone
+from assay.server.folders import gb, size
 from assay.server.leash import leash, without_secrets
 from assay.server.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, dbos
 
 BEAT = 1.0  # seconds between two signs of life
-LOST = 30.0  # seconds of silence after which a worker is taken for lost
 GRACE = 5.0  # seconds in which a command that is asked to end may do so by itself
 LOOK_EVERY = 0.1  # seconds between two looks at a command
 TELL_EVERY = 0.5  # seconds between two words on how far it is
@@ -68,7 +69,7 @@ class Hands:
         self._idle.set()
         self._see_jobs()
         with _held(self._sign(self.id)):
-            self._patiently(lambda: self.book.greet(self.id, platform.node(), os.getpid()))
+            self._patiently(lambda: roll.greet(self.book, self.id, platform.node(), os.getpid()))
             self._launch()
             try:
                 return self._watch()
@@ -117,7 +118,7 @@ class Hands:
         gone = False
         while not self._ending.wait(BEAT):
             try:
-                said = self.book.beat(self.id)
+                said = roll.beat(self.book, self.id)
                 if said is None:
                     self.told("This worker was silent for so long that it was taken for lost; it ends.")
                     self._lost.set()
@@ -146,26 +147,26 @@ class Hands:
         for job in self.book.running(worker):
             self.book.hand_back(job.id, job.attempt, why)
         self.book.requeue(worker)
-        self.book.part(worker)
+        roll.part(self.book, worker)
 
     def recover(self) -> None:
         """Hand back what workers had that are gone. One worker does so at a time, and each part may be done twice."""
         if self._idle.is_set():  # who is busy could not take it
-            for stranger in self.book.strangers():
+            for stranger in roll.strangers(self.book):
                 self._hand_back(stranger, "its worker left")
-        if not any(self._is_lost(worker) for worker in self.book.workers()):
+        if not any(self._is_lost(worker) for worker in roll.workers(self.book)):
             return
         with self.book.alone("recovery"):
-            for worker in self.book.workers():
+            for worker in roll.workers(self.book):
                 if self._is_lost(worker):
                     lost = f"its worker, process {worker.pid} on {worker.host}, was lost"
                     self.told(f"{lost.capitalize()}; the job waits again.")
                     self._hand_back(worker.id, lost)
                     self._sign(worker.id).unlink(missing_ok=True)
 
-    def _is_lost(self, worker: Worker) -> bool:
+    def _is_lost(self, worker: roll.Worker) -> bool:
         """It was silent for long; or, on this very machine, nothing holds its sign any more."""
-        return worker.id != self.id and (worker.silent > LOST or _let_go(self._sign(worker.id)))
+        return worker.id != self.id and (worker.silent > roll.LOST or _let_go(self._sign(worker.id)))
 
     def _sign(self, worker: str) -> Path:
         return self.book.home / "workers" / worker
@@ -295,9 +296,9 @@ class Hands:
         """Why a job has to end for want of room."""
         quota, held = self.book.quota, self.book.bytes_of(job.owner)
         if held > quota.disk:
-            return f"It wrote until its owner's jobs held {held / GB:.3g} GB; {quota.disk / GB:.3g} GB is the most."
+            return f"It wrote until its owner's jobs held {gb(held)}; {gb(quota.disk)} is the most."
         if shutil.disk_usage(self.book.home).free < quota.free / 2:
-            return f"The disk is full: less than {quota.free / 2 / GB:.3g} GB is free; remove some jobs, run it again."
+            return f"The disk is full: less than {gb(quota.free / 2)} is free; remove some jobs, run it again."
         return ""
 
     @contextmanager

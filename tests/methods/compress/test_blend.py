@@ -93,6 +93,15 @@ def test_one_cluster_with_factor_1_is_the_criterion_itself() -> None:
         blended(scores[:1], gene)
 
 
+@settings(deadline=None, max_examples=15)
+@given(seed=seeds, p=st.floats(1e-3, 1.0), i=st.integers(0, 5), count=st.integers(1, 9))
+def test_with_one_cluster_the_channels_go_that_the_criterion_puts_last(seed: int, p: float, i: int, count: int) -> None:
+    """As it is, in its own units: neither the scale to [0, 1] nor the factor moves a filter."""
+    raw = 50 * torch.randn(6, 9, generator=rng(seed), dtype=torch.float64)
+    (score,) = blended([scaled(raw)], Genes(torch.tensor([[p]]), torch.tensor([[i]])))
+    assert bool((kept(score, count) == kept(raw[i], count)).all())
+
+
 def towards(target: Genes) -> Any:
     return lambda gene: -float((gene.factors - target.factors).square().mean())
 

@@ -178,6 +178,27 @@ def test_the_residual_networks_have_the_edges_of_print(kind: type[Block], count:
     sides += [("in", name) for edge in found for name in edge.readers]
     ends = {("in", "stem.0"), ("out", "head")}  # the image and the classes
     assert sorted(sides) == sorted({(side, name) for side in ("in", "out") for name in layers} - ends)
+    highways = [edge for edge in found if len(edge.readers) > 1]  # but those within blocks
+    assert [(set(edge.writers), set(edge.readers)) for edge in highways] == streams(kind)
+    assert [edge.size for edge in highways] == ([2] if kind is Bottleneck else []) + [
+        kind.gives * 2 * 2**stage for stage in range(4)
+    ]
+
+
+def streams(kind: type[Block]) -> list[tuple[set[str], set[str]]]:
+    """By hand, who writes and who reads the sums of each stage; with bottlenecks the stem has an edge of its own."""
+    last = 6 if kind is Bottleneck else 3  # the place of the last convolution of a block
+    counts = (3, 4, 6, 3)
+    heads = [{f"stages.{s}.0.body.0", f"stages.{s}.0.shortcut.0"} for s in range(4)]  # of the first block of a stage
+    found = []
+    for s, count in enumerate(counts):
+        writes = {f"stages.{s}.{b}.body.{last}" for b in range(count)} | {f"stages.{s}.0.shortcut.0"}
+        reads = {f"stages.{s}.{b}.body.0" for b in range(1, count)} | (heads[s + 1] if s < 3 else {"head"})
+        found.append((writes, reads))
+    if kind is Bottleneck:
+        return [({"stem.0"}, heads[0]), *found]
+    writes, reads = found[0]  # no shortcut is put in the first stage: the stem writes into it
+    return [(writes - {"stages.0.0.shortcut.0"} | {"stem.0"}, reads | {"stages.0.0.body.0"}), *found[1:]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -191,6 +191,54 @@ def test_what_any_criterion_drops_can_be_cut_and_the_answers_are_those_of_the_ma
             small = cut(net, found, keep)
             assert_close(small(X), masked(net, found, keep)(X))
             assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in net.parameters())
+
+
+class Drawn(nn.Module):
+    """Residual and dense blocks in any order, every channel behind a normalisation somewhere: n 1 6 6 -> n 3."""
+
+    def __init__(self, kinds: list[str], wide: int) -> None:
+        super().__init__()
+        self.kinds, self.stem, parts = kinds, nn.Conv2d(1, wide, 3, padding=1), []
+        for kind in kinds:
+            if kind == "residual":
+                body = (nn.Conv2d(wide, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, wide, 1))
+                parts.append(nn.Sequential(*body, nn.BatchNorm2d(wide)))
+            else:
+                parts.append(nn.Sequential(nn.BatchNorm2d(wide), nn.ReLU(), nn.Conv2d(wide, 3, 3, padding=1)))
+                wide += 3
+        self.parts, self.last, self.head = nn.ModuleList(parts), nn.BatchNorm2d(wide), nn.Linear(wide, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for kind, part in zip(self.kinds, self.parts, strict=True):
+            x = x + part(x) if kind == "residual" else torch.cat([x, part(x)], 1)
+        out: Tensor = self.head(self.last(x).relu().mean((2, 3)))
+        return out
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.lists(st.sampled_from(["residual", "dense"]), min_size=1, max_size=4), st.integers(2, 5), st.data())
+@example(["residual", "dense", "dense", "residual"], 4, None)
+def test_what_any_criterion_drops_of_any_residual_or_dense_network_can_be_cut(
+    kinds: list[str], wide: int, data: st.DataObject | None
+) -> None:
+    net = unlike(Drawn(kinds, wide))
+    for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
+        nn.init.normal_(norm.running_mean, generator=torch.Generator().manual_seed(2))  # type: ignore[arg-type]
+    found = edges(net, X[:2])
+    assert sum(edge.size for edge in found) == wide + 3 * len(kinds)  # no channel is left out
+    assert usable(net, found) == CRITERIA
+    left = {e.name: 1 if data is None else data.draw(st.integers(1, e.size), label=e.name) for e in found}
+    told = scores(net, found, X, Y)
+    for i in range(len(CRITERIA)):
+        keep = {edge.name: kept(told[edge.name][i], left[edge.name]) for edge in found}
+        with torch.no_grad():
+            small, wanted = cut(net, found, keep)(X[:4]), masked(net, found, keep)(X[:4])
+        assert_close(small, wanted, rtol=1e-9, atol=1e-9)
+        for edge in found:
+            worth, stays = told[edge.name][i], keep[edge.name]
+            assert int(stays.sum()) == left[edge.name]
+            assert bool((worth[stays].min() >= worth[~stays]).all())
 
 
 def test_a_filter_that_is_zeroed_with_its_shift_can_be_removed(chain: nn.Module) -> None:

@@ -23,7 +23,7 @@ from assay.methods.compress.dependency import Edge
 from assay.methods.compress.gates import FALL, START, Gates, gate, gate_lr, logistic, may_vanish, remeasure, thin
 from assay.methods.compress.price import flops, memory, parameters
 from assay.methods.compress.surgery import cut, edges, masked
-from assay.nn.resnet import Block
+from assay.nn.resnet import Block, Bottleneck, ResNet, ResNet18
 
 
 @cache
@@ -160,6 +160,32 @@ def test_the_cost_is_1_of_all_and_0_of_none_and_falls_with_each_channel() -> Non
         assert all(b < a for a, b in pairwise(seen[:6]))
 
 
+@given(st.data(), st.sampled_from(["flops", "memory", "parameters"]))
+@settings(deadline=None, max_examples=12)
+def test_whichever_gates_are_closed_one_more_makes_it_cheaper(data: st.DataObject, of: Any) -> None:
+    """Closed for good, or by a draw: in each gate, from any state."""
+    net, x, found = residual()
+    costs = bill(net, found, x, of)
+    gates = Gates(found, costs, alpha=1.0, lr=1.0)
+    n = len(gates.open)
+    gates.open.copy_(torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))))
+    says = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))  # of the noise
+    gates.theta.copy_(torch.where(says, 1e9, -1e9))
+    each = costs.per_channel(gates.counts())
+    there = gates.open & says
+    before = gates.cost().item()
+    assert before == pytest.approx(float(each[gates.edge[there]].sum() / gates.whole), abs=1e-6)
+    assert 0 <= before <= 1 + 1e-6
+    for i in there.nonzero()[:, 0].tolist()[:6]:
+        gates.theta[i] = -1e9
+        drawn = gates.cost().item()
+        gates.open[i] = False
+        for_good = gates.cost().item()
+        assert drawn <= before - 0.99 * float(each[gates.edge[i]] / gates.whole)
+        assert for_good <= drawn + 1e-7  # its neighbours have one channel less to pay for
+        gates.open[i], gates.theta[i] = True, 1e9
+
+
 def test_the_cost_falls_as_gates_say_and_not_by_way_of_what_a_channel_costs() -> None:
     """dL/dg is the cost of the channel with what is closed for good, and with nothing of the draw."""
     net, x, found = residual()
@@ -249,6 +275,34 @@ def test_each_layer_is_counted_once_for_each_side_that_can_be_cut() -> None:
     inner = 2 * 9 * 4 * 4 * 49 + 9 * 4 * 6 * 16 + 9 * 6 * 6 * 16 + 4 * 6 * 16
     assert costs.total(costs.sizes).item() == stem + inner + head == flops(net, x)
     assert (costs.sizes @ costs.per_channel(costs.sizes)).item() == 2 * (stem + inner + head) - stem - head
+
+
+@pytest.mark.parametrize("net", [ResNet18(5, width=2), ResNet(5, width=2, blocks=(1, 2, 1, 1), kind=Bottleneck)])
+def test_a_channel_costs_what_print_says_and_all_of_them_twice_but_for_both_ends(net: ResNet) -> None:
+    """lambda_j by eq. 5 and 6, layer by layer: readers pay their outputs, writers their inputs, FLOPs 4^-s of it."""
+    x = torch.rand(1, 3, 16, 16)
+    found = edges(net.eval(), x)
+    layers: dict[str, Any] = {n: m for n, m in net.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+
+    def one(name: str, side: str, places: bool) -> float:
+        """What a channel more on this side of a layer costs: kernel area times the other side."""
+        layer = layers[name]
+        area = math.prod(getattr(layer, "kernel_size", (1,)))
+        halved = int(name.split(".")[1]) if name.startswith("stages") else 0  # s: stride-2 steps before its output
+        if name.endswith("body.0") and layer.stride == (1, 1) and isinstance(net.stages[0][0], Bottleneck):  # type: ignore[index]
+            halved -= int(halved > 0 and name.split(".")[2] == "0")  # a bottleneck strides in its second layer
+        size = 1 if name == "head" else 16 * 16 / 4**halved
+        return area * layer.weight.shape[0 if side == "in" else 1] * (size if places else 1)
+
+    for of, places, total in (("memory", False, memory(net)), ("flops", True, flops(net, x))):
+        costs = bill(net, found, x, of)  # type: ignore[arg-type]
+        by_hand = [
+            sum(one(n, "in", places) for n in edge.readers) + sum(one(n, "out", places) for n in edge.writers)
+            for edge in found
+        ]
+        assert costs.per_channel(costs.sizes).tolist() == by_hand
+        ends = 3 * one("stem.0", "in", places) + 5 * one("head", "out", places)
+        assert (costs.sizes @ costs.per_channel(costs.sizes)).item() == 2 * total - ends
 
 
 def test_a_channel_costs_what_the_network_is_smaller_by_without_it() -> None:

@@ -8,6 +8,8 @@ import functools
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -116,6 +118,28 @@ def test_a_soft_mask_leaves_what_is_large_and_takes_the_rest_to_zero_by_tenths()
     assert soft_mask([norm], "off") == soft_mask([]) == 0
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    st.lists(st.floats(-8, 2), min_size=2, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12),
+    st.integers(1, 4),
+)  # fmt: skip
+@example([0.0, 0.0, 0.0, 0.0, -0.854, -0.796], [False, True] * 6, 2)  # 0.14 and 0.16, a fifth of the mean is 0.143
+def test_whatever_the_scales_a_soft_mask_tells_low_from_high_once_and_for_all(
+    powers: list[float], below: list[bool], times: int
+) -> None:
+    """Of any signs and sizes: who was high stays to the bit, who was low has 10^-n of it, in either layer."""
+    start = torch.tensor([10.0**p * (-1 if minus else 1) for p, minus in zip(powers, below, strict=False)])
+    norms = [nn.BatchNorm1d(1), nn.BatchNorm1d(len(start) - 1)]
+    norms[0].weight.data.copy_(start[:1])
+    norms[1].weight.data.copy_(start[1:])
+    low = start.abs() < start.abs().mean() / 5
+    assume(bool(((start.abs() / start.abs().mean() * 5 - 1).abs() > 1e-5).all()))  # no rounding decides
+    assert [soft_mask(norms) for _ in range(times)] == [int(low.sum())] * times
+    now = torch.cat([norm.weight.detach() for norm in norms])
+    assert torch.equal(now[~low], start[~low])
+    assert_close(now[low], start[low] * 10.0**-times, rtol=1e-5, atol=0)
+
+
 def test_the_codes_soft_mask_takes_shift_and_moments_along() -> None:
     norm = nn.BatchNorm1d(2)
     norm.weight.data[0], norm.bias.data[:] = 0.01, 4.0
@@ -193,6 +217,74 @@ def test_scales_of_zero_are_channels_removed_where_a_sum_loses_one_set(x: Tensor
     by_layer = {w.layer: gone[name] for name, some in ranked.items() for w in some}
     small = cut(net, found, {name: ~each for name, each in gone.items()})
     assert_close(small(x), silenced(net, by_layer)(x))
+
+
+class Unit(nn.Sequential):
+    """YOLOv5's convolution, normalisation and activation."""
+
+    def __init__(self, a: int, b: int, kernel: int = 1) -> None:
+        super().__init__(nn.Conv2d(a, b, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(b), nn.SiLU())
+
+
+class C3(nn.Module):
+    def __init__(self, a: int, b: int, *, shortcut: bool) -> None:
+        super().__init__()
+        self.shortcut, self.cv1, self.cv2, self.cv3 = shortcut, Unit(a, 4), Unit(a, 4), Unit(8, b)
+        self.one, self.two = Unit(4, 4), Unit(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.cv1(x)
+        z = self.two(self.one(y))
+        out: Tensor = self.cv3(torch.cat([y + z if self.shortcut else z, self.cv2(x)], 1))
+        return out
+
+
+class Yolo(nn.Module):
+    """A C3 with shortcut, SPP, a way up and across, a C3 without, and what detects: n 2 h w -> n 7 h w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = Unit(2, 6, 3), nn.MaxPool2d(2)
+        self.sums, self.spp, self.after = C3(6, 6, shortcut=True), Unit(6, 4), Unit(12, 6)
+        self.up, self.plain, self.detect = nn.Upsample(scale_factor=2), C3(12, 5, shortcut=False), nn.Conv2d(5, 7, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.stem(x)
+        x = self.spp(self.sums(self.down(fine)))
+        x = self.after(torch.cat([x, *(nn.functional.max_pool2d(x, k, 1, k // 2) for k in (3, 5))], 1))
+        out: Tensor = self.detect(self.plain(torch.cat([self.up(x), fine], 1)))
+        return out
+
+
+def test_a_detector_is_cut_by_prints_rules(x: Tensor) -> None:
+    """Each unit by itself, but for those that are added; SPP too; masks go up and across; the answer keeps its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Yolo().eval()
+        for norm in batch_norms(net):
+            nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    found = edges(net, x)
+    together = [set(edge.writers) for edge in found]
+    assert {"sums.cv1.0", "sums.two.0"} in together
+    alone = ["stem", "sums.one", "sums.cv2", "sums.cv3", "spp", "after"]
+    alone += [f"plain.{unit}" for unit in ("cv1", "one", "two", "cv2", "cv3")]
+    assert all({f"{name}.0"} in together for name in alone)
+    assert len(found) == len(alone) + 1  # and none of `detect`
+    reads = {edge.writers[0]: set(edge.readers) for edge in found}
+    assert reads["plain.cv3.0"] == {"detect"}
+    assert reads["after.0"] == reads["stem.0"] - {"sums.cv1.0", "sums.cv2.0"} == {"plain.cv1.0", "plain.cv2.0"}
+    ranked = method.writers(net, found, x)
+    gone = lowest(ranked, 0.4)
+    norms = {w.layer: gone[name] for name, some in ranked.items() for w in some}
+    silent = copy.deepcopy(net)
+    with torch.no_grad():
+        for layer, away in norms.items():
+            for part in ("weight", "bias"):  # SiLU leaves 0 as it is
+                silent.get_parameter(f"{layer[:-1]}1.{part}")[away] = 0
+    small = cut(net, found, {name: ~away for name, away in gone.items()})
+    assert_close(small(x), silent(x), rtol=1e-4, atol=1e-5)
+    assert small(x).shape == (16, 7, 4, 4)
+    assert sum(int(away.sum()) for away in gone.values()) > 10
 
 
 def test_where_each_writer_of_a_sum_loses_its_own_it_is_another_network(x: Tensor) -> None:

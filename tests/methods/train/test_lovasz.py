@@ -70,9 +70,35 @@ def test_it_is_convex_never_falls_with_errors_and_has_no_order_of_pixels(seed: i
     assert float(lovasz(a + b * (drawn(seed + 4, 8) < 0.3), true)) >= float(lovasz(a, true)) - 1e-12
     order = torch.from_numpy(np.random.default_rng(seed).permutation(8))
     assert_close(lovasz(a[order], true[order]), lovasz(a, true))
-    # a straight line as long as the order stays
-    c = a.sort()[0] * 0.5
-    assert_close(lovasz((a.sort()[0] + c) / 2, true), (lovasz(a.sort()[0], true) + lovasz(c, true)) / 2)
+
+
+@settings(max_examples=30)
+@given(SEEDS)
+def test_it_is_a_straight_line_between_any_two_errors_of_one_order(seed: int):
+    true, order = drawn(seed, 8) < 0.5, drawn(seed + 1, 8).argsort()
+    a, b = torch.empty(2, 8, dtype=torch.float64)
+    a[order], b[order] = drawn(seed + 2, 8).sort()[0], drawn(seed + 3, 8).square().sort()[0]
+    share = float(drawn(seed + 4, 1))
+    assert_close(lovasz(share * a + (1 - share) * b, true), share * lovasz(a, true) + (1 - share) * lovasz(b, true))
+
+
+def test_where_the_order_turns_the_line_bends():
+    true = torch.tensor([True, False])
+    a, b = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])  # a miss costs 1, a false one 1/2
+    assert [float(lovasz(e, true)) for e in (a, (a + b) / 2, b)] == [1.0, 0.5, 0.5]
+
+
+@settings(max_examples=20)
+@given(SEEDS, st.integers(2, 4), st.sampled_from([0.0, 1.0, 1e5]))
+def test_pixels_have_no_order_and_slopes_are_finite_however_sure_an_answer_is(seed: int, classes: int, sure: float):
+    """Of logits that are equal (all errors tie), soft, and so sure that probabilities are 0 and 1; classes may lack."""
+    logits = (sure * (drawn(seed, 2, classes, 9) - 0.5)).requires_grad_()
+    true = (drawn(seed + 1, 2, 9) * (classes - 1) + (drawn(seed + 2, 1) < 0.5)).long()
+    cost = lovasz_softmax(logits.softmax(1), true)
+    (slope,) = torch.autograd.grad(cost.sum(), logits)
+    assert slope.isfinite().all()
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(9))
+    assert_close(lovasz_softmax(logits[..., order].softmax(1), true[:, order]), cost)
 
 
 def test_slopes_are_finite_and_what_does_not_count_does_nothing():

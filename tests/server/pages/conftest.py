@@ -19,24 +19,13 @@ if TYPE_CHECKING:
 pytest.importorskip("fastapi", reason="assay[server] is not installed")
 
 
-@pytest.fixture(scope="session")
-def _queue_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty book with all tables of the queue, which take long to make."""
-    from assay.server.book import Book
-
-    made = Book(tmp_path_factory.mktemp("made"))
-    made.queue.open()
-    made.close()
-    return made.home / "book.sqlite"
-
-
 @pytest.fixture
-def book(tmp_path: Path, _queue_made: Path) -> Iterator[Book]:
+def book(tmp_path: Path, prepared: Path) -> Iterator[Book]:
     from assay.server.book import Book, Quota
 
     home = tmp_path / "home"
     home.mkdir()
-    shutil.copy(_queue_made, home)
+    shutil.copy(prepared, home)
     made = Book(home, quota=Quota(free=0))
     yield made
     made.close()

@@ -316,7 +316,7 @@ def test_what_was_understood_is_what_check_says(alone, said):
 
 
 def test_a_full_disk_and_a_lost_database_are_told(alone, book, monkeypatch):
-    from assay.server.book import Full, Gone
+    from assay.server.errors import Full, Gone
 
     def full(*anything, **more):
         raise Full("The disk is full: less than 1 GB would stay free; remove some jobs first.")
@@ -564,10 +564,12 @@ def test_more_than_is_taken_is_refused(bench, book):
 
 
 def test_a_link_is_shared_and_taken_back(alone, submitted, book, bench):
+    from assay.server import shares
+
     job = submitted("one", "SUCCESS")
     run = leave_run(job)
     alone.post(f"/jobs/{job.id}/share")
-    (token,) = book.shares(job.id)
+    (token,) = shares.tokens(book, job.id)
     mine = alone.get(f"/jobs/{job.id}").text
     assert f"http://testserver/shared/{token}" in mine
     stranger = Browser(bench(accounts=True))
@@ -642,7 +644,9 @@ def test_the_ledger_stands_in_a_frame_of_its_own(alone, monkeypatch):
 
 
 def test_the_operator_drains_and_stops(alone, book):
-    book.greet("w" * 22, "bench-1", 4242)
+    from assay.server import roll
+
+    roll.greet(book, "w" * 22, "bench-1", 4242)
     page = alone.get("/operator").text
     assert "bench-1" in page
     assert "4242" in page
@@ -652,7 +656,7 @@ def test_the_operator_drains_and_stops(alone, book):
     alone.post("/operator/drain", on="no")
     assert not book.draining()
     alone.post(f"/operator/workers/{'w' * 22}/stop")
-    assert book.workers()[0].stopping
+    assert roll.workers(book)[0].stopping
     assert alone.post("/operator/workers/nobody/stop").status_code == 404
 
 

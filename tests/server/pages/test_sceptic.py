@@ -9,6 +9,7 @@ import sqlalchemy as sql
 from visitor import Browser, leave_run
 
 from assay.errors import AssayError
+from assay.server import shares
 
 PASSWORD = "correct horse"
 
@@ -37,10 +38,10 @@ def test_who_follows_a_page_no_longer_does_so_when_it_is_not_theirs_any_more(app
     monkeypatch.setattr(live, "EVERY", 0.01)
     monkeypatch.setattr(live, "LONGEST", 1.0)
     job, ada = submitted("one", "RUNNING", owner="ada"), signed_in(app, "ada")
-    token, session, looked = book.share(job.id), ada.client.cookies["assay"], book.log
+    token, session, looked = shares.share(book, job.id), ada.client.cookies["assay"], book.log
 
     def log(id, after=0):  # what happens while somebody follows
-        book.unshare(token) if "link" in by else app.state.desk.accounts.sign_out(session)
+        shares.unshare(book, token) if "link" in by else app.state.desk.accounts.sign_out(session)
         return looked(id, after)
 
     monkeypatch.setattr(book, "log", log)
@@ -82,7 +83,7 @@ def test_a_step_that_only_its_own_page_takes_is_no_form(alone, book):
 def test_who_has_a_link_is_not_told_of_machines(app, book, submitted):
     job = submitted("one", "RUNNING", owner="ada")
     book.hand_back(job.id, 1, "its worker, process 4711 on a-host, was lost")
-    page = Browser(app).get(f"/shared/{book.share(job.id)}")
+    page = Browser(app).get(f"/shared/{shares.share(book, job.id)}")
     assert page.status_code == 200
     assert "a-host" not in page.text
     assert "a-host" in signed_in(app, "ada").get(f"/jobs/{job.id}").text

@@ -102,6 +102,23 @@ TUNED = (
           choices=("equal", "less", "none"), folded=True, help="With equal effort, with less, or not at all."),
 )  # fmt: skip
 
+ASKING = (PROBES, STANDARDS, *WORK, *KNOBS, *TUNED, *GUARD)
+"""Of an audit, and of a cure, which audits before and after."""
+
+
+def asking_words(settings: Mapping[str, Any], folder: Path) -> list[str]:
+    words = []
+    for name in ("budget", "inputs", "seed", "device", "timeout", "memory"):
+        words += option(name, settings[name])
+    words += [*options("probe", settings["probe"]), *tuned_words(settings)]
+    if settings["standards"]:
+        words += ["--standards", str(folder / "files" / settings["standards"])]
+    return words
+
+
+def asking_wrong(settings: Mapping[str, Any], files: Collection[str]) -> list[str]:
+    return [*opening_wrong(settings, files), *tuned_wrong(settings)]
+
 
 def tuning(settings: Mapping[str, Any]) -> Tuning | None:
     """What was told of it; None where nothing was."""

@@ -9,37 +9,24 @@ from typing import Any
 
 from assay.server.kinds import Kind
 from assay.server.kinds._opening import (
+    ASKING,
     BUDGET,
-    GUARD,
-    KNOBS,
-    PROBES,
-    STANDARDS,
     SUBJECT,
-    TUNED,
-    WORK,
+    asking_words,
+    asking_wrong,
     budget_wrong,
     opening_words,
-    opening_wrong,
-    option,
-    options,
     subject_words,
-    tuned_words,
-    tuned_wrong,
 )
 
 
 def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     words = ["audit", subject_words(settings, folder), *opening_words(settings, folder)]
-    for name in ("budget", "inputs", "seed", "device", "timeout", "memory"):
-        words += option(name, settings[name])
-    words += [*options("probe", settings["probe"]), *tuned_words(settings)]
-    if settings["standards"]:
-        words += ["--standards", str(folder / "files" / settings["standards"])]
-    return [*words, "--out", str(folder / "run")]
+    return [*words, *asking_words(settings, folder), "--out", str(folder / "run")]
 
 
 def _wrong(settings: Mapping[str, Any], files: Collection[str]) -> list[str]:
-    return [*opening_wrong(settings, files), *budget_wrong(settings["budget"]), *tuned_wrong(settings)]
+    return [*asking_wrong(settings, files), *budget_wrong(settings["budget"])]
 
 
 def progress(folder: Path) -> float | None:
@@ -55,7 +42,7 @@ def progress(folder: Path) -> float | None:
 KIND = Kind(
     title="Audit a model",
     about="Ask many questions of a model, judge the answers, write a report: pass, fail or cannot tell.",
-    fields=(*SUBJECT, BUDGET, PROBES, STANDARDS, *WORK, *KNOBS, *TUNED, *GUARD),
+    fields=(*SUBJECT, BUDGET, *ASKING),
     words=_words,
     more=_wrong,
     progress=progress,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from starlette.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from assay.errors import AssayError
-from assay.server import kinds, results
+from assay.server import kinds, results, shares
 from assay.server.live import End, Lines, News, Part, after, stream
 from assay.server.pages.history import LIVE, result
 from assay.server.safety import report_policy
@@ -52,7 +52,7 @@ def shown(request: Request, here: Visit, job: Job, base: str, *, mine: bool) -> 
         log=log[-LOG_LINES:],
         cut=max(0, len(log) - LOG_LINES),
         after=at,
-        links=here.desk.book.shares(job.id) if mine else [],
+        links=shares.tokens(here.desk.book, job.id) if mine else [],
         events=here.desk.book.events(job.id),
         following=job.state in LIVE,
         **parts(here.desk.book, job, found, base),
@@ -236,16 +236,16 @@ def remove(here: Using, job: Seen, posted: Form) -> Response:
 
 @router.post("/share")
 def share(here: Using, job: Seen, posted: Form) -> Response:
-    here.desk.book.share(job.id)
+    shares.share(here.desk.book, job.id)
     return RedirectResponse(f"/jobs/{job.id}#share", 303)
 
 
 @router.post("/unshare")
 def unshare(here: Using, job: Seen, posted: Form) -> Response:
     token = text(posted, "link")
-    if token not in here.desk.book.shares(job.id):
+    if token not in shares.tokens(here.desk.book, job.id):
         raise HTTPException(404, "There is no such link to this job.")
-    here.desk.book.unshare(token)
+    shares.unshare(here.desk.book, token)
     return RedirectResponse(f"/jobs/{job.id}#share", 303)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.responses import RedirectResponse
 
+from assay.server import roll
 from assay.server.accounts import ROLES
 from assay.server.pages.sign import accounts_of
 from assay.server.views import render
 from assay.server.visit import Form, Operating, Visit, text
 
 router = APIRouter(prefix="/operator")
-LOST = 30.0  # seconds of silence after which a worker is not believed to live
 
 
 @router.get("")
@@ -27,8 +27,8 @@ def _room(request: Request, here: Visit, invitation: str = "") -> Response:
         here,
         "operator.html",
         counts=book.counts(None),
-        workers=book.workers(),
-        lost=LOST,
+        workers=roll.workers(book),
+        lost=roll.LOST,
         draining=book.draining(),
         disk=book.disk(),
         people=[(user, book.bytes_of(user.name), sum(book.counts(user.name).values())) for user in people],
@@ -45,7 +45,7 @@ def drain(here: Operating, posted: Form) -> Response:
 
 @router.post("/workers/{id}/stop")
 def stop(here: Operating, id: str, posted: Form) -> Response:
-    if not here.desk.book.stop_worker(id):
+    if not roll.stop(here.desk.book, id):
         raise HTTPException(404, "There is no such worker any more.")
     return RedirectResponse("/operator", 303)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
+from assay.server import shares
 from assay.server.book import Job
 from assay.server.pages import job as pages
 from assay.server.visit import Visiting
@@ -14,7 +15,7 @@ router = APIRouter(prefix="/shared/{token}")
 
 
 def job_shared(token: str, here: Visiting) -> Job:
-    found = here.desk.book.shared(token) if len(token) <= 64 else None
+    found = shares.shared(here.desk.book, token) if len(token) <= 64 else None
     if found is None:
         raise HTTPException(404, "This link leads nowhere, or no longer.")
     return found
@@ -30,8 +31,10 @@ def one(request: Request, here: Visiting, job: Shared, token: str) -> Response:
 
 @router.get("/events")
 def events(request: Request, here: Visiting, job: Shared, token: str) -> Response:
-    still = here.desk.book.shared
-    return pages.followed(request, here, job, f"/shared/{token}", lambda: still(token) is not None, mine=False)
+    def still() -> bool:
+        return shares.shared(here.desk.book, token) is not None
+
+    return pages.followed(request, here, job, f"/shared/{token}", still, mine=False)
 
 
 @router.get("/report/{name:path}")

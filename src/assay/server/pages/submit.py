@@ -14,8 +14,8 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from assay import shelf
 from assay.errors import AssayError
 from assay.server import kinds
-from assay.server.book import Full, Refused
 from assay.server.children import Understood
+from assay.server.errors import Full, Refused
 from assay.server.kinds import Field, Kind
 from assay.server.kinds._opening import KNOBS, SUBJECT, opening_words, option, subject_words
 from assay.server.pages.job import wait_for, words
