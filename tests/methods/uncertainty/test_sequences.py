@@ -14,7 +14,7 @@ from scipy.stats import binom
 from assay.errors import AssayError
 from assay.finding import wilson
 from assay.methods.uncertainty.exact import exact
-from assay.methods.uncertainty.sequences import _lowest, ladder, mean_interval, rungs, share_of_error
+from assay.methods.uncertainty.sequences import POINTS, TURNS, _lowest, ladder, mean_interval, rungs, share_of_error
 
 
 @settings(deadline=None, max_examples=60)
@@ -86,17 +86,18 @@ def naive(x, m, alpha, sign):
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 60), st.floats(0.002, 0.2), st.integers(0, 10**6))
-def test_below_its_ends_a_bet_has_won_two_over_alpha_and_above_it_has_not(n, alpha, seed):
+def test_at_its_ends_a_bet_has_won_two_over_alpha_and_just_inside_it_has_not(n, alpha, seed):
     x = np.random.default_rng(seed).beta(0.7, 1.4, n)
     low, high = mean_interval(x, alpha=alpha, seed=3)
     assert 0 <= low <= x.mean() <= high <= 1
-    order, little = np.random.default_rng(3).permutation(x), 1e-5
-    if low > 1e-4:
-        assert naive(order, low - little, alpha, 1) >= 2 / alpha * (1 - 1e-9)
-    assert naive(order, low + little, alpha, 1) < 2 / alpha
-    if high < 1 - 1e-4:
-        assert naive(order, high + little, alpha, -1) >= 2 / alpha * (1 - 1e-9)
-    assert naive(order, high - little, alpha, -1) < 2 / alpha
+    order, won = np.random.default_rng(3).permutation(x), 2 / alpha
+    cell = x.mean() / POINTS**TURNS, (1 - x.mean()) / POINTS**TURNS  # of the last grid
+    if low > 0:
+        assert naive(order, low, alpha, 1) >= won * (1 - 1e-6)
+    assert naive(order, low + cell[0], alpha, 1) < won * (1 + 1e-6)
+    if high < 1:
+        assert naive(order, high, alpha, -1) >= won * (1 - 1e-6)
+    assert naive(order, high - cell[1], alpha, -1) < won * (1 + 1e-6)
     mirrored = mean_interval(1 - x, alpha=alpha, seed=3)
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-5)
 
