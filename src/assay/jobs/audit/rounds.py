@@ -222,10 +222,10 @@ class Rounds:
         return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
 
     def _planned(self, place: int) -> int:
-        """The inputs of a first look: as many as promise most for their time; the fewest where there is no limit."""
-        if not self.limited[place]:
-            return self.may[0]
+        """The inputs of a first look: as many as promise most for their time; FEWEST where there is no limit."""
         enough = [n for n in self.may if FEWEST <= n <= MOST_FIRST]
+        if enough and not self.limited[place]:
+            return enough[0]
         return max(enough, key=lambda n: self._promise(place, self._budget(self.level, n)), default=self.most)
 
     def _first(self, place: int, alone: bool) -> Offered | None:
