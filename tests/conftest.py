@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 # Nothing large is imported at the top: the process that only hands tests to others would load it before they start.
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it behind an &; what tests start inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
