@@ -563,6 +563,15 @@ def test_more_than_is_taken_is_refused(bench, book):
     assert book.jobs() == []
 
 
+def test_a_limit_is_told_as_it_was_given(bench):
+    """`--most-upload 2` is 2 GB on the page for help, and where more came."""
+    two = Browser(bench(most_upload=2 * 10**9))
+    assert "At most 2.0 GB a file" in two.get("/help").text
+    for path, most in (("/jobs", "2.0 GB"), ("/sign-in", "1.0 MB")):
+        answer = two.client.post(path, headers={"content-length": str(3 * 10**9)})
+        assert (answer.status_code, answer.text) == (413, f"That is more than {most}, the most that is taken here.")
+
+
 def test_a_link_is_shared_and_taken_back(alone, submitted, book, bench):
     from assay.server import shares
 
