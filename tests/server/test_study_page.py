@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from dataclasses import replace
 
@@ -11,15 +12,17 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("dbos")
 
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from assay.errors import AssayError
 from assay.jobs import study as work
 from assay.run import silent
-from assay.server import kinds
+from assay.server import joined, kinds
 from assay.server.app import make_app
 from assay.server.book import Book
 from assay.server.pages.study import drawing
+from assay.server.tables import JOINED
 from assay.store.studies import Study, StudyFolder
 from assay.subjects.digits_mlp import build
 
@@ -164,6 +167,60 @@ def test_people_are_asked_for_months_and_nothing_else_is_taken(bench):
         assert answer.status_code == 422
         assert says in answer.text
         assert "<script>" not in answer.text
+
+
+def test_a_sign_up_that_is_sent_twice_is_one_participant(bench):
+    """A double click, or a page sent again by its browser; whoever goes back and changes it is another."""
+    word, other = (re.search(r'name="once" value="([^"]+)"', bench.browser.get(bench.at).text)[1] for _ in range(2))
+    before = len(bench.folder.people())
+    first = bench.join(once=word, background="biology")
+    assert bench.join(once=word, background="biology") == first
+    assert bench.join(once=other, background="biology") != first
+    assert bench.join(once=word, background="law") != first
+    assert len(bench.folder.people()) == before + 3
+
+
+def test_a_sign_up_is_one_participant_whichever_server_has_it(book, monkeypatch):
+    """Two servers over one database, four forms each sent four times at once."""
+    job = book.submit("", "study", "Ours", {"who": "people"})
+    folder = StudyFolder.make(job.folder / "run", Study())
+    servers, found = [book, Book(book.home, book.url)], []
+    words = [letter * 22 for letter in "abcd"]
+
+    def send(server, word):
+        start.wait()
+        found.append((word, joined.join(server, job.id, folder, 1.0, "", once=word).id))
+
+    start = threading.Barrier(16)
+    threads = [threading.Thread(target=send, args=(servers[n % 2], word)) for n in range(4) for word in words]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    servers[1].close()
+    assert len(found) == 16
+    assert len(set(found)) == len({id for _, id in found}) == len(folder.people()) == 4
+    monkeypatch.setattr(joined, "MOST_PEOPLE", 4)
+    assert ("a" * 22, joined.join(book, job.id, folder, 1.0, "", once="a" * 22).id) in found  # it is in already
+    with pytest.raises(AssayError, match="4 people take part already"):
+        joined.join(book, job.id, folder, 1.0, "", once="e" * 22)
+    book.cancel(job.id)
+    assert book.remove(job.id)
+    with book.reading() as c:
+        assert c.execute(sa.select(JOINED)).all() == []
+
+
+def test_of_a_sign_up_that_the_database_did_not_take_nothing_stays(sqlite, monkeypatch):
+    from assay.server.errors import Gone
+
+    job = sqlite.submit("", "study", "Ours", {"who": "people"})
+    folder = StudyFolder.make(job.folder / "run", Study())
+    with sqlite.writing() as c:
+        c.execute(sa.text("DROP TABLE joined"))
+    monkeypatch.setattr(joined, "_known", lambda *given: None)
+    with pytest.raises(Gone):
+        joined.join(sqlite, job.id, folder, 1.0, "", once="a" * 22)
+    assert folder.people() == []
 
 
 def test_addresses_that_lead_nowhere_and_forged_forms(bench):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 
+from assay.data.image_folder import SUFFIXES
+from assay.data.image_pairs import open_image_pairs
 from assay.errors import AssayError
 from assay.jobs.translate import KNOBS, Settings, write_sample
 from assay.methods.train import translate as trainer
 from assay.server import kinds
+from assay.server.uploads import PICTURES
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -77,6 +82,49 @@ def test_what_is_out_of_range_is_one_line(posted: dict[str, str], words: str) ->
     kind = kinds.load("translate")
     settings, wrong = kind.read(posted)
     assert (wrong or kind.check(settings)) == [words]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, ""),
+        ({"output/test/c.png": None}, ""),  # answers without a truth
+        ({"output/train/a.png": None, "output/train/a.tif": "input/train/a.png"}, ""),  # a pair but for the suffix
+        ({"input/train/.hidden.png": "input/train/a.png", "input/train/notes.txt": "input/train/a.png"}, ""),
+        ({"input/test/c.png": None, "output/test/c.png": None}, "has no images in input/test; it should hold"),
+        ({"output/train/a.png": None, "output/train/b.png": None}, "has no images in output/train"),
+        ({"input/train/a.png": None}, "has 'a.png' in output/train and not in input/train; give each pair one name."),
+        ({"output/test/c.png": None, "output/test/C.png": "input/test/c.png"}, "has 'c.png' in input/test and not in"),
+        ({f"input/train/x{n}.png": "input/train/a.png" for n in range(3)}, "has 'x0.png' and 2 more in input/train"),
+    ],
+)
+@pytest.mark.parametrize("inside", ["", "cells"])
+def test_what_names_tell_of_a_folder_is_what_the_trainer_finds(
+    change: dict[str, str | None], says: str, inside: str, tmp_path: Path
+) -> None:
+    """The page refuses what the job would, and nothing that it would take."""
+    home = tmp_path / "pairs" / inside
+    for place in ("input/train/a.png", "input/train/b.png", "input/test/c.png"):
+        for path in (home / place, home / place.replace("input", "output")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (4, 4), 9).save(path)
+    for place, source in change.items():
+        shutil.copy(home / source, home / place) if source else (home / place).unlink()
+    found = next(each for each in kinds.load("translate").fields if each.name == "data").refuses(tmp_path / "pairs")
+    assert found.startswith(says)
+    assert bool(found) == bool(says)
+    if not says:
+        assert open_image_pairs(tmp_path / "pairs").train.names == ("a", "b")
+        return
+    with pytest.raises(AssayError, match=r"has no images in|no partner"):
+        open_image_pairs(tmp_path / "pairs")
+
+
+def test_pairs_are_one_archive_of_pictures_that_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("a,b")
+    field = next(each for each in kinds.load("translate").fields if each.name == "data")
+    assert field.refuses(tmp_path / "pairs.csv") == "is no zip file; pack the four folders into one."
+    assert sorted(PICTURES) == sorted(SUFFIXES)
 
 
 def test_progress_is_read_off_the_folder_and_no_torch_is_needed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from assay.server.children import Children
 from assay.server.desk import Desk
 from assay.server.errors import Full, Gone
 from assay.server.pages import claims, compare, help, history, job, operator, shared, shelves, sign, study, submit
-from assay.server.safety import HEADERS, LOCAL, Safe
+from assay.server.safety import HEADERS, LOCAL, SMALL, Safe
 from assay.server.uploads import MOST, Uploads
 from assay.server.views import STATIC, content, render, told
 from assay.server.visit import visit
@@ -84,7 +84,7 @@ def make_app(
         app.add_exception_handler(kind, answer)
     if hosts is None and not accounts:
         hosts = LOCAL
-    app.add_middleware(Safe, hosts=hosts, most=most_upload + 2**20, large=LARGE)
+    app.add_middleware(Safe, hosts=hosts, most=most_upload + SMALL, large=LARGE)
     return app
 
 

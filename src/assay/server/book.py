@@ -31,7 +31,7 @@ from assay.server.database import alone, connect, reached
 from assay.server.errors import Full, Refused
 from assay.server.folders import GB, folder_of, gb, size
 from assay.server.queue import Queue
-from assay.server.tables import EVENTS, ID, JOBS, METADATA, SENT, SHARES
+from assay.server.tables import EVENTS, ID, JOBS, JOINED, METADATA, SENT, SHARES
 
 if TYPE_CHECKING:
     from assay.server.kinds import Kind
@@ -190,7 +190,7 @@ class Book:
             row["bytes"] = folders.fill(self.home, row, files, free=self.quota.free)
             self.open_queue()
             with self.writing() as c:
-                self._alone_of(c, owner)
+                self.alone_of(c, owner)
                 if (known := self._sent(c, owner, once, kind, settings)) is not None:  # both came at once
                     raise _Doubled(known)
                 self._refuse_over_quota(c, owner, row["bytes"])
@@ -225,10 +225,11 @@ class Book:
         job = None if row is None else self._job(row)
         return job if job is not None and (job.kind, _as_json(job.settings)) == (kind, _as_json(settings)) else None
 
-    def _alone_of(self, c: sa.Connection, owner: str) -> None:
-        """One transaction that writes a job of an owner at a time, so that no race gets past what it looks at."""
+    def alone_of(self, c: sa.Connection, whose: str) -> None:
+        """One transaction that writes a job of an owner, or a sign-up of a study, at a time, so that no race gets past
+        what it looks at."""
         if c.dialect.name == "postgresql":
-            c.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"assay {owner}"))))
+            c.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"assay {whose}"))))
         else:
             c.exec_driver_sql("UPDATE jobs SET id = id WHERE id = ''")  # takes the write lock before anything is read
 
@@ -338,6 +339,7 @@ class Book:
             c.execute(sa.delete(EVENTS).where(EVENTS.c.job == id))
             c.execute(sa.delete(SHARES).where(SHARES.c.job == id))
             c.execute(sa.delete(SENT).where(SENT.c.job == id))
+            c.execute(sa.delete(JOINED).where(JOINED.c.study == id))
         self.queue.forget(id)
         shutil.rmtree(folder_of(self.home, id), ignore_errors=True)
         return True

@@ -16,14 +16,16 @@ from functools import cache
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 
+from assay.server.uploads import in_bytes
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "assay"
-SMALL = 2**20  # bytes of a form without files
+SMALL = 10**6  # bytes of a form without files
 SILENCE = 30.0  # seconds without a byte of what is being sent
 FORM_SECONDS = 60.0  # for a form without files, whole
-SLOWEST = 32 * 2**10  # bytes a second of an upload, beyond that
+SLOWEST = 32 * 10**3  # bytes a second of an upload, beyond that
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -88,7 +90,7 @@ class Safe:
         most = self.most if scope["path"].startswith(self.large) else SMALL
         length = headers.get(b"content-length", b"0").decode("latin-1")
         if not length.isdigit() or int(length) > most:
-            await _plain(send, 413, f"That is more than {most / 2**20:,.0f} MB, the most that is taken here.")
+            await _plain(send, 413, f"That is more than {in_bytes(most)}, the most that is taken here.")
             return
         cookie = _cookie(headers.get(b"cookie", b"").decode("latin-1"))
         fresh = "" if cookie else secrets.token_urlsafe(32)
@@ -130,7 +132,7 @@ class Safe:
             await self.app(scope, bounded, with_headers)
         except TooLarge:
             if not begun:
-                await _plain(send, 413, f"That is more than {most / 2**20:,.0f} MB, the most that is taken here.")
+                await _plain(send, 413, f"That is more than {in_bytes(most)}, the most that is taken here.")
         except TooSlow:
             if not begun:
                 await _plain(send, 408, "That came too slowly and was left; send it again over a better connection.")

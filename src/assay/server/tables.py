@@ -57,6 +57,13 @@ SENT = sa.Table(
     sa.Column("once", sa.String(22), primary_key=True),  # the word of a form
     sa.Column("job", sa.String(22), nullable=False, index=True),
 )
+JOINED = sa.Table(
+    "joined",
+    METADATA,
+    sa.Column("study", sa.String(22), primary_key=True),  # the job that made it
+    sa.Column("once", sa.String(22), primary_key=True),
+    sa.Column("participant", sa.String(22), nullable=False),
+)
 WORKERS = sa.Table(
     "workers",
     METADATA,

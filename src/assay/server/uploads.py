@@ -23,15 +23,15 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from assay.errors import AssayError
-from assay.server.folders import link
+from assay.server.folders import GB, link
 
-MOST = 2 * 2**30  # bytes of an upload
-UNPACKED = 8 * 2**30  # bytes of an archive, unpacked
+MOST = 2 * GB  # bytes of an upload
+UNPACKED = 8 * GB  # bytes of an archive, unpacked
 MEMBERS = 200_000  # files in an archive
 DIRECTORY = 2**26  # bytes of an archive's list of its files, which is read whole
 RATIO = 200  # of unpacked to packed, above FREE bytes: text and flat images stay far below
-FREE = 64 * 2**20
-LEFT = 2**30  # bytes of disk that an upload leaves to others
+FREE = 64 * 10**6
+LEFT = GB  # bytes of disk that an upload leaves to others
 KEPT = 24 * 3600.0  # seconds that a staged file waits for its job
 CHUNK = 2**20
 
@@ -73,11 +73,11 @@ class Upload:
 
 
 def in_bytes(n: int) -> str:
-    """'12 kB', '3.4 MB', '1.2 GB'."""
-    for unit, scale in (("GB", 2**30), ("MB", 2**20)):
+    """'12 kB', '3.4 MB', '1.2 GB': thousands, as the options and quotas count."""
+    for unit, scale in (("GB", GB), ("MB", 10**6)):
         if n >= scale:
             return f"{n / scale:.1f} {unit}"
-    return f"{max(1, round(n / 1024)):,} kB"
+    return f"{max(1, round(n / 1000)):,} kB"
 
 
 class Uploads:

@@ -40,7 +40,7 @@ TELL_EVERY = 0.5  # seconds between two words on how far it is
 WEIGH_EVERY = 5.0  # seconds between two looks at what it wrote
 STOPPED = (130, -signal.SIGINT, -signal.SIGTERM)
 """With which a command ends that was asked to."""
-LONGEST_LOG = 20 * 2**20
+LONGEST_LOG = 20 * 10**6  # bytes
 LONGEST_LINE = 2**16
 PROGRESS = re.compile(rb": (\d+) of (\d+)\b")
 COMMAND = (sys.executable, "-m", "assay.server.leash", "{leash}", "assay")

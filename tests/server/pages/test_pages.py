@@ -287,6 +287,25 @@ def test_a_form_whose_file_was_refused_is_not_sent_as_if_none_had_been_dropped(a
     assert alone.post("/jobs", kind="translate", draft=draft).status_code == 303
 
 
+def test_images_without_a_partner_are_told_when_they_are_dropped(alone, book):
+    """By their names alone, and also where the file comes with the form; nothing of it stays."""
+    draft = sending(alone.get("/new/translate").text)["draft"]
+    to = f"/drafts/{draft}/translate/data"
+    whole = {f"{place}/1.png": b"1" for place in ("input/train", "output/train", "input/test")}
+    pairs = {"data": ("cells.zip", zipped({**whole, "input/train/2.png": b"1"}), "x")}
+    page = alone.post(to, pairs).text
+    why = "&#39;cells.zip&#39; has &#39;2.png&#39; in input/train and not in output/train; give each pair one name."
+    assert f'name="refused-data" value="{why}"' in page
+    answer = alone.post("/jobs", pairs, kind="translate", draft=draft)
+    assert answer.status_code == 422
+    assert why in answer.text
+    assert book.jobs() == []
+    assert not list((book.home / "uploads" / draft / "files").iterdir())
+    good = alone.post(to, {"data": ("cells.zip", zipped(whole), "x")}).text
+    assert 'name="data" value="cells"' in good
+    assert "refused-data" not in good
+
+
 def test_of_a_refused_file_the_reason_is_understood_and_not_the_model_that_comes_along(alone, said):
     answer = alone.post("/understood/audit", subject="digits-mlp", **{"refused-model": "'a.onnx' is too <large>."})
     assert "is too &lt;large&gt;." in answer.text
@@ -561,6 +580,15 @@ def test_more_than_is_taken_is_refused(bench, book):
     sent = small.client.post("/jobs", content=endless(), headers={"content-type": "application/x-www-form-urlencoded"})
     assert sent.status_code in (400, 413)
     assert book.jobs() == []
+
+
+def test_a_limit_is_told_as_it_was_given(bench):
+    """`--most-upload 2` is 2 GB on the page for help, and where more came."""
+    two = Browser(bench(most_upload=2 * 10**9))
+    assert "At most 2.0 GB a file" in two.get("/help").text
+    for path, most in (("/jobs", "2.0 GB"), ("/sign-in", "1.0 MB")):
+        answer = two.client.post(path, headers={"content-length": str(3 * 10**9)})
+        assert (answer.status_code, answer.text) == (413, f"That is more than {most}, the most that is taken here.")
 
 
 def test_a_link_is_shared_and_taken_back(alone, submitted, book, bench):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from assay.errors import AssayError
 from assay.server import uploads
-from assay.server.uploads import KEPT, Uploads, safe_name
+from assay.server.uploads import KEPT, Uploads, in_bytes, safe_name
 
 DRAFT = "d" * 22
 
@@ -183,6 +183,21 @@ def test_what_runs_code_is_refused_where_it_may_not(kept, name):
 def test_a_file_larger_than_is_taken_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "LEFT", 0)
     refused(Uploads(tmp_path, most=1000), "a.csv", b"1" * 1001, "larger than")
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (1, "1 kB"),
+        (12_000, "12 kB"),
+        (10**6, "1.0 MB"),
+        (3_400_000, "3.4 MB"),
+        (10**9, "1.0 GB"),
+        (5 * 10**10, "50.0 GB"),
+    ],
+)
+def test_sizes_are_told_in_thousands_as_options_and_quotas_count(size, says):
+    assert in_bytes(size) == says
 
 
 def test_a_full_disk_is_told(kept, monkeypatch):

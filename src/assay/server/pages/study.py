@@ -6,6 +6,7 @@ may be shown when) are those of `store/studies.py`; here they are shown. Nothing
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +17,7 @@ from starlette.responses import RedirectResponse
 from assay.errors import AssayError
 from assay.methods.study.hyperparameters import KNOBS, OPTIMISERS, REASONS
 from assay.methods.study.people import Participant
-from assay.server import results
+from assay.server import joined, results
 from assay.server.book import Job
 from assay.server.kinds.study import PEOPLE
 from assay.server.live import End, News, Part, stream
@@ -27,7 +28,6 @@ from assay.store.studies import ID, StudyFolder
 
 router = APIRouter(prefix="/studies/{id}")
 WIDE, HIGH = 600, 170  # of the drawing of losses
-MOST_PEOPLE = 1000
 
 
 class Study(NamedTuple):
@@ -89,6 +89,7 @@ def _welcome(request: Request, here: Visit, study: Study, wrong: str = "", **typ
         tries=sum(len(p.tries) for p in people),
         pages=list(results.pages(study.job)) if mine else [],
         wrong=[wrong] if wrong else [],
+        once=secrets.token_urlsafe(16),
         typed={"months": "", "background": ""} | typed,
     )
 
@@ -98,9 +99,9 @@ def join(request: Request, here: Visiting, study: Studied, posted: Form) -> Resp
     wait_for(here, "sign-up", request.client.host if request.client else "")
     months, background = text(posted, "months").strip(), text(posted, "background").strip()
     try:
-        if len(list((study.folder.path / "people").glob("*"))) >= MOST_PEOPLE:
-            raise AssayError(f"{MOST_PEOPLE} people take part already; this study is full.")
-        who = study.folder.join(_number(months), background, now=time.time())
+        who = joined.join(
+            here.desk.book, study.job.id, study.folder, _number(months), background, once=text(posted, "once")
+        )
     except AssayError as e:
         return _welcome(request, here, study, str(e), months=months, background=background)
     return RedirectResponse(f"{study.address}/people/{who.id}", 303)

@@ -19,7 +19,7 @@ from assay.server.errors import Full, Refused
 from assay.server.kinds import Field, Kind
 from assay.server.kinds._opening import KNOBS, SUBJECT, opening_words, option, subject_words
 from assay.server.pages.job import wait_for, words
-from assay.server.uploads import Upload, Uploads, same, seen
+from assay.server.uploads import Upload, Uploads, safe_name, same, seen
 from assay.server.views import fragment, render, told
 from assay.server.visit import Form, Using, Visit, Visiting, job_seen, text, texts
 
@@ -270,7 +270,7 @@ def taken(here: Visit, kind: Kind, draft: str, posted: FormData) -> dict[str, li
     values = _typed(kind, posted)
     for each in kind.fields:
         if each.type in ("file", "files"):
-            came = [_keep(here, draft, sent) for sent in sent_files(posted, each.name)]
+            came = [_keep(here, draft, each, sent) for sent in sent_files(posted, each.name)]
             values[each.name] = [*values.get(each.name, []), *(upload.name for upload in came)]
     return values
 
@@ -280,11 +280,15 @@ def sent_files(posted: FormData, name: str) -> list[UploadFile]:
     return [one for one in posted.getlist(name) if isinstance(one, UploadFile) and one.filename]
 
 
-def _keep(here: Visit, draft: str, sent: UploadFile) -> Upload:
+def _keep(here: Visit, draft: str, field: Field, sent: UploadFile) -> Upload:
     code = here.desk.accounts is None or here.user.may("operator")
     book, uploads = here.desk.book, here.desk.uploads
     room = book.quota.disk - book.bytes_of(here.owner) - uploads.waiting(here.owner)
-    return uploads.take(here.owner, draft, sent.filename or "", sent.file, code=code, room=room)
+    kept = uploads.take(here.owner, draft, sent.filename or "", sent.file, code=code, room=room)
+    if why := field.refuses(kept.path):
+        uploads.drop(here.owner, draft, kept.name)
+        raise AssayError(f"{safe_name(sent.filename or '')!r} {why}")
+    return kept
 
 
 def _wanted(kind: Kind, settings: Mapping[str, Any], files: Mapping[str, Upload]) -> dict[str, Path]:
@@ -319,7 +323,7 @@ def drop(here: Using, draft: str, kind: str, name: str, posted: Form) -> Respons
             for old in kept:
                 here.desk.uploads.drop(here.owner, draft, old)
             kept, sent = [], sent[-1:]
-        kept += [_keep(here, draft, one).name for one in sent]
+        kept += [_keep(here, draft, field, one).name for one in sent]
         fits = field.wrong(kept if field.type == "files" else (kept[-1] if kept else None), kept)
         wrong = f"{field.label}: {fits}." if kept and fits else ""
     except AssayError as e:
