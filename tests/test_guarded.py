@@ -28,7 +28,7 @@ from assay.engine import child as theirs
 from assay.engine.guarded import Child, Died, Limits, command_guarded, handed_over, started
 from assay.errors import AssayError
 from assay.jobs.audit import guarded
-from assay.jobs.audit.guarded import audit_guarded
+from assay.jobs.audit.guarded import audit_guarded, how_it_died
 from assay.jobs.audit.job import Job
 from assay.standard import Standard, Standards
 from assay.subjects import Source
@@ -218,10 +218,17 @@ def test_how_a_child_ended_is_told_and_how_to_mend_it(how: str, mark: str) -> No
     with handed_over() as folder, started(f"strangers:{how}", {}, allowed, folder) as child:
         assert heard(child) == {"hello": True}
         child.set_clock_back()
-        with pytest.raises(Died, match=ENDS[how]):
+        with pytest.raises(Died, match=ENDS[how]) as died:
             heard(child)
     assert not left_behind(mark)
     assert not folder.exists()
+    told = how_it_died(died.value, "here"), how_it_died(died.value, "ray")
+    assert told[0] == f"the model's process {died.value}"
+    if how.startswith("exits"):  # Ray ends whoever asks a cluster that is gone, and no model is to blame
+        assert "the model" not in told[1]
+        assert "when the cluster is gone" in told[1]
+    else:
+        assert told[1] == told[0]
 
 
 def test_only_what_carries_the_token_is_heard(mark: str) -> None:

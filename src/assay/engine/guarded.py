@@ -73,6 +73,10 @@ class Refused(Died):
     """The child itself said why it cannot go on."""
 
 
+class Left(Died):
+    """The child ended by itself, and nobody ended it."""
+
+
 class Child:
     """One child process, from its start until it and all that it started are gone."""
 
@@ -146,7 +150,7 @@ class Child:
                 return None
             message = None
         if message is None:
-            raise Died(self._how_it_ended())
+            raise self._how_it_ended()
         return message
 
     def _look(self) -> None:
@@ -157,13 +161,13 @@ class Child:
         if allowed is not None and taken is not None and taken > allowed:
             raise Died(f"took more than {allowed / 1e9:.3g} GB of memory and was ended; give it more with --memory")
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self) -> Died:
         try:
             status = self._process.wait(timeout=3)  # much memory takes a while to give back
         except subprocess.TimeoutExpired:
-            return "closed every file that was open, the line to Assay too; take that out"
+            return Died("closed every file that was open, the line to Assay too; take that out")
         if status >= 0:
-            return f"ended by itself with status {status}; take out what ends it, such as os._exit"
+            return Left(f"ended by itself with status {status}; take out what ends it, such as os._exit")
         try:
             name = signal.strsignal(-status) or signal.Signals(-status).name
         except ValueError:
@@ -174,7 +178,7 @@ class Child:
             "SIGKILL": "most often that is for want of memory: free some, or give it a limit with --memory",
         }
         kind = signal.Signals(-status).name if -status in list(signal.Signals) else ""
-        return f"was ended by signal {-status} ({name.lower()}); {mend.get(kind, 'find out who sends it')}"
+        return Died(f"was ended by signal {-status} ({name.lower()}); {mend.get(kind, 'find out who sends it')}")
 
     def end(self) -> None:
         """Kill it with all that it started. Its stdout stays to the thread that reads it, until there is no writer."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from assay import store
 from assay.audit import Audit, Judged, Question
-from assay.engine.guarded import Child, Died, Limits, Refused, handed_over, started, stopped_by_signals
+from assay.engine.guarded import Child, Died, Left, Limits, Refused, handed_over, started, stopped_by_signals
 from assay.errors import AssayError
 from assay.jobs.audit import STOPPED, Begun, Record, not_asked, rounds_of
 from assay.jobs.audit.job import Job
@@ -72,6 +72,16 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter, began: floa
         if job.profile:
             write_profile(done, asking.traced, asking.pace)
         return done
+
+
+def how_it_died(died: Died, engine: str) -> str:
+    """Whoever asks a cluster is ended by Ray where the cluster's part of this machine is: that is not the model's."""
+    if isinstance(died, Refused):
+        return str(died)
+    if engine != "here" and isinstance(died, Left):
+        how, _, _ = str(died).partition(";")
+        return f"the process that asks the cluster {how}; Ray ends it when the cluster is gone: start it, and ask again"
+    return f"the model's process {died}"
 
 
 class _Asking:
@@ -126,7 +136,7 @@ class _Asking:
             try:
                 self._listen(child, bars)
             except Died as e:
-                why = str(e) if isinstance(e, Refused) else f"the model's process {e}"
+                why = how_it_died(e, self.job.engine)
                 if self.record is None:
                     what = f"{self.job.source.subject!r} could not be opened: "
                     raise AssayError(why if isinstance(e, Refused) else what + why) from e
