@@ -22,6 +22,10 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3))
+
+
 class Mixes(nn.Sequential):
     """What comes between needs all channels at once."""
 
@@ -83,6 +87,13 @@ def shipped(form: str, **given: Any) -> Callable[[Subject, Path], object]:
         (plain, cured("blended-pruning", price="flops=0.001"), r"flops=0.001 cannot be met: .* ask for 0\.\d+ or more"),
         (plain, cured("prune", criterion="bn-gamma"), r"bn-gamma reads a batch normalisation, and none follows '1'"),
         (plain, cured("slimming"), r"needs convolutions or linear layers with batch normalisation"),
+        (normed, cured("slimming", price="flops=0.001"), r"The price flops=0.001 cannot be met: .*; ask for more"),
+        (normed, cured("slimming", epochs="2"), r"epochs=2 cannot be divided among 2 rounds"),
+        (plain, cured("bfrifp", epochs="1"), r"epochs=1 end before all filters have faded"),
+        (plain, cured("blended-pruning", criteria="bn-beta,l1,l2"), r"bn-beta reads .* and none follows '1'"),
+        (plain, cured("blended-pruning", clusters="9"), r"The 8 criteria .* cannot be put into clusters=9"),
+        (Mixes, shipped("prune"), r"'few' cannot be shipped as prune: No channel .* '1' must keep its own"),
+        (plain, shipped("gator", settings={"price": "flops=0.001"}), r"flops=0.001 cannot be met: .*; ask for more"),
         (Bare, shipped("onnx-int8"), r"No operator .* integer form \(it has 1 Div, 1 Sin\).*; ship it as onnx"),
         (Bare, shipped("onnx-int8-dynamic"), r"No operator .* integer form \(it has 1 Div, 1 Sin\)"),
         (plain, shipped("onnx", limits=["everyday=1pt"]), r"is on everyday-change, which is not asked"),
@@ -93,6 +104,13 @@ def shipped(form: str, **given: Any) -> Callable[[Subject, Path], object]:
             "price-blended",
             "score-of-norms",
             "slimming-without-norms",
+            "price-slimming",
+            "slimming-too-short",
+            "bfrifp-too-short",
+            "blend-of-norms",
+            "blend-of-clusters",
+            "ship-without-a-rule",
+            "ship-price",
             "onnx-static",
             "onnx-dynamic",
             "limit-not-asked",
@@ -115,6 +133,7 @@ def test_it_is_told_in_one_line_and_the_original_stays(
     assert all(p.requires_grad for p in subject.model.parameters())
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in subject.model.modules())
     left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*")]  # the audit before it, at most
+    assert "integer form" in says or not left  # what could be known was told before the audit
     assert not [path for path in left if path.suffix in (".onnx", ".pt2") or path.parts[0].startswith(("cure", "ship"))]
 
 
