@@ -149,6 +149,25 @@ class Waves(nn.Module):
         return out
 
 
+class LooksUp(nn.Module):
+    """Weights that are looked up, and no product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.words((8 * x.flatten(1)).long())).sum(1)
+
+
+def test_of_an_embedding_alone_it_is_told_that_nothing_is_computed_in_8_bits(run: Run) -> None:
+    pytest.importorskip("onnxruntime")
+    subject, remedy = subject_of(LooksUp()), OnnxInt8("dynamic")
+    told = remedy.beside(subject, remedy.apply(subject, run), run)[-1]
+    assert told.startswith("Weights that are looked up are kept in 8 bits; nothing is computed so. In floats, for ")
+    assert "1 Sin" in told
+
+
 @pytest.mark.parametrize("activations", ["dynamic", "static"])
 def test_an_operator_without_an_integer_form_among_others_is_named_in_one_line(activations: Any, run: Run) -> None:
     pytest.importorskip("onnxruntime")
@@ -156,9 +175,7 @@ def test_an_operator_without_an_integer_form_among_others_is_named_in_one_line(a
     before = subject.fingerprint()
     remedy = OnnxInt8(activations)
     told = remedy.beside(subject, remedy.apply(subject, run), run)[-1]
-    if activations == "dynamic":
-        assert told.endswith("In floats, for want of an integer form or of use: 1 Sin.")
-    else:  # what comes to it and leaves it is in 8 bits
-        assert told.endswith("computed in integers where onnxruntime has a kernel for it: 2 Gemm, 1 Sin.")
+    whole = "2 MatMulInteger" if activations == "dynamic" else "2 Gemm"
+    assert told.endswith(f": {whole}. In floats, for want of an integer form or of use: 1 Sin.")
     assert "\n" not in told
     assert subject.fingerprint() == before
