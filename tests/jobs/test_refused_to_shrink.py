@@ -22,6 +22,10 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3))
+
+
 class Mixes(nn.Sequential):
     """What comes between needs all channels at once."""
 
@@ -83,6 +87,13 @@ def shipped(form: str, **given: Any) -> Callable[[Subject, Path], object]:
         (plain, cured("blended-pruning", price="flops=0.001"), r"flops=0.001 cannot be met: .* ask for 0\.\d+ or more"),
         (plain, cured("prune", criterion="bn-gamma"), r"bn-gamma reads a batch normalisation, and none follows '1'"),
         (plain, cured("slimming"), r"needs convolutions or linear layers with batch normalisation"),
+        (normed, cured("slimming", price="flops=0.001"), r"The price flops=0.001 cannot be met: .*; ask for more"),
+        (normed, cured("slimming", epochs="2"), r"epochs=2 cannot be divided among 2 rounds"),
+        (plain, cured("bfrifp", epochs="1"), r"epochs=1 end before all filters have faded"),
+        (plain, cured("blended-pruning", criteria="bn-beta,l1,l2"), r"bn-beta reads .* and none follows '1'"),
+        (plain, cured("blended-pruning", clusters="9"), r"The 8 criteria .* cannot be put into clusters=9"),
+        (Mixes, shipped("prune"), r"'few' cannot be shipped as prune: No channel .* '1' must keep its own"),
+        (plain, shipped("gator", settings={"price": "flops=0.001"}), r"flops=0.001 cannot be met: .*; ask for more"),
         (Bare, shipped("onnx-int8"), r"No operator .* integer form \(it has 1 Div, 1 Sin\).*; ship it as onnx"),
         (Bare, shipped("onnx-int8-dynamic"), r"No operator .* integer form \(it has 1 Div, 1 Sin\)"),
         (plain, shipped("onnx", limits=["everyday=1pt"]), r"is on everyday-change, which is not asked"),
@@ -93,6 +104,13 @@ def shipped(form: str, **given: Any) -> Callable[[Subject, Path], object]:
             "price-blended",
             "score-of-norms",
             "slimming-without-norms",
+            "price-slimming",
+            "slimming-too-short",
+            "bfrifp-too-short",
+            "blend-of-norms",
+            "blend-of-clusters",
+            "ship-without-a-rule",
+            "ship-price",
             "onnx-static",
             "onnx-dynamic",
             "limit-not-asked",
@@ -115,6 +133,7 @@ def test_it_is_told_in_one_line_and_the_original_stays(
     assert all(p.requires_grad for p in subject.model.parameters())
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in subject.model.modules())
     left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*")]  # the audit before it, at most
+    assert "integer form" in says or not left  # what could be known was told before the audit
     assert not [path for path in left if path.suffix in (".onnx", ".pt2") or path.parts[0].startswith(("cure", "ship"))]
 
 
@@ -130,6 +149,25 @@ class Waves(nn.Module):
         return out
 
 
+class LooksUp(nn.Module):
+    """Weights that are looked up, and no product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.words((8 * x.flatten(1)).long())).sum(1)
+
+
+def test_of_an_embedding_alone_it_is_told_that_nothing_is_computed_in_8_bits(run: Run) -> None:
+    pytest.importorskip("onnxruntime")
+    subject, remedy = subject_of(LooksUp()), OnnxInt8("dynamic")
+    told = remedy.beside(subject, remedy.apply(subject, run), run)[-1]
+    assert told.startswith("Weights that are looked up are kept in 8 bits; nothing is computed so. In floats, for ")
+    assert "1 Sin" in told
+
+
 @pytest.mark.parametrize("activations", ["dynamic", "static"])
 def test_an_operator_without_an_integer_form_among_others_is_named_in_one_line(activations: Any, run: Run) -> None:
     pytest.importorskip("onnxruntime")
@@ -137,9 +175,7 @@ def test_an_operator_without_an_integer_form_among_others_is_named_in_one_line(a
     before = subject.fingerprint()
     remedy = OnnxInt8(activations)
     told = remedy.beside(subject, remedy.apply(subject, run), run)[-1]
-    if activations == "dynamic":
-        assert told.endswith("In floats, for want of an integer form or of use: 1 Sin.")
-    else:  # what comes to it and leaves it is in 8 bits
-        assert told.endswith("computed in integers where onnxruntime has a kernel for it: 2 Gemm, 1 Sin.")
+    whole = "2 MatMulInteger" if activations == "dynamic" else "2 Gemm"
+    assert told.endswith(f": {whole}. In floats, for want of an integer form or of use: 1 Sin.")
     assert "\n" not in told
     assert subject.fingerprint() == before

@@ -18,7 +18,7 @@ from assay.errors import AssayError
 from assay.jobs.cure import cure
 from assay.methods.compress import bill, price
 from assay.methods.compress.price import affordable, flops, parameters
-from assay.methods.compress.surgery import cut
+from assay.methods.compress.surgery import cut, edges
 from assay.remedies import _retraining, _shrinking
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies._shrinking import EXAMPLES, Shrinking, example
@@ -193,6 +193,34 @@ def test_a_price_that_is_none_is_one_line(price: str, says: str) -> None:
 def test_a_price_that_cannot_be_met_says_the_least(few: Subject, run: Run) -> None:
     with pytest.raises(AssayError, match=r"flops=0.001 cannot be met.*still costs 0\.0\d+.*ask for 0\.\d+ or more"):
         AtRandom(price="flops=0.001").apply(few, run)
+
+
+class Unlike(nn.Module):
+    """A sum with what is put side by side: its last channels cost far more than its first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cheap, self.dear, self.all = nn.Conv2d(1, 3, 1), nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(1, 6, 1)
+        self.head = nn.Linear(6 * 16, 3)
+        with torch.no_grad():
+            self.cheap.weight.fill_(9.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = torch.cat([self.cheap(x), self.dear(x)], 1)
+        out: torch.Tensor = self.head(torch.relu(side + self.all(x)).flatten(1))
+        return out
+
+
+def test_a_price_that_the_best_channel_meets_is_not_refused_before(few: Subject, run: Run) -> None:
+    subject = replace(few, model=Unlike().eval())
+    (edge,) = edges(subject.model, example(subject))
+    first, last = (
+        flops(cut(subject.model, [edge], {edge.name: torch.arange(6) == i}), example(subject)) for i in (0, 5)
+    )
+    whole = flops(subject.model, example(subject))
+    remedy = shelf.load("remedies", "prune")(price=f"flops={(first + last) / 2 / whole}", epochs=1)
+    assert remedy.why_not(subject) is None
+    assert flops(remedy.apply(subject, run).model, example(subject)) == first < last
 
 
 def test_remarks_stand_on_the_two_networks_alone(few: Subject, run: Run) -> None:

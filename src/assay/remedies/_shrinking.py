@@ -2,7 +2,8 @@
 
 A network that was cut has other shapes than its subject, and which ones is what was learnt; its kept weights say so
 (`framed`). The control trains on from the same weights for as long and cuts nothing, so that a training which would
-have done the whole network good, or harm, is not taken for the work of the cut.
+have done the whole network good, or harm, is not taken for the work of the cut. What cannot be cut, or not so far, is
+told before the first audit, which takes minutes (`foresee`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from assay.methods.compress.price import Price, cost, flops, latency, parameters, within
+from assay.errors import AssayError
+from assay.methods.compress.criteria import OF_NORMS, Criterion, without_norm
+from assay.methods.compress.price import Price, affordable, cost, flops, latency, parameters, within
 from assay.methods.compress.surgery import Edge, edges, shaped_like
 from assay.remedies._retraining import Hardening, Start
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Generator, Tensor
 
@@ -56,6 +59,26 @@ class Shrinking(Hardening):
     def cost(self) -> Cost | None:
         return Cost(1, self.priced.share if self.priced.kind in ("flops", "latency") else 1)
 
+    def why_not(self, subject: Subject) -> str | None:
+        reason = super().why_not(subject)
+        if reason is not None:
+            return reason
+        try:
+            self.foresee(subject)
+        except AssayError as e:
+            return str(e).removesuffix(".")
+        return None
+
+    def foresee(self, subject: Subject) -> None:
+        """Refuse in one line what cannot be cut, or not so far, as `apply` would; in about a second, without a run."""
+        self.prunable(subject)
+
+    def refuse_dear(self, model: nn.Module, found: Sequence[Edge], subject: Subject) -> None:
+        """Where one channel left of each edge costs more than the price, whichever it is; a time is not foreseen."""
+        if self.priced.kind != "latency" and all(map(_alike, found)):
+            nothing_known = {edge.name: torch.zeros(edge.size) for edge in found}
+            affordable(model, found, nothing_known, self.priced, timed(subject))
+
     def framed(self, subject: Subject, tensors: Mapping[str, Tensor]) -> Subject:
         return subject.cured(shaped_like(subject.model, tensors), self.name())
 
@@ -77,9 +100,9 @@ class Shrinking(Hardening):
         part = self if epochs is None else replace(self, epochs=epochs)
         return part.hardened(model, subject, run, rng, about=about)
 
-    def paid(self, model: nn.Module, subject: Subject, run: Run) -> float:
-        """What the network costs, in what the price is of."""
-        return cost(self.priced.kind, model, timed(subject), run.device)
+    def paid(self, model: nn.Module, subject: Subject, run: Run | None = None) -> float:
+        """What the network costs, in what the price is of; a time is of the run's device."""
+        return cost(self.priced.kind, model, timed(subject), "cpu" if run is None else run.device)
 
     def asked(self) -> str:
         """How small it was to become."""
@@ -99,6 +122,20 @@ def example(subject: Subject, most: int = 2) -> Tensor:  # -> n *d
 def timed(subject: Subject) -> Tensor:  # -> n *d
     """The batch that a price is paid by and a time is told of: a latency that is met on fewer is another one."""
     return example(subject, EXAMPLES)
+
+
+def refuse_without_norms(model: nn.Module, found: Sequence[Edge], criteria: Iterable[Criterion]) -> None:
+    """Where a criterion reads a batch normalisation that an edge has not."""
+    name = next((each for each in criteria if each in OF_NORMS), None)
+    lacking = None if name is None else without_norm(model, found)
+    if lacking is not None:
+        raise AssayError(f"{name} reads a batch normalisation, and none follows {lacking!r}; choose l1 or apoz.")
+
+
+def _alike(edge: Edge) -> bool:
+    """Whether its channels cost the same: each stands as often in every layer."""
+    places = (at[at >= 0] for side in (edge.outputs, edge.inputs) for at in side.values())
+    return all(len(set(torch.bincount(at, minlength=edge.size).tolist())) == 1 for at in places)
 
 
 def removed(subject: Subject, cured: Subject, asked: str, run: Run) -> tuple[str, ...]:

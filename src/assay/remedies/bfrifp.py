@@ -67,6 +67,12 @@ class Bfrifp(Shrinking):
     def asked(self) -> str:
         return super().asked() if self.share is None else f"With {self.share:g} of each layer's channels gone"
 
+    def foresee(self, subject: Subject) -> None:
+        found = self.prunable(subject)
+        self._refuse_short(subject, plan(subject.model, found, {}, example(subject)).layers)
+        if self.share is None:
+            self.refuse_dear(subject.model, found, subject)
+
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = self.begun(subject.model, rng).cpu()

@@ -21,7 +21,7 @@ from assay.methods.compress.criteria import CRITERIA, Criterion, sample, scaled,
 from assay.methods.compress.price import affordable
 from assay.methods.compress.surgery import Edge, cut
 from assay.remedies._retraining import EPOCHS
-from assay.remedies._shrinking import Shrinking, timed
+from assay.remedies._shrinking import Shrinking, refuse_without_norms, timed
 from assay.remedy import Cost
 from assay.run import silent
 
@@ -89,8 +89,20 @@ class BlendedPruning(Shrinking):
         judged = self.population * (self.iterations + 1) * self.short * self.part / (self.epochs or EPOCHS)
         return Cost(judged + self.top, plain.inference)
 
+    def foresee(self, subject: Subject) -> None:
+        found = self._blended(subject)
+        refuse_without_norms(subject.model, found, self.criteria)
+        which = self.criteria or usable(subject.model, found)
+        if self.clusters > len(which):
+            raise AssayError(
+                f"The {len(which)} criteria that the network has cannot be put into clusters={self.clusters}; ask for "
+                "fewer clusters."
+            )
+        self._count_held(subject)
+        self.refuse_dear(subject.model, found, subject)
+
     def apply(self, subject: Subject, run: Run) -> Subject:
-        found = tuple(edge for edge in self.prunable(subject) if edge.size > 1)
+        found = self._blended(subject)
         taught, held = self._parted(subject, run)
         which = self.criteria or usable(subject.model, found)
         told = self._scored(subject, found, which, taught, run)
@@ -116,13 +128,26 @@ class BlendedPruning(Shrinking):
             model.register_buffer(name, value)
         return subject.cured(model.cpu(), self.name())
 
+    def _blended(self, subject: Subject) -> tuple[Edge, ...]:
+        """The edges in which there is a choice."""
+        found = tuple(edge for edge in self.prunable(subject) if edge.size > 1)
+        if not found:
+            raise AssayError("Each layer that can be cut has one channel, of which none can go; widen one.")
+        return found
+
+    def _count_held(self, subject: Subject) -> int:
+        """How many of the training data judge."""
+        data = subject.data["train"]
+        held = max(1, round(self.held * len(data)))
+        if held >= len(data):
+            raise AssayError(f"{len(data)} training inputs are too few to hold {self.held:g} of them; give it more.")
+        return held
+
     def _parted(self, subject: Subject, run: Run) -> tuple[Data, Data]:
         """The training data without those that judge, and those, in an order that the seed gives."""
         data = subject.data["train"]
         order = np.random.default_rng(run.seed).permutation(len(data))
-        held = max(1, round(self.held * len(data)))
-        if held >= len(data):
-            raise AssayError(f"{len(data)} training inputs are too few to hold {self.held:g} of them; give it more.")
+        held = self._count_held(subject)
         return Part(data, order[held:]), Part(data, order[:held])
 
     def _scored(

@@ -64,6 +64,20 @@ class Gator(Shrinking):
         if self.multiple < 1:
             raise AssayError(f"multiple={self.multiple} is no count of channels; give 1 to keep any number, or 8.")
 
+    def foresee(self, subject: Subject) -> None:
+        model = self.begun(subject.model, torch.Generator().manual_seed(0)).cpu()
+        found = self.prunable(subject, model)
+        if self.priced.kind == "latency":  # measured where it is trained
+            return
+        lasting = (~may_vanish(model, found, timed(subject))).tolist()
+        fewest = {e.name: torch.arange(e.size) < int(lasts) for e, lasts in zip(found, lasting, strict=True)}
+        least = self.paid(cut(model, found, fewest), subject) / self.paid(model, subject)
+        if least > self.priced.share:
+            raise AssayError(
+                f"The price {self.priced} cannot be met: with one channel of each edge that must last the network "
+                f"still costs {least:.3g} of its {self.priced.kind}; ask for more than that."
+            )
+
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = self.begun(subject.model, rng).to(run.device)

@@ -72,6 +72,8 @@ class OnnxInt8(Shipping):
         named = [", ".join(f"{count} {name}" for name, count in sorted(each.items())) for each in (whole, rest)]
         static = "Between 8-bit values, and computed in integers where onnxruntime has a kernel for it"
         said = f"{static if self.activations == 'static' else 'Computed in 8 bits'}: {named[0]}."
+        if not whole:
+            said = "Weights that are looked up are kept in 8 bits; nothing is computed so."
         stays = f" In floats, for want of an integer form or of use: {named[1]}." if rest else ""
         return (*super().beside(subject, cured, run), said + stays)
 

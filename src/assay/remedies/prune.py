@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.compress.criteria import OF_NORMS, Criterion, sample, scaled, scores, without_norm
+from assay.methods.compress.criteria import Criterion, sample, scaled, scores
 from assay.methods.compress.price import Per, affordable
 from assay.methods.compress.surgery import cut
-from assay.remedies._shrinking import Shrinking, timed
+from assay.remedies._shrinking import Shrinking, refuse_without_norms, timed
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -42,13 +42,10 @@ class Prune(Shrinking):
         if self.sample < 1:
             raise AssayError(f"sample={self.sample} leaves criteria nothing to look at; give at least 1, as 1024.")
 
-    def why_not(self, subject: Subject) -> str | None:
-        reason = super().why_not(subject)
-        if reason is None and self.criterion in OF_NORMS:
-            lacking = without_norm(subject.model, self.prunable(subject))
-            if lacking is not None:
-                return f"{self.criterion} reads a batch normalisation, and none follows {lacking!r}; choose l1 or apoz"
-        return reason
+    def foresee(self, subject: Subject) -> None:
+        found = self.prunable(subject)
+        refuse_without_norms(subject.model, found, [self.criterion])
+        self.refuse_dear(subject.model, found, subject)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         found = self.prunable(subject)

@@ -73,30 +73,28 @@ class Slimming(Shrinking):
             return super().asked()
         return f"With {self.rate:g} of the channels gone in each of {self.rounds} rounds"
 
-    def paid(self, model: nn.Module, subject: Subject, run: Run) -> float:
+    def paid(self, model: nn.Module, subject: Subject, run: Run | None = None) -> float:
         return super().paid(method.folded(model), subject, run)  # without what is put in for the training alone
 
-    def why_not(self, subject: Subject) -> str | None:
-        if (lacks := super().why_not(subject)) is not None:
-            return lacks
-        if method.batch_norms(subject.model):
-            return None
+    def foresee(self, subject: Subject) -> None:
         foldable = method.foldable(subject.model)
-        if self.with_norms and foldable:
-            return None
-        return (
-            f"it ranks channels by the scales of batch normalisation, and {type(subject.model).__name__} trains none; "
-            + ("--set with_norms=true puts some in while it trains" if foldable else
-               "it needs convolutions or linear layers with batch normalisation behind them")
-        )  # fmt: skip
+        if not method.batch_norms(subject.model) and not (self.with_norms and foldable):
+            raise AssayError(
+                "it ranks channels by the scales of batch normalisation, and "
+                f"{type(subject.model).__name__} trains none; "
+                + ("--set with_norms=true puts some in while it trains" if foldable else
+                   "it needs convolutions or linear layers with batch normalisation behind them")
+            )  # fmt: skip
+        self._parts(subject)
+        model = self._normed(subject, torch.Generator().manual_seed(0))
+        if self.priced.kind == "latency":  # measured where it is trained
+            self._ranked(model, subject)
+        else:
+            self._refuse_dear(model, subject, None, self.paid(model, subject))
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = self.begun(subject.model, rng).cpu()
-        if self.with_norms:
-            data = subject.data["train"]
-            few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
-            model = method.with_norms(model, torch.as_tensor(data.take(few)[0]))
+        model = self._normed(subject, rng)
         whole = self.paid(model, subject, run)
         parts = self._parts(subject)
         self._refuse_dear(model, subject, run, whole)
@@ -121,6 +119,15 @@ class Slimming(Shrinking):
                 "small answers are ranked below those of large ones, whatever they are worth."
             )
         return tuple(said)
+
+    def _normed(self, subject: Subject, rng: Generator) -> nn.Module:
+        """What its training begins with."""
+        model = self.begun(subject.model, rng).cpu()
+        if not self.with_norms:
+            return model
+        data = subject.data["train"]
+        few = np.linspace(0, len(data) - 1, min(LOOKED_AT, len(data))).round().astype(np.int64)
+        return method.with_norms(model, torch.as_tensor(data.take(few)[0]))
 
     def _parts(self, subject: Subject) -> list[int]:
         """Epochs of each training: one before each cut, and one after the last."""
@@ -151,7 +158,7 @@ class Slimming(Shrinking):
         )  # fmt: skip
         return model.cpu().eval()
 
-    def _refuse_dear(self, model: nn.Module, subject: Subject, run: Run, whole: float) -> None:
+    def _refuse_dear(self, model: nn.Module, subject: Subject, run: Run | None, whole: float) -> None:
         """Before it is trained: where rounds that cut all they may would not come down to the price."""
         if self.rate is not None:
             self._ranked(model, subject)

@@ -125,6 +125,66 @@ def test_operators_in_integers_and_in_floats_are_told_apart(net: nn.Module, grap
         assert_close(answers(x), net(x), atol=0.1, rtol=0.1)
 
 
+class Waves(nn.Module):
+    """Two convolutions with a sine between them, which onnxruntime's quantiser has no rule for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(torch.sin(self.first(x))).flatten(1)
+        return out
+
+
+def test_what_the_quantiser_has_no_rule_for_is_in_floats_though_its_neighbours_are_not(x: Tensor) -> None:
+    graph = to_onnx(Waves().eval(), x[:4])
+    made = onnx_integers.static(graph, [x])
+    nodes = onnx.load_from_string(made).graph.node
+    (sine,) = (node for node in nodes if node.op_type == "Sin")
+    assert [node.op_type for node in nodes if sine.input[0] in node.output] == ["DequantizeLinear"]  # the neighbour's
+    assert onnx_integers.kinds(graph, made) == ({"Conv": 2}, {"Sin": 1})
+    loaded = onnx.load_from_string(export.optimised(made)).graph.node  # as a session has it
+    assert "Sin" in [node.op_type for node in loaded]
+
+
+class Embeds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(9, 4), nn.Parameter(torch.rand(6, 4)), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head((self.words((8 * x).long()) + self.places).flatten(1))
+        return out
+
+
+def test_a_sum_that_reads_an_embedding_out_of_8_bits_is_taken_in_floats(x: Tensor) -> None:
+    alone = to_onnx(Embeds().eval(), x[:4, 0, 0], alone=True)
+    whole_, rest = onnx_integers.kinds(alone, onnx_integers.dynamic(alone))
+    assert whole_ == {"MatMulInteger": 1}
+    assert rest["Add"] == 1
+
+
+class LooksUp(nn.Module):
+    """Weights that are looked up, and no product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(500, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.words((8 * x).long())).sum(1)
+
+
+def test_an_embedding_is_kept_in_8_bits_where_nothing_is_computed_so(x: Tensor) -> None:
+    alone = to_onnx(LooksUp().eval(), x[:4, 0, 0], alone=True)
+    made = onnx_integers.dynamic(alone)
+    whole_, rest = onnx_integers.kinds(alone, made)
+    assert len(made) < 0.5 * len(alone)
+    assert not whole_
+    assert rest["Sin"] == 1
+
+
 def test_a_network_of_a_file_is_copied_and_loaded_with_it(net: nn.Module, graph: bytes, x: Tensor) -> None:
     made = OnnxNet(net, graph)
     first = made(x)

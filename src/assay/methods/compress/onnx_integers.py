@@ -78,12 +78,17 @@ def kinds(before: bytes, after: bytes) -> tuple[dict[str, int], dict[str, int]]:
 
     By name, with how many there are of each. Operators that only move values count as neither. Of the first, those of
     a static graph stand between 8-bit values; whether one is computed in integers is for the session that loads it,
-    which has kernels for convolutions and products and, say, none for layer normalisation: that runs in floats.
+    which has kernels for convolutions and products and, say, none for layer normalisation: that runs in floats. An
+    operator that the quantiser has no rule for (a sine) stays in floats, also where its neighbours' values are in 8
+    bits on their way to it and from it; so does, in a dynamic graph, one that reads an embedding out of 8 bits.
     """
     was = {(node.op_type, node.output[0]) for node in _read(before).graph.node}
-    nodes = [node for node in _read(after).graph.node if node.op_type not in FRAME | SHAPES]
-    whole = {out for node in _read(after).graph.node if node.op_type == "DequantizeLinear" for out in node.output}
-    integers = [node for node in nodes if node.op_type in INTEGER or whole & set(node.input)]
+    every = _read(after).graph.node
+    nodes = [node for node in every if node.op_type not in FRAME | SHAPES]
+    static = any(node.op_type == "QuantizeLinear" for node in every)
+    ruled = _ruled() if static else frozenset[str]()
+    whole = {out for node in every if node.op_type == "DequantizeLinear" for out in node.output}
+    integers = [n for n in nodes if n.op_type in INTEGER or (n.op_type in ruled and whole & set(n.input))]
     floats = [node for node in nodes if node not in integers and (node.op_type, node.output[0]) in was]
     return dict(Counter(node.op_type for node in integers)), dict(Counter(node.op_type for node in floats))
 
@@ -106,7 +111,8 @@ def _made(content: bytes, make: Callable[[str, str, str], None]) -> bytes:
             ) from e
         made = target.read_bytes()
     integers, floats = kinds(content, made)
-    if not integers:
+    stored = any(node.op_type == "DequantizeLinear" for node in _read(made).graph.node)  # an embedding alone
+    if not integers and not stored:
         named = ", ".join(f"{count} {name}" for name, count in sorted(floats.items())) or "none that computes"
         raise AssayError(
             f"No operator of the graph has an integer form (it has {named}), so that int8 would change nothing; ship "
@@ -121,6 +127,14 @@ def _read(content: bytes) -> ModelProto:
     except ImportError as e:
         raise MissingExtra.of("Quantising .onnx", "onnx", "onnx") from e
     return onnx.load_from_string(content)
+
+
+def _ruled() -> frozenset[str]:
+    """The operators that onnxruntime's static quantiser has a rule for: those that it takes unless told."""
+    _quantisation()
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    return frozenset({*QLinearOpsRegistry, *QDQRegistry})
 
 
 def _quantisation() -> Any:
