@@ -56,8 +56,9 @@ class Negative(nn.Module):
 @pytest.fixture(autouse=True)
 def on_shelf(monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
     TRAINED.clear()
-    real = shelf.load
+    real, named = shelf.load, shelf.names
     ours = {"turn": Turn, "wrap": Wrap}
+    monkeypatch.setattr(shelf, "names", lambda which: sorted(ours) if which == "remedies" else named(which))
     monkeypatch.setattr(shelf, "load", lambda which, name: ours[name] if which == "remedies" else real(which, name))
 
 
