@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
+from assay import shelf
 from assay.claims import fuhl2021
 from assay.cli import app
 from assay.cli.guard import InChild
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```", re.M | re.S)
+
+
+def test_the_first_page_names_every_question() -> None:
+    told = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in shelf.ours("probes") if f"`{name}`" not in told] == []
 
 
 def _run(command: list[str], folder: Path, env: dict[str, str], good: set[int]) -> None:
