@@ -135,7 +135,9 @@ def test_links_locks_and_what_is_too_large_are_refused(tmp_path: Path, monkeypat
                 open_image_pairs(big)
     with monkeypatch.context() as patch:
         patch.setattr(image_pairs, "MOST_BYTES", 10_000)  # of which a quarter may be held of one side of a split
-        patch.setattr(image_pairs, "_of_archive", lambda archive, name: image_pairs._of_folder(folder))
+        patch.setattr(
+            image_pairs, "_of_archive", lambda archive, name: image_pairs.of_folder(folder, image_pairs.SUFFIXES)
+        )
         folder = as_folder(tmp_path, {k: png(1, size=(60, 60)) for k in files()})
         with pytest.raises(AssayError, match="scale them down or take fewer"):
             open_image_pairs(path)

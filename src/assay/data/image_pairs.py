@@ -26,14 +26,11 @@ from numpy.typing import NDArray
 from assay.data.archive import open_archive
 from assay.data.deep_image import decode_deep
 from assay.data.image_folder import SUFFIXES
-from assay.data.plain_file import files_below, read_plain, some
+from assay.data.pair_names import LAYOUT, MOST_ONE, PLACES, Found, add, of_folder, refuse_unpaired
 from assay.errors import AssayError
 
 MOST_FILES = 100_000
 MOST_BYTES = 2**31  # of all images as they are held, and of all that an archive unpacks to
-MOST_ONE = 2**28  # of one file
-LAYOUT = "input/train, input/test, output/train and output/test, with equal file names in input and output"
-PLACES = ("input/train", "output/train", "input/test", "output/test")
 COLOURS = {1: "grey", 3: "in colour"}
 Bytes = NDArray[np.uint8]
 Held = NDArray[np.uint8] | NDArray[np.uint16]
@@ -69,7 +66,7 @@ def open_image_pairs(
     """
     path = Path(path)
     if path.is_dir():
-        return _read(str(path), _of_folder(path), channels, tick)
+        return _read(str(path), of_folder(path, SUFFIXES), channels, tick)
     if not path.exists():
         raise AssayError(f"There is no {str(path)!r}; give a folder or a .zip with {LAYOUT}.")
     try:
@@ -80,30 +77,6 @@ def open_image_pairs(
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise AssayError(f"{str(path)!r} cannot be read as a zip archive ({said}); pack it again.") from error
-
-
-Found = dict[str, dict[str, tuple[str, Callable[[], bytes]]]]  # by place and stem: the whole name, and its bytes
-
-
-def _of_folder(root: Path) -> Found:
-    home = _home({place.split("/")[0] for place in PLACES if (root / place.split("/")[0]).is_dir()}, root)
-    found: Found = {}
-    for place in PLACES:
-        folder = home / place
-        paths = sorted(files_below(folder, root, SUFFIXES)) if folder.is_dir() else []
-        for file in paths:
-            if file.parent != folder:
-                raise AssayError(f"{str(file)!r} lies in a folder below {place}; put the images right into {place}.")
-            _add(found, place, file.name, lambda file=file: read_plain(file, MOST_ONE))  # type: ignore[misc]
-    return found
-
-
-def _home(there: set[str], root: Path) -> Path:
-    """The folder itself, or the one folder that it holds."""
-    if there:
-        return root
-    inner = [entry for entry in root.iterdir() if entry.is_dir() and not entry.is_symlink() and entry.name[0] != "."]
-    return inner[0] if len(inner) == 1 else root
 
 
 def _of_archive(archive: zipfile.ZipFile, name: str) -> Found:
@@ -132,36 +105,12 @@ def _of_archive(archive: zipfile.ZipFile, name: str) -> Found:
         if place in PLACES and PurePosixPath(parts[-1]).suffix.lower() in SUFFIXES:
             if entry.file_size > MOST_ONE:
                 raise AssayError(f"{entry.filename[:80]!r} unpacks to {entry.file_size:,} bytes, over {MOST_ONE:,}.")
-            _add(found, place, parts[-1], lambda entry=entry: archive.read(entry))  # type: ignore[misc]
+            add(found, place, parts[-1], lambda entry=entry: archive.read(entry))  # type: ignore[misc]
     return found
 
 
-def _add(found: Found, place: str, name: str, read: Callable[[], bytes]) -> None:
-    stem = PurePosixPath(name).stem
-    there = found.setdefault(place, {})
-    if stem in there:
-        raise AssayError(
-            f"{place} holds {there[stem][0]!r} and {name!r}, which are one name but for the suffix; rename one of them."
-        )
-    there[stem] = (name, read)
-
-
 def _read(name: str, found: Found, channels: int | None, tick: Callable[[int], None]) -> ImagePairs:
-    for place in PLACES[:3]:
-        if not found.get(place):
-            raise AssayError(f"{name!r} has no images in {place}; it should hold {LAYOUT}.")
-    for split in ("train", "test"):
-        x, y = found[f"input/{split}"], found.get(f"output/{split}", {})
-        if split == "test" and not y:
-            continue
-        for here, there, lacks in ((x, y, "output"), (y, x, "input")):
-            alone = sorted(here.keys() - there.keys())
-            if alone:
-                has = "input" if lacks == "output" else "output"
-                raise AssayError(
-                    f"{has}/{split} has {some([here[stem][0] for stem in alone])} and {lacks}/{split} has not; "
-                    f"{len(alone)} of its images have no partner: give each pair one name."
-                )
+    refuse_unpaired(name, found)
     first: dict[str, tuple[str, tuple[int, ...], int]] = {}
     names = {split: tuple(sorted(found[f"input/{split}"])) for split in ("train", "test")}
     held: dict[str, Held | None] = {}

@@ -45,8 +45,8 @@ class Field:
     """Of a choice, or of several; a function where they are looked up."""
     endings: tuple[str, ...] = ()
     """Of a file: how its name may end; empty: however. One that may end in .zip may be a folder that was unpacked."""
-    refuses: Callable[[Path], str] = field(default=lambda path: "")
-    """Of a file, or a folder that was unpacked: why it is not kept, told by names: nothing is opened."""
+    refuse: Callable[[Path, str], None] = field(default=lambda path, name: None)
+    """Of a file, or a folder that was unpacked, and its name: raises where it is not to be kept; nothing is opened."""
     help: str = ""
     folded: bool = False
     """Shown among the advanced ones."""

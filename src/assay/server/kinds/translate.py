@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from assay.data.pair_names import of_folder, refuse_unpaired
 from assay.errors import AssayError
 from assay.jobs.translate import KNOBS, LONGEST, PROGRESS, SAMPLE, WAYS, Settings, progress_in
 from assay.server.kinds import Field, Kind
@@ -34,34 +34,10 @@ HELP = (
 )
 
 
-def _refuses(pairs: Path) -> str:
-    """What names tell of pairs that are none, before a job waits for its turn only to say so.
-
-    `data/image_pairs.py` holds the same images to more, but with torch, and once they are opened.
-    """
+def _refuse(pairs: Path, name: str) -> None:
     if not pairs.is_dir():
-        return "is no zip file; pack the four folders into one."
-    home, inside = pairs, [path for path in pairs.iterdir() if path.is_dir() and path.name[0] != "."]
-    if len(inside) == 1 and inside[0].name not in ("input", "output"):
-        home = inside[0]
-    places = [f"{side}/{split}" for split in ("train", "test") for side in ("input", "output")]
-    found = {place: _images(home / place) for place in places}
-    for place in places[:3]:  # test images may have no truth
-        if not found[place]:
-            return f"has no images in {place}; it should hold input and output, with train and test in each."
-    for has, lacks in (*permutations(places[:2]), *permutations(places[2:])):
-        alone = sorted(found[has].keys() - found[lacks].keys())
-        if alone and (found["output/test"] or "test" not in has):
-            more = f" and {len(alone) - 1:,} more" if len(alone) > 1 else ""
-            return f"has {found[has][alone[0]]!r}{more} in {has} and not in {lacks}; give each pair one name."
-    return ""
-
-
-def _images(folder: Path) -> dict[str, str]:
-    """Their names, by what makes a pair of them."""
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    pictures = (path for path in found if path.suffix.lower() in PICTURES and path.name[0] != "." and path.is_file())
-    return {path.stem: path.name for path in pictures}
+        raise AssayError(f"{name!r} is no zip file; pack the four folders into one.")
+    refuse_unpaired(name, of_folder(pairs, PICTURES))
 
 
 def _slider(name: str) -> Field:
@@ -97,7 +73,7 @@ KIND = Kind(
     about="Train networks that turn one image into another, such as a stain that is not there, and see where they are "
     "unsure.",
     fields=(
-        Field("data", "Pairs of images", "file", refuses=_refuses, help=HELP),
+        Field("data", "Pairs of images", "file", refuse=_refuse, help=HELP),
         Field("title", "Project name", "text"),
         *(_slider(name) for name in KNOBS),
         Field("distance", "What it lowers", "choice", USUAL.distance, choices=("l1", "l2"), folded=True),

@@ -285,9 +285,11 @@ def _keep(here: Visit, draft: str, field: Field, sent: UploadFile) -> Upload:
     book, uploads = here.desk.book, here.desk.uploads
     room = book.quota.disk - book.bytes_of(here.owner) - uploads.waiting(here.owner)
     kept = uploads.take(here.owner, draft, sent.filename or "", sent.file, code=code, room=room)
-    if why := field.refuses(kept.path):
+    try:
+        field.refuse(kept.path, safe_name(sent.filename or ""))
+    except AssayError:
         uploads.drop(here.owner, draft, kept.name)
-        raise AssayError(f"{safe_name(sent.filename or '')!r} {why}")
+        raise
     return kept
 
 
