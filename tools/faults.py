@@ -261,7 +261,7 @@ def main() -> int:
     if reason is not None:
         print(f"faults: cannot watch here: {reason}", file=sys.stderr)
         return 2
-    # no GPU: autograd has a thread for each, which opens it, and within a fork's bound of memory ends the process
+    # no GPU: autograd has a thread for each, which opens it and, within a fork's bound of memory, may end the process
     os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg", CUDA_VISIBLE_DEVICES="-1", **room.QUIET_TORCH)
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     folder = Path(tempfile.mkdtemp(prefix="faults-")).resolve()

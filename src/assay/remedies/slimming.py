@@ -90,14 +90,14 @@ class Slimming(Shrinking):
         if self.priced.kind == "latency":  # measured where it is trained
             self._ranked(model, subject)
         else:
-            self._refuse_dear(model, subject, None, self.paid(model, subject))
+            self._refuse_out_of_reach(model, subject, None, self.paid(model, subject))
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
         model = self._normed(subject, rng)
         whole = self.paid(model, subject, run)
         parts = self._parts(subject)
-        self._refuse_dear(model, subject, run, whole)
+        self._refuse_out_of_reach(model, subject, run, whole)
         for number, epochs in enumerate(parts, 1):
             model = self._priced(model, subject, run, rng, epochs, number)
             if number <= self.rounds:
@@ -158,7 +158,7 @@ class Slimming(Shrinking):
         )  # fmt: skip
         return model.cpu().eval()
 
-    def _refuse_dear(self, model: nn.Module, subject: Subject, run: Run | None, whole: float) -> None:
+    def _refuse_out_of_reach(self, model: nn.Module, subject: Subject, run: Run | None, whole: float) -> None:
         """Before it is trained: where rounds that cut all they may would not come down to the price."""
         if self.rate is not None:
             self._ranked(model, subject)
