@@ -294,7 +294,8 @@ def test_images_without_a_partner_are_told_when_they_are_dropped(alone, book):
     whole = {f"{place}/1.png": b"1" for place in ("input/train", "output/train", "input/test")}
     pairs = {"data": ("cells.zip", zipped({**whole, "input/train/2.png": b"1"}), "x")}
     page = alone.post(to, pairs).text
-    why = "input/train has &#39;2.png&#39; and output/train has not; 1 of its images have no partner: give each pair one name."
+    why = "input/train has &#39;2.png&#39; and output/train has not; 1 of its images have no partner: "
+    why += "give each pair one name."
     assert f'name="refused-data" value="{why}"' in page
     answer = alone.post("/jobs", pairs, kind="translate", draft=draft)
     assert answer.status_code == 422
