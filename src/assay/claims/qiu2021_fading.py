@@ -185,29 +185,32 @@ def reorganises(run: Run) -> Evidence:
 
 def transfer(run: Run) -> Evidence:
     found, whole = _all(("last", "at once"), run), _whole(run)
-    faded, once = (np.stack([s.nearer for s in each]) for each in found.values())
-    each = once - faded  # seeds layers
-    low, high = bootstrap(lambda counts: counts @ each.mean(0) / each.shape[1], each.shape[1], seed=0)
-    value = float(each.mean())
+    # of a layer that training left at zero there is no distance: seeds may have other layers, the arms of one may not
+    faded, once = ([s.nearer for s in each] for each in found.values())
+    each = [b - a for a, b in zip(faded, once, strict=True)]  # seeds: layers
+    joined = np.concatenate(each)
+    value = float(joined.mean())
+    low, high = bootstrap(lambda counts: counts @ joined / len(joined), len(joined), seed=0)
     gap = over.Gap(
         Measure(
             name="distance kept of gone filters, removed at once less faded", value=value, low=min(low, value),
-            high=max(high, value), better="higher", n=each.shape[1],
+            high=max(high, value), better="higher", n=len(joined),
         ),
-        each.mean(1),
+        np.array([one.mean() for one in each]),
     )  # fmt: skip
-    falls = bool((faded.mean(1) < 1).all())
+    falls = all(one.mean() < 1 for one in faded)
+    told = {"faded": np.concatenate(faded), "at once": np.concatenate(once)}
     held: Held = over.above(0.0, gap) if falls else "fails"
     return over.evidence(
         held,
-        f"From start to end the distance of kept and gone filters falls to {faded.mean():.3f} of itself where they "
-        f"fade, and to {once.mean():.3f} where the gone ones were removed before and could teach nothing; what the two "
-        "have in common is that kept filters change size.",
+        f"From start to end the distance of kept and gone filters comes to {told['faded'].mean():.3f} of itself where "
+        f"they fade, and to {told['at once'].mean():.3f} where the gone ones were removed before and could teach "
+        "nothing; what the two have in common is that kept filters change size.",
         _gates(whole, found["last"]),
         *(
             Measure(name=f"W2 of kept and gone filters, of the start, {arm}", value=float(of.mean()), better="lower",
                     n=of.size)
-            for arm, of in (("faded", faded), ("at once", once))
+            for arm, of in told.items()
         ),
         gap.measure,
     )  # fmt: skip
