@@ -51,10 +51,11 @@ LIMIT = 1800
 
 
 def load(folder: Path) -> None:
-    """Audit once here, in one thread and without a gradient, so that forks of this process have all that they need."""
-    import torch
+    """Audit once here, in one thread and without a gradient, so that forks of this process have all that they need.
 
-    torch.set_num_threads(1)
+    The one thread is OMP_NUM_THREADS' alone. Where torch was told by set_num_threads, threads of autograd that a fork
+    starts, as a CUDA build does, look for the pool that was left behind and end the process ("Invalid thread pool!").
+    """
     os.environ["MPLCONFIGDIR"] = str(folder / "fonts")  # a user who has drawn before has such a list of fonts
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     import hostile
@@ -67,7 +68,7 @@ def load(folder: Path) -> None:
                 if e.code not in (0, 1, 3):
                     said = Path(aside.name).read_text()
                     raise SystemExit(f"faults: the audit fails without any fault: {said}") from e
-        import torch.export.pt2_archive._package
+        import torch.export.pt2_archive._package  # noqa: F401
 
         with suppress(ImportError):
             import onnxruntime  # noqa: F401
@@ -261,7 +262,7 @@ def main() -> int:
     if reason is not None:
         print(f"faults: cannot watch here: {reason}", file=sys.stderr)
         return 2
-    # no GPU: autograd has a thread for each, which opens it and, within a fork's bound of memory, may end the process
+    # before torch is loaded, which reads the first; no case needs a GPU
     os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg", CUDA_VISIBLE_DEVICES="-1", **room.QUIET_TORCH)
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     folder = Path(tempfile.mkdtemp(prefix="faults-")).resolve()
