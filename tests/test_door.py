@@ -20,6 +20,7 @@ from assay.nn.read_as import LogProbabilities, OneScore, Rescaled
 from assay.probe import configure
 from assay.standard import Standard, Standards
 from assay.subject import InputSpace, Subject
+from assay.tasks import Classification
 
 RNG = np.random.default_rng(0)
 X = RNG.random((60, 1, 6, 6), dtype=np.float32)
@@ -352,3 +353,48 @@ def test_a_model_at_chance_on_test_inputs_alone_is_an_alarm() -> None:
 
     assert "of the training inputs, and here no more often than always saying the commonest class" in alarms(X / 255)
     assert "commonest class" not in alarms(X)
+
+
+class Photographs:
+    """So many large images, each made when it is taken."""
+
+    classes = ("dark", "bright")
+
+    def __init__(self, count: int, side: int) -> None:
+        self.labels, self.side = np.arange(count) % 2, side
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        y = torch.from_numpy(self.labels[rows])
+        shade = 0.25 + 0.5 * y + torch.from_numpy(rows) / 1e4
+        return shade.float()[:, None, None, None].expand(-1, 3, self.side, self.side), y
+
+
+@pytest.mark.parametrize(("side", "together"), [(8, 256), (256, 42), (2048, 4)])
+def test_a_large_model_is_not_shown_hundreds_of_photographs_at_once(side: int, together: int) -> None:
+    seen: list[int] = []
+
+    def counting(inner: nn.Module, x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return inner(x[:, :1, :2, :2])
+
+    model = Around(counting)
+    data = {"test": Photographs(400, side)}
+    admitted = admit(
+        Subject(
+            name="photographs",
+            model=model,
+            task=Classification(("dark", "bright")),
+            inputs=InputSpace(shape=(3, side, side)),
+            data=data,
+        )
+    ).subject
+    few = min(16, together)
+    assert max(seen) == together
+    # for its form; in place; twice for chance; steady, twice, and again before it is shown inputs together and alone
+    assert sum(seen) == together + few + 2 * min(8, together) + 2 * few + 2 * few + few + few
+    seen.clear()
+    admitted.behaviour()
+    assert seen == [together]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from assay.finding import EVERYTHING, Alarm
 from assay.nn.read_as import LogProbabilities, OnACopy
-from assay.subject import Subject, answer_once, first_inputs, settled
+from assay.subject import Subject, answer_once, first_answers, settled
 from assay.tasks import Classification
 
 TOGETHER = 16  # inputs that are shown alone and in one batch
@@ -39,7 +39,7 @@ def admit(subject: Subject) -> Admitted:
 
     What was mended stands in the subject's notes, so that one that was admitted before comes with the same alarms.
     """
-    x = first_inputs(subject.data["test"], subject.model)
+    x, out = first_answers(subject.model, subject.data["test"])
     few = x[:TOGETHER]
     shown = few.clone()
     answer_once(subject.model, shown)
@@ -47,14 +47,14 @@ def admit(subject: Subject) -> Admitted:
         subject = _around(
             subject, OnACopy(subject.model), "The model changes its input in place; it was given a copy each time."
         )
-    random = settled(subject)
+    random = settled(subject, x[:8])
     if random is not subject:
         subject = _noted(
             random,
             "The model answers differently each time it is asked the same, and no draws are declared: answers here are "
             f"means of {random.draws} passes. Give draws=n or --draws n, or find the layer that ignores eval mode.",
         )
-    if isinstance(subject.task, Classification) and are_probabilities(answer_once(subject.model, x)):
+    if isinstance(subject.task, Classification) and are_probabilities(out):
         subject = _around(
             subject,
             LogProbabilities(subject.model),

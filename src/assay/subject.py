@@ -52,6 +52,7 @@ from assay.tasks import Classification, Comparison, Ranking, Search, Similarity,
 
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
+LOOKS_BYTES = 32 * 2**20  # and no more than these: hundreds of photographs at once fill the memory of a large model
 AT_ONCE = 128  # witnesses that are answered together
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
 GALLERY = "gallery"  # what items are called where a split would be named
@@ -594,10 +595,9 @@ class Subject:
         It tells two models apart that differ in what no hash of their parts sees, a file that they read, a newer torch.
         Rounding differs between machines, so it may too; stored answers are then asked again, and nothing is lost.
         """
-        x = first_inputs(self.data["test"], self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            out = answer_once(self.model, x)
+            _, out = first_answers(self.model, self.data["test"])
         return fingerprint.of_answers(out) + fingerprint.of_model(self.model, weights=False).passing
 
     def cured(self, model: nn.Module, remedy: str, *, draws: int | None = None) -> Subject:
@@ -707,19 +707,29 @@ def _normalised(
     return Normalised(model, tuple(mean), tuple(std), len(shape))
 
 
-def first_inputs(data: Data, model: nn.Module | None = None) -> Tensor:
-    """A few hundred inputs to find out by how a model is to be read: n *d.
+def first_inputs(data: Data) -> Tensor:
+    """A few hundred inputs to find out by how a model is to be read, fewer where they are large: n *d.
 
-    The four that `check` looks at, where one of the others cannot be read, or breaks the model: the questions that
-    meet it say so, each for itself.
+    The four that `check` looks at, where one of the others cannot be read.
     """
+    few, _ = data.take(np.arange(min(SURE, len(data))))
     try:
-        x, _ = data.take(np.arange(min(LOOKS, len(data))))
-        if model is not None:
-            answer_once(model, x.clone())
+        fit = LOOKS_BYTES // (4 * max(1, few[0].numel()))
+        return data.take(np.arange(min(LOOKS, max(SURE, fit), len(data))))[0]
     except AssayError:
-        x, _ = data.take(np.arange(min(SURE, len(data))))
-    return x
+        return few
+
+
+def first_answers(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:  # -> n *d, n *o
+    """The first inputs and what the model answers to them; the first four, where one of the others breaks it.
+
+    The questions that meet that one say so, each for itself.
+    """
+    x = first_inputs(data)
+    try:
+        return x, answer_once(model, x.clone())
+    except AssayError:
+        return x[:SURE], answer_once(model, x[:SURE].clone())
 
 
 def _as_two(model: nn.Module, x: Tensor, classes: int | None) -> tuple[nn.Module, tuple[str, ...]]:
@@ -806,11 +816,10 @@ def check(subject: Subject) -> None:
     task.checked(answer_once(subject.model, x), len(x))
 
 
-def settled(subject: Subject) -> Subject:
+def settled(subject: Subject, x: Tensor) -> Subject:  # n *d
     """The subject; where two passes over the same inputs differ and it says nothing of it, with DRAWS draws."""
     if subject.draws > 1 or isinstance(subject.task, Comparison):
         return subject
-    x = first_inputs(subject.data["test"], subject.model)[:8]
     first, second = (answer_once(subject.model, x).reshape(len(x), -1) for _ in range(2))
     spread = first.std(1) if "classes" in subject.task.gives else first.std()
     moved = (first - second).abs().amax(1) > STILL * spread
