@@ -206,6 +206,19 @@ def test_the_smallest_change_is_that_of_the_float32_model(images: Images) -> Non
     assert abs(float(ours.distance.median() / plain.distance.median()) - 1) < 0.02
 
 
+def test_inputs_that_only_bf16_calls_wrong_are_attacked(images: Images) -> None:
+    """Just before the boundary float32 is right and bf16 guesses: who took its word would leave these alone."""
+    y = images.model(images.x).argmax(1)
+    found = minimal_norm(images.model, images.x, y, norm="linf", steps=30)
+    x = torch.lerp(images.x, found.x, 0.999)
+    search = Search(images.model, images.x, sizes=(64, 256))
+    doubted = (images.model(x).argmax(1) == y) & (search(x).argmax(1) != y)
+    assert int(doubted.sum()) >= 5
+    ours = worst_case(Swift(images.model, search), x, y, radius=0.05, steps=5, targets=1, precision="bf16")
+    assert bool((ours.by[doubted] > 0).all())
+    assert torch.equal(images.model(ours.x).argmax(1) != y, ours.success)
+
+
 class Noisy(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -319,6 +332,9 @@ def test_passes_of_the_copy_are_counted_as_the_models(images: Images) -> None:
     with counted(images.model) as tally:
         slope(in_bf16(swift), images.x[:12], torch.ones(12, 10))
     assert (tally.answers, tally.slopes) == (0, 12)
+    with counted(images.model) as tally:
+        swift(images.x[:11])  # padded to 16
+    assert (tally.answers, tally.slopes) == (11, 0)
 
 
 @given(st.integers(0, 20_000), st.sets(st.integers(1, 5000), min_size=1, max_size=4))

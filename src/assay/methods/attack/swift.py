@@ -34,7 +34,7 @@ from assay.methods.attack.attacked import Model, Precision, are_probabilities
 from assay.methods.attack.recorded import Pool, Recorded
 from assay.nn.folded import CONVOLUTIONS, folded, hooked, whole_float32
 from assay.nn.read_as import BeforeSquash
-from assay.nn.tally import COUNTED
+from assay.nn.tally import COUNTED, Tally
 
 SIZES = (128, 256, 512, 1024, 4096)
 """What batches are cut and padded to. A small network is filled by thousands of inputs only."""
@@ -108,8 +108,12 @@ def _fit(model: nn.Module, x: Tensor) -> bool:
 
 def _state(model: nn.Module) -> Tensor:
     """Two sums over each tensor that a model holds: 2k float64."""
-    held = [t.detach().double() for t in (*model.parameters(), *model.buffers())]
-    return torch.stack([of for t in held for of in (t.sum(), t.square().sum())])
+
+    def sums(t: Tensor) -> Tensor:
+        wide = t.detach().double()
+        return torch.stack([wide.sum(), wide.square().sum()])
+
+    return torch.cat([sums(t) for t in (*model.parameters(), *model.buffers())])
 
 
 class Search:
@@ -169,7 +173,8 @@ class Search:
         """Which rows pass through which recording."""
         for place, (start, n, size) in enumerate(cuts(len(x), self.sizes)):
             try:
-                slot = self._slot(x, size, place)
+                with torch.autocast(x.device.type, enabled=False):  # a recording does not hang on who asks first
+                    slot = self._slot(x, size, place)
             except torch.OutOfMemoryError:
                 self.close(size)
                 raise
@@ -362,7 +367,7 @@ class Swift(nn.Module):
             return found if squash is None else squash(found)
 
     def _searched(self, x: Tensor) -> Tensor | None:
-        if self.search.off:
+        if self.search.off or not len(x):
             return None
         try:
             out = self.search(x)
@@ -371,9 +376,8 @@ class Swift(nn.Module):
         except Exception:
             self.search.close()
             return None
-        for counted, tally in COUNTED:
-            if any(part is counted for part in self.model.modules()):
-                tally.slopes += len(x)
+        for tally in self._tallies():
+            tally.slopes += len(x)
         return out
 
     def _plain(self, x: Tensor) -> Tensor:  # n *d -> n *o
@@ -382,10 +386,21 @@ class Swift(nn.Module):
         Answers are padded too: cuDNN takes 30 ms to plan for a batch size that it has not met (measured on an H200).
         """
         ask: Ask = self.model if self.search.squash is None else partial(before, self.model)
-        if self.search.off:
+        if self.search.off or not len(x):
             return ask(x)
-        outs = [_padded(ask, x[start : start + n], size) for start, n, size in cuts(len(x), self.search.sizes)]
+        outs = []
+        for start, n, size in cuts(len(x), self.search.sizes):
+            part = x[start : start + n]
+            if size > n:
+                part = torch.cat([part, part[:1].expand(size - n, *x.shape[1:])])
+            outs.append(ask(part)[:n])
+            for tally in self._tallies():
+                tally.answers -= size - n  # nobody asked for those
         return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _tallies(self) -> list[Tally]:
+        parts = set(self.model.modules()) if COUNTED else set()
+        return [tally for counted, tally in COUNTED if counted in parts]
 
 
 class Kept(NamedTuple):
@@ -397,13 +412,6 @@ class Kept(NamedTuple):
 
 
 _KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
-
-
-def _padded(ask: Ask, x: Tensor, size: int) -> Tensor:
-    n = len(x)
-    if size > n:
-        x = torch.cat([x, x[:1].detach().expand(size - n, *x.shape[1:])])
-    return ask(x)[:n]
 
 
 def cuts(n: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
