@@ -193,7 +193,7 @@ class Search:
         return self._slots[size, place]
 
     def _made(self, x: Tensor, size: int, place: int, compiled: bool) -> Recorded:
-        if not compiled:
+        if not compiled or self.squash is not None:  # a compiler does not see what goes into a squash
             slot = Recorded(self.ask, x, size, self._pools[place])
         else:
             import torch._dynamo  # seconds, and most who attack compile nothing
