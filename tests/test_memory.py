@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from assay import Subject
-from assay.engine.local import ThisProcess
+from assay.engine.local import ThisProcess, fitting
 from assay.finding import Witnesses
 from assay.probe import judge_witnesses, put
 from assay.probes.attacked.is_the_number_real import IsTheNumberReal
@@ -128,6 +129,15 @@ def test_large_inputs_come_in_smaller_batches():
     it.data["test"].count = 100
     Run(engine=ThisProcess()).predict(it, "test", np.arange(100), "answers")
     assert it.data["test"].most == batch_of((3, 224, 224))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((1, 8, 8), 1024), ((3, 96, 96), 1024), ((3, 224, 224), 128), ((3, 20_000, 20_000), 1)]
+)
+def test_a_gpu_is_filled_by_as_many_as_their_size_allows(shape, count):
+    data = SimpleNamespace(take=lambda rows: (torch.zeros(1).expand(len(rows), *shape), None))
+    assert fitting(data, np.arange(5), "cuda") == count
+    assert fitting(data, np.arange(0), "cuda") == 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100, 1000])

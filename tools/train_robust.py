@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from assay.data.fashion import load_fashion
 from assay.data.whole import Whole, whole
 from assay.methods.attack.ensemble import worst_case
-from assay.methods.attack.swift import Swift
+from assay.methods.attack.swift import searching
 from assay.methods.train.robust import ROBUST_CIFAR, RobustRecipe, accuracy, robustly_trained
 from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
@@ -75,8 +75,9 @@ def report(model: nn.Module, test: Whole, attacked: int, steps: int) -> None:
     """Clean accuracy on all, and what the ensemble leaves of the first few, as float32 passes judge it."""
     start = time.monotonic()
     few = Whole(test.x[:attacked], test.y[:attacked])
-    asked = Swift(model, sizes=(1024,)) if few.x.is_cuda else model
-    broken = worst_case(asked, few.x, few.y, radius=RADIUS, steps=steps, rng=torch.Generator().manual_seed(0)).success
+    asked, precision = searching(model, few.x)
+    rng = torch.Generator().manual_seed(0)
+    broken = worst_case(asked, few.x, few.y, radius=RADIUS, steps=steps, precision=precision, rng=rng).success
     held = 1 - float(broken.float().mean())
     print(
         f"accuracy {accuracy(model, test):.4f} on {len(test)} test images; on the first {len(few)} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,11 +117,22 @@ def _generators(device: str) -> list[torch.Generator]:
     return found
 
 
+GPU_VALUES = 2**25
+"""Of a batch of inputs: 1024 of 3 x 96 x 96, 128 of 3 x 224 x 224."""
+
+
 def fitting(data: Data, indices: NDArray[np.int64], device: str) -> int:
-    """How many of these inputs go together."""
+    """How many of these inputs go together.
+
+    By their size alone and not by trial: a shard's generator is seeded by its place, so that a batch that was chosen by
+    the clock, or by the memory that others left, would find something else in each run.
+    """
+    if not len(indices):
+        return 1
+    shape = tuple(data.take(indices[:1])[0].shape[1:])
     if device.startswith("cuda"):
-        return 1024
-    return min(128, batch_of(tuple(data.take(indices[:1])[0].shape[1:]))) if len(indices) else 1
+        return min(1024, 1 << max(0, (GPU_VALUES // max(1, math.prod(shape))).bit_length() - 1))
+    return min(128, batch_of(shape))
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,9 @@ def worked(
                 ) from e
             batch = len(rows) // 2
             if device.startswith("cuda"):
+                from assay.methods.attack.swift import let_go
+
+                let_go()
                 torch.cuda.empty_cache()
             continue
         cut = {name: done[name][np.flatnonzero(done[by])] for name, by in few.items() if name in done}

@@ -1,29 +1,373 @@
 from __future__ import annotations
 
+import copy
+import gc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
 
+from assay.methods.attack import swift as file
+from assay.methods.attack.attacked import Slope
+from assay.methods.attack.ensemble import worst_case
+from assay.methods.attack.loss import Goal
+from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
-from assay.methods.attack.swift import Swift
+from assay.methods.attack.recorded import Recorded
+from assay.methods.attack.swift import NotAlike, Search, Swift, cuts, searching
+from assay.nn.read_as import BeforeSquash
+from assay.nn.tally import counted
 
 
-def test_answers_are_the_models_own_and_gradients_come_from_padded_chunks(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda f, **_: f)  # what is compiled is torch's affair
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).eval().requires_grad_(False)
-    swift = Swift(model, sizes=(4, 8))
-    sizes = []
-    search = swift.search
-    swift.search = lambda x: (sizes.append(len(x)), search(x))[1]
-    x = torch.rand(19, 1, 8, 8)
-    torch.testing.assert_close(swift(x), model(x))
-    assert not sizes
+class Images(NamedTuple):
+    model: nn.Module
+    x: Tensor  # n 1 8 8
+    y: Tensor  # n
+
+
+class Squashed(nn.Module):
+    def __init__(self, model: nn.Module, squash: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.squash = model, squash
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.squash(self.model(x))
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    """A small convolutional net with batch normalisation, trained on digits."""
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(y)
+    rng = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 12, 3, 2, 1),
+            nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(48, 10),
+        )  # fmt: skip
+    adam = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(10):
+        for rows in torch.randperm(1200, generator=rng).split(100):
+            adam.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            adam.step()
+    return Images(model.eval().requires_grad_(False), x[1200:1360], y[1200:1360])
+
+
+def slope(model: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Tensor:
+    at = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    (g,) = torch.autograd.grad(model(at), at, v)
+    return g
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return nn.functional.cosine_similarity(a.flatten(1), b.flatten(1))
+
+
+def in_bf16(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def ask(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    return ask
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(1, 30), last=st.booleans(), seed=st.integers(0, 99))
+def test_parts_that_wait_for_each_other_get_each_its_own_gradient(n: int, last: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Conv2d(3, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+    net.eval().requires_grad_(False)
+    x, v = torch.rand(n, 2, 6, 6), torch.randn(n, 3)
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    search = Search(net, torch.rand(9, 2, 6, 6), sizes=(4, 8))
+    got = slope(in_bf16(Swift(net, search)), x, v)
+    alone = torch.cat([slope(search.ask, x[i : i + 1], v[i : i + 1]) for i in range(n)])
+    torch.testing.assert_close(got, alone, rtol=0.05, atol=0.01 * float(alone.abs().max()))
+    assert float(cosine(got, slope(net, x, v)).min()) > 0.9
+    assert got.stride() == x.stride()
+    assert search(x).dtype == got.dtype == torch.float32
+
+
+def test_passes_on_their_way_do_not_mix(images: Images) -> None:
+    """Two passes before either comes back, and one that comes back twice: one recording has room for one."""
+    search = Search(images.model, images.x, sizes=(16,))
+    a, b = images.x[:16].clone().requires_grad_(), images.x[16:28].clone().requires_grad_()
+    v = torch.randn(16, 10, generator=torch.Generator().manual_seed(0))
+    first, second = search(a), search(b)
+    (of_a,) = torch.autograd.grad(first, a, v, retain_graph=True)
+    (of_b,) = torch.autograd.grad(second, b, v[:12])
+    (again,) = torch.autograd.grad(first, a, v)
+    torch.testing.assert_close(of_a, slope(search.ask, images.x[:16], v))
+    torch.testing.assert_close(of_b, slope(search.ask, images.x[16:28], v[:12]))
+    torch.testing.assert_close(again, of_a)
+    assert len(search._slots) == 1
+
+
+def test_a_pass_is_played_once_each_way(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, played = Search(images.model, images.x, sizes=(8, 16)), list[str]()
+    swift, v = in_bf16(Swift(images.model, search)), torch.ones(24, 10)
+    slope(swift, images.x[:24], v)
+    for slot in search._slots.values():
+        monkeypatch.setattr(slot, "there", lambda f=slot.there: (played.append("there"), f())[1])
+        monkeypatch.setattr(slot, "back", lambda f=slot.back: (played.append("back"), f())[1])
+    slope(swift, images.x[:24], v)
+    assert played == ["there", "there", "back", "back"]
+
+
+def test_answers_are_the_models_own_to_the_bit_and_so_is_z_unless_bf16_will_do(images: Images) -> None:
+    x, swift = images.x[:19], Swift(images.model, Search(images.model, images.x, sizes=(4, 8)))
+    parts = [images.model(x[:8]), images.model(x[8:16]), images.model(torch.cat([x[16:], x[16:17]]))[:3]]
+    assert torch.equal(swift(x), torch.cat(parts))
     at = x.clone().requires_grad_()
-    (fast,) = torch.autograd.grad(swift(at).square().sum(), at)
-    assert sizes == [8, 8, 4]
-    (slow,) = torch.autograd.grad(model(at).square().sum(), at)
-    torch.testing.assert_close(fast, slow, rtol=0.1, atol=0.02)  # bf16 has eight bits
-    y = model(x).argmax(1)
-    ours, plain = (pgd(m, x, y, radius=0.05, steps=10) for m in (swift, model))
-    assert torch.equal(model(ours.x).argmax(1) != y, ours.success)
-    assert abs(int(ours.success.sum()) - int(plain.success.sum())) <= 1
+    assert torch.equal(swift(at), torch.cat(parts))
+    torch.testing.assert_close(swift(at).detach(), images.model(x))
+    assert not torch.equal(in_bf16(swift)(at), torch.cat(parts))
+    v = torch.randn(19, 10)
+    torch.testing.assert_close(slope(swift, x, v), slope(in_bf16(swift), x, v))
+
+
+def test_the_copy_is_folded_held_in_bf16_and_knows_nothing_of_the_model(images: Images) -> None:
+    search = Search(images.model, images.x)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in search.twin.modules())
+    assert {p.dtype for p in search.twin.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in search.twin.parameters())
+    assert search.twin[3].weight.is_contiguous(memory_format=torch.channels_last)
+    assert {p.dtype for p in images.model.parameters()} == {torch.float32}
+    v = torch.ones(160, 10)
+    assert float(cosine(slope(search, images.x, v), slope(images.model, images.x, v)).median()) > 0.99
+
+
+def robust(model: nn.Module, images: Images, through: nn.Module | None = None) -> float:
+    found = worst_case(
+        through or model, images.x, images.y, radius=0.06, steps=10, targets=1, queries=20,
+        precision="bf16" if through else "float32",
+    )  # fmt: skip
+    assert torch.equal(model(found.x).argmax(1) != images.y, found.success)
+    return 1 - float(found.success.double().mean())
+
+
+HEADS = {
+    "logits": lambda model: model,
+    "softmax": lambda model: Squashed(model, lambda z: (10 * z).softmax(1)),
+    "saturated": lambda model: Squashed(model, lambda z: (100 * z).softmax(1)),
+    "functional": lambda model: Squashed(model, lambda z: nn.functional.softmax(10 * z, dim=-1)),
+    "sigmoid": lambda model: Squashed(model, lambda z: (10 * z - 20).sigmoid()),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_model_is_broken_as_often_through_swift_however_it_ends(images: Images, head: str) -> None:
+    model = HEADS[head](images.model).eval()
+    plain = robust(model, images)
+    assert 0.2 < plain < 0.9  # so that a search which sees no gradient would show
+    assert abs(robust(model, images, Swift(model, Search(model, images.x, sizes=(64, 256)))) - plain) <= 2 / 160
+
+
+def test_without_the_squash_on_top_a_saturated_softmax_would_hold(images: Images) -> None:
+    """What the head costs a search that does not know of it: the test above can fail."""
+    model = HEADS["saturated"](images.model).eval()
+    blind = pgd(in_bf16(lambda x: model(x) + 0), images.x, images.y, radius=0.06, steps=20)
+    assert 1 - float(blind.success.double().mean()) > robust(model, images) + 0.1
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_an_attack_finds_the_head_and_reads_the_logits(images: Images, precision: str) -> None:
+    model = HEADS["softmax"](images.model).eval()
+    swift = Swift(model, Search(model, images.x, sizes=(64,)))
+    for look in (False, True):
+        found = Slope(swift, Goal(images.y[:70]), precision=precision)  # type: ignore[arg-type]
+        if look:
+            found.look(images.x[:70])
+        seen = found.at(images.x[:70])
+        assert found.head == "squashed"
+        wanted = Slope(images.model, Goal(images.y[:70])).at(images.x[:70])
+        assert float(cosine(seen.gradient, wanted.gradient).median()) > 0.98
+        assert torch.equal(found.look(images.x[:70])[1], Slope(model, Goal(images.y[:70])).look(images.x[:70])[1])
+    with torch.no_grad(), BeforeSquash() as seen_by:
+        out = swift(images.x[:70])
+    assert seen_by.input_of(out) is not None
+
+
+def test_the_smallest_change_is_that_of_the_float32_model(images: Images) -> None:
+    """The boundary of bf16 is another one; here only the way there is in bf16."""
+    x, y = images.x[:100], images.y[:100]
+    swift = Swift(images.model, Search(images.model, images.x, sizes=(128,)))
+    ours, plain = (minimal_norm(m, x, y, norm="linf", steps=40) for m in (swift, images.model))
+    assert torch.equal(images.model(ours.x).argmax(1) != y, ours.success)
+    assert int(ours.success.sum()) == int(plain.success.sum())
+    assert abs(float(ours.distance.median() / plain.distance.median()) - 1) < 0.02
+
+
+def test_inputs_that_only_bf16_calls_wrong_are_attacked(images: Images) -> None:
+    """Just before the boundary float32 is right and bf16 guesses: who took its word would leave these alone."""
+    y = images.model(images.x).argmax(1)
+    found = minimal_norm(images.model, images.x, y, norm="linf", steps=30)
+    x = torch.lerp(images.x, found.x, 0.999)
+    search = Search(images.model, images.x, sizes=(64, 256))
+    doubted = (images.model(x).argmax(1) == y) & (search(x).argmax(1) != y)
+    assert int(doubted.sum()) >= 5
+    ours = worst_case(Swift(images.model, search), x, y, radius=0.05, steps=5, targets=1, precision="bf16")
+    assert bool((ours.by[doubted] > 0).all())
+    assert torch.equal(images.model(ours.x).argmax(1) != y, ours.success)
+
+
+class Noisy(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x + 0.01 * torch.randn_like(x))  # type: ignore[no-any-return]
+
+
+class Coarse(nn.Module):
+    """It reads what eight bits do not hold."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.fine = model, nn.Linear(1, 1)
+        nn.init.constant_(self.fine.weight, 1.0)
+        nn.init.constant_(self.fine.bias, 1000.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(self.fine(x[..., None])[..., 0] - 1000)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        Noisy,
+        Coarse,
+        lambda model: Squashed(model, lambda z: z.exp() / z.exp().sum(1, keepdim=True)),
+        lambda model: Squashed(model, lambda z: {"logits": z}),
+    ],
+    ids=["random", "coarse", "probabilities", "no tensor"],
+)
+def test_what_does_not_stand_for_its_model_is_refused(images: Images, around: Callable[[nn.Module], nn.Module]) -> None:
+    with pytest.raises(NotAlike):
+        Search(around(images.model).eval().requires_grad_(False), images.x)
+
+
+@pytest.mark.parametrize(("error", "left"), [(torch.OutOfMemoryError("none left"), (8,)), (RuntimeError("no"), ())])
+def test_a_failure_on_the_way_leaves_the_plain_model(
+    images: Images, monkeypatch: pytest.MonkeyPatch, error: Exception, left: tuple[int, ...]
+) -> None:
+    x, v, whole = images.x[:20], torch.ones(20, 10), Recorded.__init__
+    search = Search(images.model, images.x, sizes=(8, 32))
+    swift = in_bf16(Swift(images.model, search))
+
+    def fails(self: Recorded, ask: object, x: Tensor, size: int, *rest: object) -> None:
+        if size > 8:
+            raise error
+        whole(self, ask, x, size, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Recorded, "__init__", fails)
+    torch.testing.assert_close(slope(swift, x, v), slope(images.model, x, v))
+    assert search.sizes == left
+    assert search.off is (not left)
+    assert float(cosine(slope(swift, x, v), slope(images.model, x, v)).median()) > 0.98
+    assert torch.equal(slope(swift, x, v), slope(images.model, x, v)) == search.off
+    assert float(pgd(swift, x, images.y[:20], radius=0.2, steps=5, precision="bf16").success.double().mean()) > 0.5
+
+
+def test_on_a_cpu_nothing_changes(images: Images) -> None:
+    assert searching(images.model, images.x) == (images.model, "float32")
+
+
+def test_on_a_gpu_what_is_deep_and_still_is_searched_swiftly(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "_on_gpu", lambda x: True)
+    made = []
+    monkeypatch.setattr(file, "Search", lambda model, x: (made.append(model), Search(model, x))[1])
+    x = images.x[:32]
+    layers = nn.Sequential(*copy.deepcopy(images.model)).eval()
+    through = searching(layers, x, to_come=1000)
+    assert isinstance(through.model, Swift)
+    assert (through.precision, through.model.model, through.model.search.to_come) == ("bf16", layers, 1000)
+    again = searching(layers, x)
+    assert isinstance(again.model, Swift)
+    assert again.model.search is through.model.search
+    before = layers[-1].bias.clone()
+    layers[-1].bias.data += 1
+    assert searching(layers, x).model.search is not through.model.search  # type: ignore[union-attr]
+    layers[-1].bias.data.copy_(before)
+    plain = [
+        searching(layers, x, draws=8),
+        searching(layers, x[:1]),
+        searching(Noisy(layers).eval(), x),
+        searching(nn.Sequential(*layers).train(), x),
+        searching(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), x),
+        searching(lambda x: layers(x), x),
+    ]
+    layers.eval()
+    assert [p for p in plain if isinstance(p.model, Swift) or p.precision != "float32"] == []
+    handle = layers[0].register_forward_hook(lambda module, x, out: None)
+    assert searching(layers, x).model is layers
+    handle.remove()
+    assert made.count(layers) == 2
+    file.let_go()
+    assert len(file._KEPT) == 0
+
+
+def test_a_copy_goes_with_its_model(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "_on_gpu", lambda x: True)
+    file.let_go()
+    model = copy.deepcopy(images.model)
+    slope(searching(model, images.x).model, images.x[:20], torch.ones(20, 10))
+    assert len(file._KEPT) == 1
+    del model
+    gc.collect()
+    assert len(file._KEPT) == 0
+
+
+def test_passes_of_the_copy_are_counted_as_the_models(images: Images) -> None:
+    swift = Swift(nn.Sequential(images.model), Search(images.model, images.x, sizes=(8,)))
+    with counted(images.model) as tally:
+        slope(in_bf16(swift), images.x[:12], torch.ones(12, 10))
+    assert (tally.answers, tally.slopes) == (0, 12)
+    with counted(images.model) as tally:
+        swift(images.x[:11])  # padded to 16
+    assert (tally.answers, tally.slopes) == (11, 0)
+
+
+@given(st.integers(0, 20_000), st.sets(st.integers(1, 5000), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_cuts_take_every_input_once(n: int, sizes: set[int]) -> None:
+    least = tuple(sorted(max(64, size) for size in sizes))
+    found = list(cuts(n, least))
+    assert [start for start, _, _ in found] == [sum(k for _, k, _ in found[:i]) for i in range(len(found))]
+    assert sum(k for _, k, _ in found) == n
+    assert all(0 < k <= size and size in least for _, k, size in found)
+
+
+def test_what_is_to_come_decides_whether_to_compile(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, for a full batch, and where compiling fails the recording stays."""
+    asked = []
+
+    def compiles(f: Callable[[Tensor], Tensor], **how: object) -> Callable[[Tensor], Tensor]:
+        asked.append(how["mode"])
+        if fails:
+            raise RuntimeError("no compiler")
+        return f
+
+    monkeypatch.setattr(torch, "compile", compiles)
+    monkeypatch.setattr(Search, "_pays", lambda self, x, size, place: self.to_come > 100 and place == 0)
+    v = torch.ones(16, 10)
+    for fails in (False, True):
+        asked.clear()
+        search = Search(images.model, images.x, sizes=(16,))
+        slope(search, images.x[:16], v)
+        first = search._slots[16, 0]
+        assert not asked
+        search.to_come = 1000
+        for _ in range(2):
+            torch.testing.assert_close(slope(search, images.x[:16], v), slope(search.ask, images.x[:16], v))
+        assert asked == ["max-autotune-no-cudagraphs"]
+        assert (search._slots[16, 0] is first) is fails

@@ -36,6 +36,7 @@ from assay.methods.attack.chance import ASKED, MOST, answers, chance, mostly, ne
 from assay.methods.attack.hop_skip_jump import hop_skip_jump
 from assay.methods.attack.magnitude_margin import magnitude_margin
 from assay.methods.attack.minimal_norm import DUAL, minimal_norm
+from assay.methods.attack.swift import searching
 from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
 
@@ -161,11 +162,10 @@ class DistanceToFailure(Probe):
                     bounds=bounds,
                     rng=shard.rng,
                 )
+            model, _ = searching(subject.model, x, draws=draws)  # z is the model's own: the boundary is the answer
             if norm == "l2" and self.attack == "carlini-wagner":
-                return carlini_wagner(
-                    subject.model, x, y, search=ROUNDS, steps=steps, mask=mask, eot=draws, bounds=bounds
-                )
-            return minimal_norm(subject.model, x, y, norm=norm, steps=steps, mask=mask, eot=draws, bounds=bounds)
+                return carlini_wagner(model, x, y, search=ROUNDS, steps=steps, mask=mask, eot=draws, bounds=bounds)
+            return minimal_norm(model, x, y, norm=norm, steps=steps, mask=mask, eot=draws, bounds=bounds)
 
         def in_cells(rows: Tensor) -> Attacked:
             assert reach is not None
@@ -233,7 +233,7 @@ class DistanceToFailure(Probe):
             sick = torch.zeros_like(wrong, dtype=torch.bool)
             for rows, got in sparing(
                 lambda rows: carlini_wagner(
-                    subject.model,
+                    searching(subject.model, shard.x[rows], draws=draws).model,
                     shard.x[rows],
                     y[rows],
                     c=c,

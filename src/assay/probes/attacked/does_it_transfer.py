@@ -34,6 +34,7 @@ from assay.methods.attack.attacked import Attacked, Model, sparing
 from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.chance import TALLY, Threat, answers, chance, threats
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import searching
 from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
 from assay.probe import Probe, undisturbed
 from assay.standard import Standard
@@ -255,17 +256,21 @@ class DoesItTransfer(Probe):
         reach = subject.reach(x)
 
         def attack(model: Model, x: Tensor, y: Truth) -> Attacked:
+            draws = passes.get(id(model), 1)
+
             def search(rows: Tensor) -> Attacked:
+                through, precision = searching(model, x[rows], draws=draws)
                 return pgd(
-                    model,
+                    through,
                     x[rows],
                     y[rows],
                     radius=self.radius,
                     steps=self._steps(run),
                     mask=masked(reach, rows),
-                    eot=passes.get(id(model), 1),
+                    eot=draws,
                     bounds=bounds,
                     leave=False,  # an example that stops at its source's boundary does not travel
+                    precision=precision,
                     rng=torch.Generator(x.device).manual_seed(seed),  # every source starts from the same points
                 )
 

@@ -36,6 +36,7 @@ from assay.methods.attack.ensemble import ATTACKS, WorstCase, worst_case
 from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import Through, searching
 from assay.methods.attack.through import FITTED, THROUGH, Still, Way, carries_gradient, ways_through
 from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
@@ -92,7 +93,8 @@ class WorstCaseAccuracy(Probe):
         dear = run.budget.dear
         index = run.pick(subject.data["test"], dear if subject.draws == 1 or dear is None else max(1, dear // FEWER))
         subject, ways = self._ways(subject, run, index)
-        work = partial(self._break, subject, run, ways)
+        to_come = len(NORMS) * len(index) * (self.steps or run.budget.steps)  # by the first search alone
+        work = partial(self._break, subject, run, ways, to_come)
         found = in_each_norm(NORMS, work, subject, run, index, "worst-case change")
         reach = subject.reach()
         only = "" if reach is None else reach.told(self.cells)
@@ -193,7 +195,7 @@ class WorstCaseAccuracy(Probe):
         return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
 
     def _break(
-        self, subject: Subject, run: Run, ways: tuple[Way, ...], norm: Norm, shard: Shard
+        self, subject: Subject, run: Run, ways: tuple[Way, ...], to_come: int, norm: Norm, shard: Shard
     ) -> Mapping[str, Tensor]:
         """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
 
@@ -203,6 +205,9 @@ class WorstCaseAccuracy(Probe):
         steps, radius = self.steps or run.budget.steps, self._budget(norm)
         bounds, draws, count = (subject.inputs.low, subject.inputs.high), subject.draws, answers(subject.draws)
         y, reach, climb = truth_of(subject.task, shard.y), subject.reach(shard.x), min(draws, CLIMB)
+        through = Through(subject.model, "float32")
+        if subject.differentiable and not ways:  # gradients that mislead are followed as they are
+            through = searching(subject.model, shard.x, draws=draws, to_come=to_come)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             """Of a random model TALLY answers choose between points, in units of the `count` that count them."""
@@ -230,7 +235,7 @@ class WorstCaseAccuracy(Probe):
             there = rows[more]
             worst[there], wrong[there], worst_size[there], via[there] = x[more], hits[more], far[more], by[more]
 
-        def smallest(rows: Tensor, model: Model = subject.model) -> Attacked:
+        def smallest(rows: Tensor, model: Model = through.model) -> Attacked:
             return minimal_norm(
                 model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
                 climb=climb, bounds=bounds,
@@ -247,10 +252,10 @@ class WorstCaseAccuracy(Probe):
             base: Tensor = shard.x,
             room: float | Tensor = radius,
             free: Tensor | None = None,
-            model: Model = subject.model,
+            by: Through = through,
         ) -> WorstCase:
             return worst_case(
-                model,
+                by.model,
                 base[rows],
                 y[rows],
                 norm=norm,
@@ -265,6 +270,7 @@ class WorstCaseAccuracy(Probe):
                 eot=draws,
                 climb=climb,
                 bounds=bounds,
+                precision=by.precision,
                 rng=shard.rng,
             )
 
@@ -284,7 +290,7 @@ class WorstCaseAccuracy(Probe):
             for rows, found in sparing(by_way, right.nonzero()[:, 0], sick):
                 at, far = settled(reach, rows, found, shard.x[rows], norm)
                 keep(rows, at, far, torch.full_like(rows, HOW.index(way.name)))
-            all_of_it = partial(ensemble, model=way.model)
+            all_of_it = partial(ensemble, by=Through(way.model, "float32"))
             for rows, most in sparing(all_of_it, ((wrong < count) & way.own).nonzero()[:, 0], sick):
                 got = hit(most)
                 at, far = settled(reach, rows, most, shard.x[rows], norm)

@@ -23,6 +23,7 @@ from assay.finding import Alarm, Bars, Beside, Better, Finding, Measure, Table, 
 from assay.inputs import Row
 from assay.methods.attack.cells import cells, masked, settled, stepping
 from assay.methods.attack.ensemble import worst_case
+from assay.methods.attack.swift import searching
 from assay.methods.fair.entropy import everyone_positive, from_error
 from assay.methods.fair.groups import (
     ALPHA,
@@ -572,9 +573,10 @@ def _withstood(near: Subject, radius: float, steps: int, shard: Shard) -> Mappin
     held = near.predict(shard.x).argmax(1) == shard.y
     rows = held.nonzero()[:, 0]
     if len(rows):
+        model, precision = searching(near.model, shard.x[rows], draws=near.draws)
         found = worst_case(
-            near.model, shard.x[rows], shard.y[rows], radius=radius, steps=steps, targets=3, queries=10 * steps,
-            mask=masked(reach, rows), bounds=bounds, rng=shard.rng,
+            model, shard.x[rows], shard.y[rows], radius=radius, steps=steps, targets=3, queries=10 * steps,
+            mask=masked(reach, rows), bounds=bounds, precision=precision, rng=shard.rng,
         )  # fmt: skip
         at, far = settled(reach, rows, found, shard.x[rows], "linf")
         held[rows] = (near.predict(at).argmax(1) == shard.y[rows]) | (far > radius * (1 + 1e-6))

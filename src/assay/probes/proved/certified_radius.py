@@ -19,6 +19,7 @@ from assay.finding import Alarm, Bars, Beside, Curve, Finding, Line, Measure, Ta
 from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.attack.swift import searching
 from assay.methods.certify import nearest, relax
 from assay.methods.certify.demands import demanded, unproved
 from assay.methods.certify.layers import layers
@@ -350,8 +351,9 @@ def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str,
     if len(rows) and subject.differentiable:
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
         reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        model, _ = searching(subject.model, x, draws=subject.draws)
         got = minimal_norm(
-            subject.model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
+            model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
             bounds=bounds,
         )  # fmt: skip
         at, far = settled(reach, everyone, got, x, norm)

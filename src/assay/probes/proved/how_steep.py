@@ -20,6 +20,7 @@ from assay.methods.attack.aim import truth_of
 from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.jacobian import jacobian
 from assay.methods.attack.minimal_norm import minimal_norm
+from assay.methods.attack.swift import searching
 from assay.methods.certify.demands import demanded, readable, unproved
 from assay.methods.certify.layers import Affine, Conv, Dense, Part, Shape, layers
 from assay.methods.certify.lipschitz import Lipschitz, certified_radius, lipschitz, norm_product
@@ -398,8 +399,9 @@ def _attack(subject: Subject, shard: Shard, right: Tensor, norm: Norm, steps: in
     if len(rows):
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
         reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
+        model, _ = searching(subject.model, x, draws=subject.draws)
         got = minimal_norm(
-            subject.model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
+            model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
             bounds=bounds,
         )  # fmt: skip
         at, far = settled(reach, everyone, got, x, norm)

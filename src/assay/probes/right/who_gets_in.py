@@ -16,6 +16,7 @@ from assay.finding import Alarm, Beside, Curve, Finding, Histogram, Line, Measur
 from assay.methods.attack.aim import Aim
 from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.ensemble import worst_case
+from assay.methods.attack.swift import searching
 from assay.methods.verify.rates import equal_error_interval, equal_error_rate, exact_interval, rates, rule_of_three
 from assay.probe import Probe
 from assay.standard import Standard
@@ -214,11 +215,12 @@ class WhoGetsIn(Probe):
             rows, reach = torch.arange(len(shard.x), device=shard.x.device), subject.reach(shard.x)
             aim = Aim(lambda z, _: -_above(z, own), shard.y)
             steps = self.steps or run.budget.steps
+            model, precision = searching(subject.model, shard.x, draws=subject.draws)
             found = worst_case(
-                subject.model, shard.x, aim, radius=self.radius, steps=steps, restarts=run.budget.restarts, targets=1,
+                model, shard.x, aim, radius=self.radius, steps=steps, restarts=run.budget.restarts, targets=1,
                 queries=10 * steps if subject.differentiable else 25 * steps, gradients=subject.differentiable,
                 mask=masked(reach, rows), eot=subject.draws, bounds=(subject.inputs.low, subject.inputs.high),
-                rng=shard.rng,
+                precision=precision, rng=shard.rng,
             )  # fmt: skip
             at, _ = settled(reach, rows, found, shard.x, "linf")
             already = subject.predict(shard.x).argmax(1) == own

@@ -17,6 +17,7 @@ from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, b
 from assay.methods.attack.aim import truth_of
 from assay.methods.attack.error_growth import Stage, norms, repeats, stages
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import searching
 from assay.methods.attack.through import carries_gradient
 from assay.probe import Need, Probe
 from assay.standard import Standard
@@ -159,8 +160,9 @@ class DoesAnErrorGrow(Probe):
         free = None if reach is None else reach.smooth.expand(x.shape)
         found = {}
         if "worst" in kinds:
+            model, precision = searching(subject.model, x, draws=subject.draws)
             found["worst"] = pgd(
-                subject.model,
+                model,
                 x,
                 truth_of(subject.task, shard.y),
                 norm="l2",
@@ -170,6 +172,7 @@ class DoesAnErrorGrow(Probe):
                 eot=subject.draws,
                 bounds=bounds,
                 leave=False,
+                precision=precision,
                 rng=shard.rng,
             ).x
         found["random"] = _random_error(x, self.radius, free, bounds, shard.rng)

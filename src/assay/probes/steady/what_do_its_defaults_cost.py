@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from assay.finding import Alarm, Finding, Matrix, Measure
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import searching
 from assay.methods.shift.defaults import DEFAULTS, Default, exchanged, is_last
 from assay.probe import Need, Probe
 
@@ -133,7 +134,10 @@ class WhatDoItsDefaultsCost(Probe):
     def _attacked(self, of: Subject, run: Run, shard: Shard) -> dict[str, Tensor]:
         """By the margin of the logits: the loss of a flat head leads astray."""
         steps = self.steps or run.budget.steps
-        found = pgd(of.model, shard.x, shard.y, radius=self.radius, steps=steps, loss="margin", rng=shard.rng)
+        model, precision = searching(of.model, shard.x, draws=of.draws)
+        found = pgd(
+            model, shard.x, shard.y, radius=self.radius, steps=steps, loss="margin", precision=precision, rng=shard.rng
+        )
         return {"held": ~found.success & (of.predict(shard.x).argmax(1) == shard.y)}
 
 

@@ -37,6 +37,7 @@ from assay.finding import (
 from assay.methods.attack.aim import truth_of
 from assay.methods.attack.cells import masked, settled
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.swift import searching
 from assay.methods.uncertainty.activation_clusters import ActivationClusters, Clustering, Projection
 from assay.methods.uncertainty.activations import Seen, shown
 from assay.methods.uncertainty.deep_distances import DeepDistances
@@ -271,8 +272,9 @@ class DoesItKnow(Probe):
 
     def _attack(self, subject: Subject, steps: int, shard: Shard) -> Mapping[str, Tensor]:
         reach, everyone = subject.reach(shard.x), torch.arange(len(shard.x), device=shard.x.device)
+        model, precision = searching(subject.model, shard.x, draws=subject.draws)
         found = pgd(
-            subject.model,
+            model,
             shard.x,
             truth_of(subject.task, shard.y),
             radius=self.radius,
@@ -280,6 +282,7 @@ class DoesItKnow(Probe):
             mask=masked(reach, everyone),
             eot=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
+            precision=precision,
             rng=shard.rng,
         )
         right = subject.task.right(subject.predict(shard.x), shard.y)
