@@ -144,7 +144,7 @@ def test_a_random_model_that_does_not_say_so_describes_the_gallery_as_one_that_d
     def made(draws=1):
         return Subject.retrieval(Noisy(), (ITEMS, LABELS), (QUERIES, ASKED), metric="euclidean", draws=draws)
 
-    once, told, found = made(), made(DRAWS), settled(made())
+    once, told, found = made(), made(DRAWS), settled(made(), torch.from_numpy(QUERIES[:8]))
     assert found.draws == DRAWS
     torch.testing.assert_close(described(found), described(told))
     assert found.fingerprint() == told.fingerprint()
