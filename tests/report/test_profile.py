@@ -16,6 +16,7 @@ from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.engine.traced import Traced, in_parts
 from assay.errors import AssayError
+from assay.probe import Spent
 from assay.report import words
 from assay.report.profile import render_profile
 from assay.run import silent
@@ -156,6 +157,21 @@ def test_a_finding_says_its_passes_and_the_report_how_near_they_came_to_the_limi
     assert "of the model&#39;s own limit" in report
     head = json.loads((audited.folder / "audit.json").read_text())
     assert head["rows"][0]["spent"] == {"answers": spent.answers, "slopes": 0, "pace": spent.pace}
+
+
+def test_a_search_that_outruns_its_model_is_told_as_that_and_not_as_more_than_all(audited):
+    answer = replace(audited.rows[0].answer, spent=Spent(answers=100, slopes=300, pace=0.01), seconds=5.0)
+    assert words.spent(answer).endswith("80 a second, 2.0 times as fast as the model's own")
+    assert words.taken(replace(audited, rows=(replace(audited.rows[0], answer=answer),))).endswith(
+        f"where the model's 400 passes alone would take {words.duration(10.0)}"
+    )
+    slower = replace(answer, seconds=20.0)
+    assert words.spent(slower).replace("\xa0", " ").endswith("20 a second, 50 % of the model's own limit")
+    assert (
+        words.taken(replace(audited, rows=(replace(audited.rows[0], answer=slower),)))
+        .replace("\xa0", " ")
+        .endswith("of which the model's 400 passes alone would take 50 %")
+    )
 
 
 def test_what_was_not_counted_is_not_told(audited):

@@ -162,6 +162,8 @@ def taken(audit: Audit) -> str:
     if not counted or not seconds:
         return told
     passes, least = sum(s.passes for s in counted), sum(s.least for s in counted)
+    if least > seconds:  # a search goes through a faster copy
+        return f"{told}, where the model's {passes:,} passes alone would take {duration(least)}"
     return f"{told}, of which the model's {passes:,} passes alone would take {100 * least / seconds:.0f}{NBSP}%"
 
 
@@ -171,7 +173,11 @@ def spent(answer: Answer) -> str:
     if told is None or not told.passes or answer.seconds <= 0:
         return ""
     slopes = f", {told.slopes:,} of them with a gradient" if told.slopes else ""
-    limit = f", {100 * told.least / answer.seconds:.0f}{NBSP}% of the model's own limit" if told.pace else ""
+    share, limit = told.least / answer.seconds, ""
+    if told.pace:
+        limit = f", {100 * share:.0f}{NBSP}% of the model's own limit"
+        if share > 1:  # a search goes through a faster copy
+            limit = f", {share:.1f} times as fast as the model's own"
     return f"{told.passes:,} passes{slopes}: {told.passes / answer.seconds:,.0f} a second{limit}"
 
 
