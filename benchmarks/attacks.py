@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from aims import aimed
 from named import named
 from torch import Tensor, nn
 
@@ -245,11 +246,6 @@ def gpu() -> None:
     ]
     if not all(met):
         sys.exit(1)
-
-
-def aimed(what: str, found: float, aim: float) -> bool:
-    print(f"{what:72s} {found:12,.2f}, at least {aim:,g}: {'met' if found >= aim else 'MISSED'}", flush=True)
-    return found >= aim
 
 
 class Speed(NamedTuple):

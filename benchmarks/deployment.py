@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from aims import aimed
 from torch import Tensor, nn
 
 from assay.errors import AssayError
@@ -77,15 +78,6 @@ THREADS, CPU_BATCH, GPU_BATCH = 2, 32, 256
 TIMED_BATCH = 2048  # on a GPU: fewer pass in the time it takes to start the kernels, however small the network is
 WARM, TURNS = 3, 15
 EQUAL, SOONER = 0.003, 0.9  # points of accuracy that are none, and the time that priced seconds may take
-
-
-def aimed(what: str, found: float, aim: float, *, least: bool) -> bool:
-    met = found >= aim if least else found <= aim
-    print(
-        f"{what:72s} {found:8.3f}, {'at least' if least else 'at most'} {aim:g}: {'met' if met else 'MISSED'}",
-        flush=True,
-    )
-    return met
 
 
 def trained(given: argparse.Namespace, device: str) -> nn.Module:
@@ -230,7 +222,7 @@ def half(given: argparse.Namespace) -> None:
         ]
         return all(kept), {place: faster(place, whole, small, batch) for place, batch in places.items()}
 
-    held = aimed("accuracy before", float(right), LEAST, least=True)
+    held = aimed("accuracy before", float(right), LEAST)
     print(f"{given.share:g} of the FLOPs, which are priced:", flush=True)
     kept, gained = told(gated(whole, bill(whole, found, x, "flops"), share, given.share, given, device))
     held = held and kept
@@ -255,7 +247,7 @@ def faster(place: str, whole: nn.Module, small: nn.Module, batch: Tensor) -> flo
             line = f"{place}, batch of {size}, {how}: {1e3 * times['whole']:.3g} to {1e3 * times['small']:.3g} ms"
             gained[size, recorded] = times["whole"] / times["small"]
             if size == len(batch) and not recorded:
-                aimed(f"{line}, times as fast", gained[size, recorded], FASTER, least=True)
+                aimed(f"{line}, times as fast", gained[size, recorded], FASTER)
             else:
                 print(f"{line:72s} {gained[size, recorded]:8.3f} times as fast", flush=True)
     return gained[len(batch), False]
@@ -294,7 +286,7 @@ def latency(given: argparse.Namespace) -> None:
     lost = float((right["FLOPs priced"] - right["seconds priced"]).mean())
     sooner = times["FLOPs priced"] / times["seconds priced"]
     held = [
-        aimed("seconds priced, times as fast as FLOPs priced", sooner, 1.0, least=True),
+        aimed("seconds priced, times as fast as FLOPs priced", sooner, 1.0),
         aimed("points of accuracy behind FLOPs priced, as a share", lost, EQUAL, least=False),
     ]
     print(f"{time.perf_counter() - start:.0f} s in all")

@@ -27,7 +27,9 @@ def bench() -> Iterator[ModuleType]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(where.parent)  # as Python does for a script
+        spec.loader.exec_module(module)
     with made_small(passov2021_gator):
         yield module
 

@@ -288,9 +288,9 @@ def test_on_a_gpu_what_is_deep_and_still_is_searched_swiftly(images: Images, mon
     monkeypatch.setattr(file, "Search", lambda model, x: (made.append(model), Search(model, x))[1])
     x = images.x[:32]
     layers = nn.Sequential(*copy.deepcopy(images.model)).eval()
-    through = searching(layers, x, to_come=1000)
+    through = searching(layers, x)
     assert isinstance(through.model, Swift)
-    assert (through.precision, through.model.model, through.model.search.to_come) == ("bf16", layers, 1000)
+    assert (through.precision, through.model.model) == ("bf16", layers)
     again = searching(layers, x)
     assert isinstance(again.model, Swift)
     assert again.model.search is through.model.search
@@ -347,27 +347,17 @@ def test_cuts_take_every_input_once(n: int, sizes: set[int]) -> None:
     assert all(0 < k <= size and size in least for _, k, size in found)
 
 
-def test_what_is_to_come_decides_whether_to_compile(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, for a full batch, and where compiling fails the recording stays."""
+def test_sizes_that_are_to_be_compiled_are_and_no_others(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def compiles(f: Callable[[Tensor], Tensor], **how: object) -> Callable[[Tensor], Tensor]:
         asked.append(how["mode"])
-        if fails:
-            raise RuntimeError("no compiler")
         return f
 
     monkeypatch.setattr(torch, "compile", compiles)
-    monkeypatch.setattr(Search, "_pays", lambda self, x, size, place: self.to_come > 100 and place == 0)
-    v = torch.ones(16, 10)
-    for fails in (False, True):
-        asked.clear()
-        search = Search(images.model, images.x, sizes=(16,))
-        slope(search, images.x[:16], v)
-        first = search._slots[16, 0]
-        assert not asked
-        search.to_come = 1000
-        for _ in range(2):
-            torch.testing.assert_close(slope(search, images.x[:16], v), slope(search.ask, images.x[:16], v))
-        assert asked == ["max-autotune-no-cudagraphs"]
-        assert (search._slots[16, 0] is first) is fails
+    search, v = Search(images.model, images.x, sizes=(16, 64), compiled=(64,)), torch.ones(64, 10)
+    slope(search, images.x[:16], v[:16])
+    assert not asked
+    for _ in range(2):
+        torch.testing.assert_close(slope(search, images.x[:64], v), slope(search.ask, images.x[:64], v))
+    assert asked == ["max-autotune-no-cudagraphs"]

@@ -2,8 +2,8 @@ r"""Search fast, believe in full: a model whose gradients come from a bf16 copy 
 
 An attack asks a model in two ways: for a gradient, to search, and without one, to verify. `Swift` answers the second by
 the model itself, untouched. For the first it has a copy in eval mode whose batch normalisation is folded (folded.py),
-whose weights are held in bf16 and channels-last, and whose pass and way back are recorded (recorded.py); for long
-searches they are compiled first. What z is worth beside the gradient is the attack's own affair, by its `precision`:
+whose weights are held in bf16 and channels-last, and whose pass and way back are recorded (recorded.py), compiled first
+where that is asked for. What z is worth beside the gradient is the attack's own affair, by its `precision`:
 
     "bf16"      z and its gradient are the copy's: for attacks that climb, which are judged at the end
     "float32"   z is the model's, the gradient the copy's: for attacks whose answer is where z changes its sign
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -47,8 +46,6 @@ TRIED = 64  # inputs by which a copy is compared with its model
 ALIKE, OFF = 0.8, 0.1  # least cosine of the median gradient, most error of an answer in units of the answers' spread
 
 MODE = "max-autotune-no-cudagraphs"
-COMPILING = 90.0  # seconds that a pass takes to compile, at most
-SAVED = 0.15  # of a recorded pass, where it is compiled too
 MOST_VARIANTS = 64  # compiled in one process: sizes times networks
 
 Ask = Callable[[Tensor], Tensor]  # n *d -> n *o
@@ -62,11 +59,10 @@ class Through(NamedTuple):
     precision: Precision
 
 
-def searching(model: Model, x: Tensor, *, draws: int = 1, to_come: int = 0) -> Through:  # n *d
+def searching(model: Model, x: Tensor, *, draws: int = 1) -> Through:  # n *d
     """What to search these inputs through: the model itself on a CPU, a Swift on a GPU where the model allows it.
 
-    `to_come` is about how many passes of one input are still to be made. A copy is kept as long as its model and made
-    anew where the weights have changed; nothing of it depends on the clock unless `to_come` is worth compiling for.
+    A copy is kept as long as its model and made anew where the weights have changed.
     """
     if not _on_gpu(x) or len(x) < FEWEST or draws > 1 or not isinstance(model, nn.Module) or not _fit(model, x):
         return Through(model, "float32")
@@ -79,7 +75,6 @@ def searching(model: Model, x: Tensor, *, draws: int = 1, to_come: int = 0) -> T
         known = _KEPT[model] = Kept(state, like, search)
     if known.search is None or known.search.off:
         return Through(model, "float32")
-    known.search.to_come = to_come
     return Through(Swift(model, known.search), "bf16")
 
 
@@ -119,8 +114,8 @@ def _state(model: nn.Module) -> Tensor:
 class Search:
     """The copy of a model that gradients come from: n *d -> n *o, what goes into the squash at the end if there is one.
 
-    `to_come` is how many inputs are still to pass: where that takes longer than to compile, passes of that size are
-    compiled. `compiled` are the sizes that are in any case, in `mode`. It holds on to nothing of the model itself.
+    Passes of the sizes `compiled` are compiled before they are recorded, which takes a minute or so each. It
+    holds on to nothing of the model itself.
     """
 
     def __init__(
@@ -130,10 +125,8 @@ class Search:
         *,
         sizes: tuple[int, ...] = SIZES,
         compiled: tuple[int, ...] = (),
-        mode: str = MODE,
-        to_come: int = 0,
     ) -> None:
-        self.sizes, self.compiled, self.mode, self.to_come = tuple(sorted(sizes)), compiled, mode, to_come
+        self.sizes, self.compiled = tuple(sorted(sizes)), compiled
         x = x.detach()[:TRIED].clone()
         with whole_float32():
             self.squash = _squash(model, x)
@@ -145,7 +138,6 @@ class Search:
         self.twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._pools: list[Pool] = []
         self._slots: dict[tuple[int, int], Recorded] = {}
-        self._seconds: dict[int, float] = {}  # of an input in a pass of this size, recorded and not compiled
         self._check(self.ask)
 
     def __call__(self, x: Tensor) -> Tensor:  # n *d -> n *o
@@ -186,10 +178,6 @@ class Search:
             self._pools.append(Pool(x.device))
         if (size, place) not in self._slots:
             self._slots[size, place] = self._made(x, size, place, size in self.compiled)
-        if size not in self.compiled and self._pays(x, size, place):
-            self.compiled = (*self.compiled, size)  # also where it fails, so that it is tried once
-            with contextlib.suppress(Exception):
-                self._slots[size, place] = self._made(x, size, place, True)
         return self._slots[size, place]
 
     def _made(self, x: Tensor, size: int, place: int, compiled: bool) -> Recorded:
@@ -200,7 +188,7 @@ class Search:
 
             # every size of every network counts against one limit of 8, beyond which torch runs uncompiled and is mute
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)
-            ask: Ask = torch.compile(self.ask, dynamic=False, mode=self.mode)
+            ask: Ask = torch.compile(self.ask, dynamic=False, mode=MODE)
             with contextlib.redirect_stderr(io.StringIO()):  # a table of timings for each convolution
                 slot = Recorded(ask, x, size, self._pools[place])
 
@@ -210,20 +198,6 @@ class Search:
 
         self._check(alone, size)
         return slot
-
-    def _pays(self, x: Tensor, size: int, place: int) -> bool:
-        """Whether what is to come takes so long that compiling would save more than it takes."""
-        if not self.to_come or place or len(x) < size or not x.is_cuda:
-            return False
-        if size not in self._seconds:
-            slot, one, v = self._slots[size, place], x.detach()[:1], self._wanted.v[:1]
-            for _ in range(3):
-                torch.cuda.synchronize(x.device)
-                begun = time.perf_counter()
-                slot.come_back(one, v, -1, torch.empty_like(one))
-                torch.cuda.synchronize(x.device)
-                self._seconds[size] = (time.perf_counter() - begun) / size
-        return self.to_come * self._seconds[size] * SAVED > COMPILING
 
     def _check(self, ask: Ask, most: int = TRIED) -> None:
         wanted = self._wanted.take(most)

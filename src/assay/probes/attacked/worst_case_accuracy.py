@@ -93,8 +93,7 @@ class WorstCaseAccuracy(Probe):
         dear = run.budget.dear
         index = run.pick(subject.data["test"], dear if subject.draws == 1 or dear is None else max(1, dear // FEWER))
         subject, ways = self._ways(subject, run, index)
-        to_come = len(NORMS) * len(index) * (self.steps or run.budget.steps)  # by the first search alone
-        work = partial(self._break, subject, run, ways, to_come)
+        work = partial(self._break, subject, run, ways)
         found = in_each_norm(NORMS, work, subject, run, index, "worst-case change")
         reach = subject.reach()
         only = "" if reach is None else reach.told(self.cells)
@@ -195,7 +194,7 @@ class WorstCaseAccuracy(Probe):
         return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
 
     def _break(
-        self, subject: Subject, run: Run, ways: tuple[Way, ...], to_come: int, norm: Norm, shard: Shard
+        self, subject: Subject, run: Run, ways: tuple[Way, ...], norm: Norm, shard: Shard
     ) -> Mapping[str, Tensor]:
         """The smallest change that breaks each input, and for those it leaves standing at the budget, the ensemble.
 
@@ -207,7 +206,7 @@ class WorstCaseAccuracy(Probe):
         y, reach, climb = truth_of(subject.task, shard.y), subject.reach(shard.x), min(draws, CLIMB)
         through = Through(subject.model, "float32")
         if subject.differentiable and not ways:  # gradients that mislead are followed as they are
-            through = searching(subject.model, shard.x, draws=draws, to_come=to_come)
+            through = searching(subject.model, shard.x, draws=draws)
 
         def wrong_at(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             """Of a random model TALLY answers choose between points, in units of the `count` that count them."""
