@@ -10,9 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from assay.data.held_out import Part
 from assay.errors import AssayError
 from assay.jobs.forms import FORMS, write
 from assay.remedies.compiled import CompiledNet
@@ -166,9 +168,14 @@ def test_what_cannot_ship_says_why_in_one_line(digits: Subject, run: Run) -> Non
     for remedy in (Onnx(), OnnxInt8(), Quantise(), HalfPrecision(), CompiledNet()):
         assert "has none in torch" in (remedy.why_not(bare) or "")
     assert "means of 4 random ones" in (Onnx().why_not(replace(digits, draws=4)) or "")
+    lone = replace(digits, data={"test": Part(digits.data["test"], np.arange(1))})
     for remedy in (OnnxInt8(), Quantise(activations="static")):
-        assert "calibrates activations on inputs of 'train'" in (remedy.why_not(untaught) or "")
-        assert "or take activations that need none" in (remedy.why_not(untaught) or "")
+        assert remedy.why_not(untaught) is None
+        said = remedy.why_not(lone) or ""
+        assert "calibrates activations on inputs of 'train' or 'calibration' or 'validation', or on a half of" in said
+        assert "has only 'test' (1); give such a split, or activations=dynamic, which needs none" in said
+    missing = OnnxInt8(calibrate_on="held").why_not(untaught) or ""
+    assert f"on inputs of 'held', and the subject has only 'test' ({len(digits.data['test']):,})" in missing
     for remedy in (OnnxInt8("dynamic"), OnnxInt8(calibrate_on="test"), Quantise(activations="dynamic")):
         assert remedy.why_not(untaught) is None
     for settings in ({"inputs": 0}, {"group": 0}):
@@ -226,3 +233,29 @@ def test_answers_are_compiled_and_what_a_compiled_pass_lacks_is_not(
     with pytest.raises(AssayError, match=r"Sequential does not compile \(No working C\+\+ compiler found") as e:
         CompiledNet().apply(digits, run)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("remedy", [OnnxInt8(inputs=50), Quantise(activations="static", inputs=50)])
+def test_without_a_split_for_it_half_of_test_is_calibrated_on_and_not_asked_about(
+    remedy: OnnxInt8 | Quantise, digits: Subject, run: Run
+) -> None:
+    taken: list[int] = []
+
+    class Watched(Part):
+        def take(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+            taken.extend(indices.tolist())
+            return super().take(indices)
+
+    whole = Watched(digits.data["test"], np.arange(len(digits.data["test"])))
+    given = replace(digits, data={"test": whole})
+    small = remedy.apply(given, run)
+    kept = small.data["test"]
+    assert isinstance(kept, Part)
+    assert 0 < len(kept) < len(whole)
+    asked, seen = set(kept.rows.tolist()), set(taken)
+    assert len(seen - asked) == 50
+    assert seen & asked <= set(range(4))  # what it is exported with has no say in its scales
+    assert "one half of 'test', which left the data" in small.about
+    assert remedy.frame(given).data["test"].fingerprint() == kept.fingerprint()
+    chosen = replace(remedy, calibrate_on="test").apply(given, run)
+    assert len(chosen.data["test"]) == len(whole)

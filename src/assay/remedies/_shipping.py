@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from assay.data.held_out import HeldOut, held_out, left_to_ask
 from assay.methods.compress.weighed import stored, told
 from assay.remedy import Cost, Remedy
 
@@ -78,17 +79,29 @@ def of_one_answer(subject: Subject) -> str | None:
     return None
 
 
-def to_calibrate_on(subject: Subject, chosen: str) -> str | None:
-    """The split whose inputs it is calibrated on, which was chosen or is there for it; None where there is none."""
-    return next((name for name in ((chosen,) if chosen else CALIBRATED_ON) if name in subject.data), None)
+def to_calibrate_on(subject: Subject, chosen: str) -> HeldOut | None:
+    """Of the split that was chosen or is there for it, all; else one half of 'test'. None where there is neither."""
+    for name in (chosen,) if chosen else CALIBRATED_ON:
+        if name in subject.data:
+            return HeldOut(name, np.arange(len(subject.data[name])), np.arange(len(subject.data["test"])))
+    return None if chosen or len(subject.data["test"]) < 2 else held_out(subject.data)
+
+
+def left_by_calibration(subject: Subject, cured: Subject, chosen: str) -> Subject:
+    """`cured` without the half of 'test' that it is calibrated on, where nobody chose that split."""
+    part = to_calibrate_on(subject, chosen)
+    if chosen or part is None or part.split in CALIBRATED_ON:
+        return cured
+    data, left = left_to_ask(subject.data, part)
+    return replace(cured, data=data, about=f"{cured.about} It is calibrated on inputs of {left}.".strip())
 
 
 def calibration(subject: Subject, chosen: str, count: int, device: str) -> Iterator[Tensor]:  # each n *d
-    """So many of its inputs, spread evenly over the split that it is calibrated on, some at a time."""
-    split = to_calibrate_on(subject, chosen)
-    assert split is not None  # why_not
-    data = subject.data[split]
-    rows = np.unique(np.linspace(0, len(data) - 1, min(count, len(data))).round().astype(np.int64))
+    """So many of the inputs that it is calibrated on, spread evenly over them, some at a time."""
+    part = to_calibrate_on(subject, chosen)
+    assert part is not None  # why_not
+    rows = part.fit[np.unique(np.linspace(0, len(part.fit) - 1, min(count, len(part.fit))).round().astype(np.int64))]
+    data = subject.data[part.split]
     return (data.take(rows[i : i + AT_ONCE])[0].to(device) for i in range(0, len(rows), AT_ONCE))
 
 
@@ -96,8 +109,9 @@ def no_calibration(subject: Subject, chosen: str) -> str | None:
     """Why it cannot be calibrated."""
     if to_calibrate_on(subject, chosen) is not None:
         return None
-    wanted = repr(chosen) if chosen else " or ".join(map(repr, CALIBRATED_ON))
+    wanted = repr(chosen) if chosen else f"{' or '.join(map(repr, CALIBRATED_ON))}, or on a half of 'test'"
+    held = ", ".join(f"{name!r} ({len(split):,})" for name, split in sorted(subject.data.items()))
     return (
-        f"it calibrates activations on inputs of {wanted}, and the subject has only {sorted(subject.data)}; give such "
-        "a split, or take activations that need none"
+        f"it calibrates activations on inputs of {wanted}, and the subject has only {held}; give such a split, or "
+        "activations=dynamic, which needs none"
     )

@@ -11,7 +11,15 @@ from assay.errors import AssayError
 from assay.methods.compress import onnx_integers
 from assay.methods.compress.export import to_onnx
 from assay.nn.onnx_net import OnnxNet
-from assay.remedies._shipping import Shipping, calibration, example, floats, no_calibration, of_one_answer
+from assay.remedies._shipping import (
+    Shipping,
+    calibration,
+    example,
+    floats,
+    left_by_calibration,
+    no_calibration,
+    of_one_answer,
+)
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -23,9 +31,10 @@ class OnnxInt8(Shipping):
     """Ships it as an ONNX graph with int8 weights and activations by onnxruntime's quantiser: a quarter of the size.
 
     `activations` "static" are scaled by what `inputs` training inputs (spread evenly, or those of the split
-    `calibrate_on`) put between the layers, the logits too; what goes beyond is clipped. "dynamic" takes the scale from
-    the inputs at hand and needs no data; its graph takes one input at a time, for in a batch an answer would hang on
-    its company. Operators without an integer form stay in floats, and a remark names them.
+    `calibrate_on`) put between the layers, the logits too; what goes beyond is clipped. Without a split for it that is
+    a fixed half of 'test', which leaves the data. "dynamic" takes the scale from the inputs at hand and needs no data;
+    its graph takes one input at a time, for in a batch an answer would hang on its company. Operators without an
+    integer form stay in floats, and a remark names them.
 
     An attacker gets the session's answers and the slopes of the network before it was quantised (straight through): the
     true slopes are zero almost everywhere, and believing those would hide attacks that work.
@@ -47,7 +56,8 @@ class OnnxInt8(Shipping):
         return no_calibration(subject, self.calibrate_on) if needs_data else reason
 
     def frame(self, subject: Subject) -> Subject:
-        return subject.cured(OnnxNet(floats(subject)), self.name())
+        cured = subject.cured(OnnxNet(floats(subject)), self.name())
+        return left_by_calibration(subject, cured, self.calibrate_on) if self.activations == "static" else cured
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         cured = self.frame(subject)

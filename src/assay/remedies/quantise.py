@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.errors import AssayError
 from assay.methods.compress.quantise import Bits, InIntegers, layers, left_in_floats, quantise, seen_ranges
 from assay.probe import undisturbed
-from assay.remedies._shipping import Shipping, calibration, no_calibration
+from assay.remedies._shipping import Shipping, calibration, left_by_calibration, no_calibration
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -21,7 +21,8 @@ class Quantise(Shipping):
 
     A scale for each output channel, or for each `group` of weights of one; of 4 bits that is 32. `activations` "static"
     also rounds what goes into each layer to 8 bits, by what `inputs` training inputs (or those of the split
-    `calibrate_on`) put there; "dynamic" by each input's own range.
+    `calibrate_on`; without any, of a fixed half of 'test', which leaves the data) put there; "dynamic" by each input's
+    own range.
 
     An attacker gets the true gradient where activations are floats, and the straight-through one where they are
     rounded, which is the one that finds attacks.
@@ -56,14 +57,15 @@ class Quantise(Shipping):
         ranges: dict[str, tuple[float, float]] | Literal["dynamic"] | None = (
             None if self.activations == "none" else "dynamic" if self.activations == "dynamic" else {}
         )
-        return subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
+        cured = subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
+        return left_by_calibration(subject, cured, self.calibrate_on) if self.activations == "static" else cured
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         if self.activations != "static":
             return self.frame(subject)
         with undisturbed(subject.model, run):
             ranges = seen_ranges(subject.model, calibration(subject, self.calibrate_on, self.inputs, run.device))
-        return subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
+        return replace(self.frame(subject), model=quantise(subject.model, self.bits, group=self.group, ranges=ranges))
 
     def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
         floats = sum(count for _, count in left_in_floats(cured.model))

@@ -12,7 +12,7 @@ from assay.data.whole import Whole
 from assay.methods.attack import pgd
 from assay.methods.train import robust
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.robust import RobustRecipe, robustly_trained
+from assay.methods.train.robust import AREA, ASPECT, RobustRecipe, erased, robustly_trained
 
 FEW = RobustRecipe(epochs=2, batch=16, lr=0.1, steps=2, shift=0, average=0.5)
 
@@ -104,3 +104,28 @@ def test_moved_images_are_shifted_and_mirrored_ones() -> None:
     wide = torch.nn.functional.pad(torch.stack([x[0], x[0].flip(-1)]), (1, 1, 1, 1))
     known = {tuple(w[0, a : a + 6, b : b + 6].flatten().tolist()) for w in wide for a in range(3) for b in range(3)}
     assert {tuple(o.flatten().tolist()) for o in out} == known  # all of the 18, and nothing else
+
+
+def test_erased_boxes_have_the_sizes_and_shapes_asked_for_and_leave_the_rest() -> None:
+    x = torch.rand(4000, 3, 32, 32, generator=torch.Generator().manual_seed(1)) + 0.1
+    seen = erased(x, 0.5, torch.Generator().manual_seed(0))
+    gone = seen == 0
+    assert torch.equal(gone[:, :1].expand_as(gone), gone)  # all channels alike
+    assert torch.equal(torch.where(gone, x, seen), x)
+    hit = gone[:, 0].any(-1).any(-1)
+    assert 0.46 < hit.float().mean() < 0.54
+    tall, wide = (gone[hit, 0].any(d).sum(-1).double() for d in (2, 1))
+    size = gone[hit, 0].sum((1, 2)).double()
+    assert torch.equal(size, tall * wide)  # a box, without holes
+    share, uncut = size / 32**2, (tall < 32) & (wide < 32)
+    assert AREA[0] * 0.7 < share.min()  # whole pixels
+    assert share.max() < AREA[1] * 1.1
+    assert 0.15 < share.mean() < 0.2
+    aspect = (tall / wide)[uncut]
+    assert ASPECT[0] * 0.7 < aspect.min()
+    assert aspect.max() < ASPECT[1] * 1.4
+    assert 0.4 < (aspect > 1).double().mean() < 0.6
+    where = gone[hit, 0].double().mean(0)
+    assert where.min() > 0
+    assert min(where[:, 0].mean(), where[-1].mean()) > 0.02  # up to the edges
+    assert torch.equal(erased(x, 0.0, torch.Generator().manual_seed(0)), x)

@@ -2,8 +2,9 @@
 
 PGD adversarial training: at each step the attacker of adversary.py searches around the batch, and the weights move
 against what it finds. One cycle of SGD with Nesterov momentum, images shifted and mirrored; where the recipe says so
-labels are smoothed, weights perturbed (weight_perturbation.py), and the attacker takes fewer steps in the first half,
-as a network that holds little yet is broken by few. What is given is an exponential average of the weights,
+a box of some images is erased, labels are smoothed, weights perturbed (weight_perturbation.py), and the attacker takes
+fewer steps in the first half, as a network that holds little yet is broken by few. What is given is an exponential
+average of the weights,
 
     m_t = average m_{t-1} + (1 - average) w_t,
 
@@ -13,7 +14,8 @@ bf16 and channels-last.
 
 Sources: Madry et al., ICLR 2018, arXiv:1706.06083 (the training); Wu et al., NeurIPS 2020, arXiv:2004.05884 (weights
 that are perturbed); Rice et al., ICML 2020, arXiv:2002.11569 (stopping early); Pang et al., ICLR 2021, arXiv:2010.00467
-(which details count).
+(which details count); Zhong et al., AAAI 2020, arXiv:1708.04896 (boxes that are erased); Li and Spratling, ICLR 2023,
+arXiv:2301.09879 (that they keep a robust training from overfitting).
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class RobustRecipe:
     steps: int = 7
     early: int | None = None  # steps in the first half
     shift: int = 4  # pixels, at most
+    erase: float = 0.0  # of the images
     smoothing: float = 0.0
     perturb: float = 0.0
     average: float = 0.995
@@ -66,6 +69,22 @@ def moved(x: Tensor, by: int, rng: torch.Generator) -> Tensor:  # n c h w -> n c
     columns = (left + torch.arange(width, device=x.device))[:, None, :]  # n 1 w
     wide = F.pad(torch.where(flip, x.flip(-1), x), (by, by, by, by)).permute(0, 2, 3, 1)
     return wide[torch.arange(n, device=x.device).view(-1, 1, 1), rows, columns].permute(0, 3, 1, 2)
+
+
+AREA, ASPECT = (0.02, 0.33), (0.3, 1 / 0.3)  # of a box that is erased: its share of the image, height over width
+
+
+def erased(x: Tensor, share: float, rng: torch.Generator) -> Tensor:  # n c h w -> n c h w
+    """Black boxes somewhere in such a share of the images, of any size and shape within AREA and ASPECT."""
+    n, _, height, width = x.shape
+    hit, area, aspect, down, along = torch.rand(5, n, 1, 1, 1, generator=rng, device=x.device)
+    area = (AREA[0] + (AREA[1] - AREA[0]) * area) * height * width
+    aspect = ASPECT[0] * (ASPECT[1] / ASPECT[0]) ** aspect
+    tall, wide = (area * aspect).sqrt().round().clamp(max=height), (area / aspect).sqrt().round().clamp(max=width)
+    row = torch.arange(height, device=x.device)[:, None] - (down * (height - tall + 1)).floor()
+    column = torch.arange(width, device=x.device) - (along * (width - wide + 1)).floor()
+    box = (row >= 0) & (row < tall) & (column >= 0) & (column < wide)  # n 1 h w
+    return x.masked_fill(box & (hit < share), 0.0)
 
 
 def robustly_trained(
@@ -92,7 +111,8 @@ def robustly_trained(
         return F.cross_entropy(out, y, label_smoothing=recipe.smoothing)
 
     def changed(x: Tensor, y: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        return against.augment(moved(x, recipe.shift, draw), y, draw)
+        x = moved(x, recipe.shift, draw)
+        return against.augment(erased(x, recipe.erase, draw) if recipe.erase else x, y, draw)
 
     nearby = WeightPerturbation(model, recipe.perturb, first=changed, loss=cost, swift=swift)
     mean = best = model
