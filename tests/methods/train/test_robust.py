@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from assay.data.whole import Whole
 from assay.methods.attack import pgd
 from assay.methods.train import robust
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.robust import AREA, ASPECT, RobustRecipe, erased, robustly_trained
+from assay.methods.train.robust import RobustRecipe, robustly_trained
 
 FEW = RobustRecipe(epochs=2, batch=16, lr=0.1, steps=2, shift=0, average=0.5)
 
@@ -106,26 +107,20 @@ def test_moved_images_are_shifted_and_mirrored_ones() -> None:
     assert {tuple(o.flatten().tolist()) for o in out} == known  # all of the 18, and nothing else
 
 
-def test_erased_boxes_have_the_sizes_and_shapes_asked_for_and_leave_the_rest() -> None:
-    x = torch.rand(4000, 3, 32, 32, generator=torch.Generator().manual_seed(1)) + 0.1
-    seen = erased(x, 0.5, torch.Generator().manual_seed(0))
-    gone = seen == 0
-    assert torch.equal(gone[:, :1].expand_as(gone), gone)  # all channels alike
-    assert torch.equal(torch.where(gone, x, seen), x)
-    hit = gone[:, 0].any(-1).any(-1)
-    assert 0.46 < hit.float().mean() < 0.54
-    tall, wide = (gone[hit, 0].any(d).sum(-1).double() for d in (2, 1))
-    size = gone[hit, 0].sum((1, 2)).double()
-    assert torch.equal(size, tall * wide)  # a box, without holes
-    share, uncut = size / 32**2, (tall < 32) & (wide < 32)
-    assert AREA[0] * 0.7 < share.min()  # whole pixels
-    assert share.max() < AREA[1] * 1.1
-    assert 0.15 < share.mean() < 0.2
-    aspect = (tall / wide)[uncut]
-    assert ASPECT[0] * 0.7 < aspect.min()
-    assert aspect.max() < ASPECT[1] * 1.4
-    assert 0.4 < (aspect > 1).double().mean() < 0.6
-    where = gone[hit, 0].double().mean(0)
-    assert where.min() > 0
-    assert min(where[:, 0].mean(), where[-1].mean()) > 0.02  # up to the edges
-    assert torch.equal(erased(x, 0.0, torch.Generator().manual_seed(0)), x)
+def test_a_rate_that_falls_late_is_constant_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, str]] = []
+    plain = robust.fit
+
+    def watched(*args: Any, epochs: int, schedule: str, **kwargs: Any) -> Any:
+        seen.append((epochs, schedule))
+        return plain(*args, epochs=epochs, schedule=schedule, **kwargs)
+
+    monkeypatch.setattr(robust, "fit", watched)
+    told: list[str] = []
+    robustly_trained(net(), data(), replace(FEW, epochs=4, fall=1), seed=0, watch=data(seed=1), told=told.append)
+    assert seen == [(3, "constant"), (1, "cosine")]
+    assert [line.split(":")[0] for line in told if line.startswith("epoch")] == [f"epoch {k}" for k in (1, 2, 3, 4)]
+    assert sum("held out" in line for line in told) == 2  # those of the last third
+    seen.clear()
+    robustly_trained(net(), data(), FEW, seed=0)
+    assert seen == [(2, "one-cycle")]

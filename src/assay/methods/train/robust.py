@@ -1,10 +1,10 @@
 """Networks that hold under attack, as well trained as a claim about them supposes, in minutes of one GPU.
 
 PGD adversarial training: at each step the attacker of adversary.py searches around the batch, and the weights move
-against what it finds. One cycle of SGD with Nesterov momentum, images shifted and mirrored; where the recipe says so
-a box of some images is erased, labels are smoothed, weights perturbed (weight_perturbation.py), and the attacker takes
-fewer steps in the first half, as a network that holds little yet is broken by few. What is given is an exponential
-average of the weights,
+against what it finds. One cycle of SGD with Nesterov momentum, or a constant rate that falls at the end, images shifted
+and mirrored; where the recipe says so labels are smoothed, weights perturbed (weight_perturbation.py), and the attacker
+takes fewer steps in the first half, as a network that holds little yet is broken by few. What is given is an
+exponential average of the weights,
 
     m_t = average m_{t-1} + (1 - average) w_t,
 
@@ -13,9 +13,8 @@ after which most of them held: what holds falls again while clean accuracy still
 bf16 and channels-last.
 
 Sources: Madry et al., ICLR 2018, arXiv:1706.06083 (the training); Wu et al., NeurIPS 2020, arXiv:2004.05884 (weights
-that are perturbed); Rice et al., ICML 2020, arXiv:2002.11569 (stopping early); Pang et al., ICLR 2021, arXiv:2010.00467
-(which details count); Zhong et al., AAAI 2020, arXiv:1708.04896 (boxes that are erased); Li and Spratling, ICLR 2023,
-arXiv:2301.09879 (that they keep a robust training from overfitting).
+that are perturbed); Rice et al., ICML 2020, arXiv:2002.11569 (stopping early, soon after a constant rate
+has fallen); Pang et al., ICLR 2021, arXiv:2010.00467 (which details count).
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from assay.data.whole import Whole
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import fit
+from assay.methods.train.fit import Schedule, fit
 from assay.methods.train.pgd_training import PgdTraining
 from assay.methods.train.weight_perturbation import WeightPerturbation
 
@@ -50,11 +50,17 @@ class RobustRecipe:
     steps: int = 7
     early: int | None = None  # steps in the first half
     shift: int = 4  # pixels, at most
-    erase: float = 0.0  # of the images
+    fall: int = 0  # epochs at the end in which a constant rate falls to 0; none: one cycle
     smoothing: float = 0.0
     perturb: float = 0.0
     average: float = 0.995
     weight_decay: float = 5e-4
+
+    def rounds(self) -> list[tuple[int, Schedule]]:
+        """Epochs, and how the rate goes in them."""
+        if not self.fall:
+            return [(self.epochs, "one-cycle")]
+        return [(self.epochs - self.fall, "constant"), (self.fall, "cosine")]
 
 
 ROBUST_CIFAR = RobustRecipe(epochs=180, batch=500, lr=0.4, early=4, smoothing=0.1, perturb=0.006)
@@ -69,22 +75,6 @@ def moved(x: Tensor, by: int, rng: torch.Generator) -> Tensor:  # n c h w -> n c
     columns = (left + torch.arange(width, device=x.device))[:, None, :]  # n 1 w
     wide = F.pad(torch.where(flip, x.flip(-1), x), (by, by, by, by)).permute(0, 2, 3, 1)
     return wide[torch.arange(n, device=x.device).view(-1, 1, 1), rows, columns].permute(0, 3, 1, 2)
-
-
-AREA, ASPECT = (0.02, 0.33), (0.3, 1 / 0.3)  # of a box that is erased: its share of the image, height over width
-
-
-def erased(x: Tensor, share: float, rng: torch.Generator) -> Tensor:  # n c h w -> n c h w
-    """Black boxes somewhere in such a share of the images, of any size and shape within AREA and ASPECT."""
-    n, _, height, width = x.shape
-    hit, area, aspect, down, along = torch.rand(5, n, 1, 1, 1, generator=rng, device=x.device)
-    area = (AREA[0] + (AREA[1] - AREA[0]) * area) * height * width
-    aspect = ASPECT[0] * (ASPECT[1] / ASPECT[0]) ** aspect
-    tall, wide = (area * aspect).sqrt().round().clamp(max=height), (area / aspect).sqrt().round().clamp(max=width)
-    row = torch.arange(height, device=x.device)[:, None] - (down * (height - tall + 1)).floor()
-    column = torch.arange(width, device=x.device) - (along * (width - wide + 1)).floor()
-    box = (row >= 0) & (row < tall) & (column >= 0) & (column < wide)  # n 1 h w
-    return x.masked_fill(box & (hit < share), 0.0)
 
 
 def robustly_trained(
@@ -111,8 +101,7 @@ def robustly_trained(
         return F.cross_entropy(out, y, label_smoothing=recipe.smoothing)
 
     def changed(x: Tensor, y: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        x = moved(x, recipe.shift, draw)
-        return against.augment(erased(x, recipe.erase, draw) if recipe.erase else x, y, draw)
+        return against.augment(moved(x, recipe.shift, draw), y, draw)
 
     nearby = WeightPerturbation(model, recipe.perturb, first=changed, loss=cost, swift=swift)
     mean = best = model
@@ -126,8 +115,9 @@ def robustly_trained(
         else:
             torch._foreach_lerp_(floats(mean), floats(model), 1 - recipe.average)
 
-    def ended(epoch: int, loss: float) -> None:
+    def ended(before: int, epoch: int, loss: float) -> None:
         nonlocal best, most
+        epoch += before
         told(f"epoch {epoch}: loss {loss:.4f}, {time.monotonic() - start:.0f} s")
         adversary.steps = steps if 2 * epoch >= epochs else first
         if watch is None or 3 * epoch <= 2 * epochs:
@@ -146,23 +136,26 @@ def robustly_trained(
             best, most = copy.deepcopy(model), held
         model.load_state_dict(own)
 
-    fit(
-        model,
-        data,
-        epochs=epochs,
-        lr=recipe.lr,
-        batch=batch,
-        weight_decay=recipe.weight_decay,
-        schedule="one-cycle",
-        rng=rng,
-        augment=nearby.augment,
-        loss=cost,
-        after_backward=nearby.back,
-        after_step=stepped,
-        on_epoch=ended,
-        device=device,
-        swift=swift,
-    )
+    done = 0
+    for count, schedule in recipe.rounds():
+        fit(
+            model,
+            data,
+            epochs=count,
+            lr=recipe.lr,
+            batch=batch,
+            weight_decay=recipe.weight_decay,
+            schedule=schedule,
+            rng=rng,
+            augment=nearby.augment,
+            loss=cost,
+            after_backward=nearby.back,
+            after_step=stepped,
+            on_epoch=partial(ended, done),
+            device=device,
+            swift=swift,
+        )
+        done += count
     return (mean if watch is None else best).eval().requires_grad_(False)
 
 
