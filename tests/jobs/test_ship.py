@@ -232,7 +232,10 @@ def test_the_original_stays_as_it_was(tmp_path: Path) -> None:
         ({"limits": ["accuracy=1kg"]}, "has the unit 'kg', which is none"),
         ({"settings": {"colour": "red"}}, "'onnx' has no setting 'colour'"),
         ({"probes": ["acuracy"]}, "acuracy"),
-        ({"form": "onnx-int8"}, "cannot be shipped as onnx-int8: it calibrates activations on inputs of"),
+        (
+            {"form": "onnx-int8", "settings": {"calibrate_on": "held"}},
+            "cannot be shipped as onnx-int8: it calibrates activations on inputs of 'held'",
+        ),
     ],
 )
 def test_what_cannot_be_shipped_is_told_in_one_line_and_nothing_is_made(
@@ -243,6 +246,15 @@ def test_what_cannot_be_shipped_is_told_in_one_line_and_nothing_is_made(
     assert "\n" not in str(told.value)
     assert not list(tmp_path.glob("ship-*"))
     assert not list(tmp_path.glob("cure-*"))
+
+
+def test_calibrated_on_half_of_test_both_are_asked_about_the_other_half(tmp_path: Path) -> None:
+    given = subject()
+    done = ship(given, "onnx-int8", probes=["accuracy"], out=tmp_path)
+    kept = done.cure.cured.data["test"]
+    assert len(kept) == len(given.data["test"]) // 2
+    counted = [audit.rows[0].answer.finding for audit in (done.cure.before, done.cure.after)]
+    assert [each.measures[0].n for each in counted if each is not None] == [len(kept)] * 2
 
 
 def test_a_unit_that_only_an_audit_knows_is_told_before_anything_is_made(
