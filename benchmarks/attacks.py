@@ -32,7 +32,7 @@ from assay.methods.attack.carlini_wagner import carlini_wagner
 from assay.methods.attack.ensemble import worst_case
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
-from assay.methods.attack.swift import Search, Swift
+from assay.methods.attack.swift import SIZES, Search, Swift
 from assay.nn.softrmax import SoftRmax
 
 RUNS = 5
@@ -257,13 +257,15 @@ class Speed(NamedTuple):
 
 
 def _searches(model: nn.Module, x: Tensor) -> dict[str, Swift]:
-    """The same copy, recorded as it is and compiled first; of a small network one pass takes all inputs."""
+    """The same copy, recorded as it is and compiled first; of a small network a pass takes all inputs, of others half.
+
+    To compile a size takes more than a minute; what is left of a batch that shrinks is cut to sizes of 1,024.
+    """
     small = sum(p.numel() for p in model.parameters()) < 1e6
-    how: dict[str, Any] = {"sizes": (len(x),)} if small else {}
-    compiled = (len(x),) if small else (1024, 4096)
+    sizes, compiled = ((len(x),),) * 2 if small else ((*SIZES[:-1], len(x) // 2), (SIZES[-2], len(x) // 2))
     return {
-        "recorded": Swift(model, Search(model, x, **how)),
-        "autotuned": Swift(model, Search(model, x, compiled=compiled, **how)),
+        "recorded": Swift(model, Search(model, x, sizes=sizes)),
+        "autotuned": Swift(model, Search(model, x, sizes=sizes, compiled=compiled)),
     }
 
 
