@@ -128,6 +128,22 @@ def test_the_first_round_asks_the_cheapest_first_and_what_has_no_limit_last():
     assert first == ["confidence", "everyday-change", "worst-case-accuracy", "accuracy"]
 
 
+def test_what_has_no_limit_is_looked_at_once_more_when_all_is_settled_and_there_is_time():
+    names, own = ["accuracy", "confidence"], {"accuracy": (), "confidence": (LIMIT,)}
+    model = Simulated(there=50_000)
+    rows = model.audit(names, "10m", own=own)
+    assert rows[1].verdict == "pass"
+    few, more = rows[0].answer.looks
+    assert few.inputs == 50
+    assert more.inputs == max(n for n in ladder(50, 50_000) if n <= 2000)
+    assert more.high - more.low < few.high - few.low
+    assert model.asked[-1][0] == "accuracy"
+    for seconds in (10, 30, 60, 120, 240):
+        slow = Simulated(there=50_000, pace=0.05)
+        slow.audit(names, f"{seconds}s", own=own)
+        assert slow.now < seconds
+
+
 @pytest.mark.parametrize("text", ["20s", "90s", "5m", "30m"])
 @pytest.mark.parametrize("slower", [0.3, 1.0, 3.0])
 def test_it_never_takes_longer_than_it_was_given(text, slower):

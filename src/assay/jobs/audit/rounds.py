@@ -3,8 +3,9 @@ r"""Rounds: which question is asked next, and with how many inputs, until verdic
 Next comes what promises the most verdicts for its time: the chance that a look settles one, over what it takes. Of a
 question that was asked, the chance is that of a normal law around what was seen, for each number of inputs that it may
 have next; of one that was not, that of a law whose values lie NEAR their limits. So what more inputs would hardly
-settle waits until nothing else is left, and what has no limit until all that has one was asked. Where a question has
-all the inputs that its steps allow, it is asked with more steps. What does not fit into the time is left out and says
+settle waits until nothing else is left, and what has no limit until all that has one was asked; it is looked at once
+more when all is settled and there is time. Where a question has all the inputs that its steps allow, it is asked with
+more steps. What does not fit into the time is left out and says
 how long it would take. Speed was measured, and what a question took once tells what it will take.
 
 A verdict that is looked at many times must be right as often as one that is looked at once. How many inputs a question
@@ -194,6 +195,7 @@ class Rounds:
             turns += [turn for turn in firsts if turn is not None]
             if any(turn is not None for turn in firsts):
                 break
+        turns = turns or [turn for place, row in rows.items() for turn in self._wider(place, row)]
         return max(turns, key=lambda offered: offered.worth).turn if turns else None
 
     def leave(self, place: int) -> None:
@@ -300,6 +302,22 @@ class Rounds:
                 wider = quantile(error_of(probe, search, first.inputs, inputs, self.most)) / z
                 chance = min(settles(m, limit, times, z, wider) for m, limit in open_ones)
                 yield Offered(max(chance, HOPELESS) / self._costs(about), Turn(place, budget, about, left))
+
+    def _wider(self, place: int, row: Judged) -> Iterator[Offered]:
+        """A second look at what has no limit, at no more inputs than a standard audit has; its first was at few."""
+        from assay.methods.uncertainty.sequences import ladder
+
+        looks, enough = row.answer.looks, BUDGETS["standard"].samples
+        if row.verdict != "no standard" or len(looks) != 1 or looks[0].grows != "inputs" or place in self.done:
+            return
+        assert enough is not None
+        first, left = looks[0], self.left
+        before = self._budget(_level(first.steps), first.inputs)
+        for inputs in ladder(first.inputs, self.most):
+            budget = self._budget(_level(first.steps), inputs)
+            about = first.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+            if first.inputs < inputs <= enough and about <= left:
+                yield Offered(inputs / self._costs(about), Turn(place, budget, about, left))
 
 
 def most_inputs(budget: Budget, there: int) -> int:
