@@ -27,9 +27,14 @@ def seconds(turns: int, device: str = "cpu", **work: Callable[[], object]) -> di
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
-def at_most(what: str, found: float, most: float, unit: str) -> None:
-    print(f"{what:72s} {found:8.3f} {unit}, limit {most:g}: {'kept' if found <= most else 'MISSED'}")
+def at_most(what: str, found: float, most: float, unit: str = "") -> bool:
+    return told(what, found, unit, f"limit {most:,g}", found <= most)
 
 
-def at_least(what: str, found: float, least: float, unit: str) -> None:
-    print(f"{what:72s} {found:8.3f} {unit}, wanted {least:g}: {'kept' if found >= least else 'MISSED'}")
+def at_least(what: str, found: float, least: float, unit: str = "") -> bool:
+    return told(what, found, unit, f"wanted {least:,g}", found >= least)
+
+
+def told(what: str, found: float, unit: str, aim: str, kept: bool) -> bool:
+    print(f"{what:72s} {found:12,.3f}{' ' if unit else ''}{unit}, {aim}: {'kept' if kept else 'MISSED'}", flush=True)
+    return kept

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from aims import aimed
+from clock import at_least, at_most
 from torch import Tensor, nn
 
 from assay.errors import AssayError
@@ -217,12 +217,12 @@ def half(given: argparse.Namespace) -> None:
 
             save_file({name: part.cpu().contiguous() for name, part in small.state_dict().items()}, given.save)
         kept = [
-            aimed("points of accuracy lost, as a share", float(right - after), LOST, least=False),
-            aimed("FLOPs left", share(small), given.share, least=False),
+            at_most("points of accuracy lost, as a share", float(right - after), LOST),
+            at_most("FLOPs left", share(small), given.share),
         ]
         return all(kept), {place: faster(place, whole, small, batch) for place, batch in places.items()}
 
-    held = aimed("accuracy before", float(right), LEAST)
+    held = at_least("accuracy before", float(right), LEAST)
     print(f"{given.share:g} of the FLOPs, which are priced:", flush=True)
     kept, gained = told(gated(whole, bill(whole, found, x, "flops"), share, given.share, given, device))
     held = held and kept
@@ -247,7 +247,7 @@ def faster(place: str, whole: nn.Module, small: nn.Module, batch: Tensor) -> flo
             line = f"{place}, batch of {size}, {how}: {1e3 * times['whole']:.3g} to {1e3 * times['small']:.3g} ms"
             gained[size, recorded] = times["whole"] / times["small"]
             if size == len(batch) and not recorded:
-                aimed(f"{line}, times as fast", gained[size, recorded], FASTER)
+                at_least(f"{line}, times as fast", gained[size, recorded], FASTER)
             else:
                 print(f"{line:72s} {gained[size, recorded]:8.3f} times as fast", flush=True)
     return gained[len(batch), False]
@@ -286,8 +286,8 @@ def latency(given: argparse.Namespace) -> None:
     lost = float((right["FLOPs priced"] - right["seconds priced"]).mean())
     sooner = times["FLOPs priced"] / times["seconds priced"]
     held = [
-        aimed("seconds priced, times as fast as FLOPs priced", sooner, 1.0),
-        aimed("points of accuracy behind FLOPs priced, as a share", lost, EQUAL, least=False),
+        at_least("seconds priced, times as fast as FLOPs priced", sooner, 1.0),
+        at_most("points of accuracy behind FLOPs priced, as a share", lost, EQUAL),
     ]
     print(f"{time.perf_counter() - start:.0f} s in all")
     if not all(held):
@@ -332,7 +332,7 @@ def paired(given: argparse.Namespace) -> None:
                 taken[name].append(time.perf_counter() - start)
     two, asked = (statistics.median(each) for each in taken.values())
     print(f"two bare passes {two:.2f} s, the whole question {asked:.2f} s")
-    if not aimed("paired comparison of 10,000 inputs, times two bare passes", asked / two, 1.25, least=False):
+    if not at_most("paired comparison of 10,000 inputs, times two bare passes", asked / two, 1.25):
         sys.exit(1)
 
 

@@ -82,7 +82,7 @@ def test_then_the_smaller_network_that_is_fast_enough(run_half: Any) -> None:
     assert ended == 1
     first, smaller = out.split("Smaller, seconds on cpu priced:")
     assert "1.5: MISSED" in first
-    assert "1.5: met" in smaller
+    assert "1.5: kept" in smaller
     left = [float(part.split("FLOPs left")[1].split(",")[0]) for part in (first, smaller)]
     assert 0 < left[1] < left[0] <= 0.5
 

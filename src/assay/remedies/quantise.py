@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.errors import AssayError
@@ -13,6 +13,8 @@ from assay.remedies._shipping import Shipping, calibration, left_by_calibration,
 if TYPE_CHECKING:
     from assay.run import Run
     from assay.subject import Subject
+
+Ranges = dict[str, tuple[float, float]] | Literal["dynamic"] | None
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,19 @@ class Quantise(Shipping):
         return no_calibration(subject, self.calibrate_on) if needs_data else reason
 
     def frame(self, subject: Subject) -> Subject:
-        ranges: dict[str, tuple[float, float]] | Literal["dynamic"] | None = (
-            None if self.activations == "none" else "dynamic" if self.activations == "dynamic" else {}
-        )
-        cured = subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
-        return left_by_calibration(subject, cured, self.calibrate_on) if self.activations == "static" else cured
+        ranges: Ranges = None if self.activations == "none" else "dynamic" if self.activations == "dynamic" else {}
+        return self._cured(subject, ranges)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         if self.activations != "static":
             return self.frame(subject)
         with undisturbed(subject.model, run):
             ranges = seen_ranges(subject.model, calibration(subject, self.calibrate_on, self.inputs, run.device))
-        return replace(self.frame(subject), model=quantise(subject.model, self.bits, group=self.group, ranges=ranges))
+        return self._cured(subject, ranges)
+
+    def _cured(self, subject: Subject, ranges: Ranges) -> Subject:
+        cured = subject.cured(quantise(subject.model, self.bits, group=self.group, ranges=ranges), self.name())
+        return left_by_calibration(subject, cured, self.calibrate_on) if self.activations == "static" else cured
 
     def beside(self, subject: Subject, cured: Subject, run: Run) -> tuple[str, ...]:
         floats = sum(count for _, count in left_in_floats(cured.model))

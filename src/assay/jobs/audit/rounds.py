@@ -5,8 +5,8 @@ question that was asked, the chance is that of a normal law around what was seen
 have next; of one that was not, that of a law whose values lie NEAR their limits. So what more inputs would hardly
 settle waits until nothing else is left, and what has no limit until all that has one was asked; it is looked at once
 more when all is settled and there is time. Where a question has all the inputs that its steps allow, it is asked with
-more steps. What does not fit into the time is left out and says
-how long it would take. Speed was measured, and what a question took once tells what it will take.
+more steps. What does not fit into the time is left out and says how long it would take. Speed was measured, and what a
+question took once tells what it will take.
 
 A verdict that is looked at many times must be right as often as one that is looked at once. How many inputs a question
 has first is laid down before anything is asked, and one looks again only at the rungs of a ladder from there, each of
@@ -223,6 +223,11 @@ class Rounds:
     def _about(self, place: int, budget: Budget) -> float:
         return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
 
+    def _about_again(self, place: int, last: Look, budget: Budget) -> float:
+        """Seconds of another look, by what the last one took."""
+        before = self._budget(_level(last.steps), last.inputs)
+        return last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+
     def _planned(self, place: int) -> int:
         """The inputs of a first look: as many as promise most for their time; FEWEST where there is no limit."""
         enough = [n for n in self.may if FEWEST <= n <= MOST_FIRST]
@@ -294,7 +299,7 @@ class Rounds:
         for inputs in rungs:
             for name in levels if inputs > last.inputs or (harder and inputs == last.inputs) else ():
                 budget = self._budget(name, inputs)
-                about = last.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+                about = self._about_again(place, last, budget)
                 if about > left:
                     continue
                 times = inputs_of(probe, budget, self.there) / inputs_of(probe, before, self.there)
@@ -312,10 +317,9 @@ class Rounds:
             return
         assert enough is not None
         first, left = looks[0], self.left
-        before = self._budget(_level(first.steps), first.inputs)
         for inputs in ladder(first.inputs, self.most):
             budget = self._budget(_level(first.steps), inputs)
-            about = first.seconds * max(1.0, self._about(place, budget) / self._about(place, before))
+            about = self._about_again(place, first, budget)
             if first.inputs < inputs <= enough and about <= left:
                 yield Offered(inputs / self._costs(about), Turn(place, budget, about, left))
 
