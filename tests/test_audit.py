@@ -98,6 +98,29 @@ def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
     assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
 
 
+def test_what_a_random_model_draws_for_a_question_does_not_hang_on_which_are_known(digits, tmp_path):
+    class Noisy(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            out = self.model(x)
+            return out + 3 * torch.randn_like(out)
+
+    subject = replace(digits, model=Noisy(digits.model).eval())
+
+    def measured(probes, folder):
+        torch.manual_seed(3)
+        done = assay.audit(subject, probes=probes, inputs=80, out=tmp_path / folder)
+        return [row.answer.finding.measures for row in done.rows]
+
+    first = measured(["accuracy"], "again")
+    again = measured(["accuracy", "confidence"], "again")
+    assert again[0] == first[0]  # from before
+    assert again == measured(["accuracy", "confidence"], "at once")
+
+
 def test_a_bound_on_the_inputs_is_another_question_and_is_told(digits, tmp_path):
     ASKED.clear()
     bounded = assay.audit(digits, probes=[Counted()], inputs=40, out=tmp_path)

@@ -174,6 +174,15 @@ def test_an_audit_loses_no_question_to_a_worker_that_dies(digits: Subject, engin
 
 
 @needs_ray
+def test_a_random_model_is_found_the_same_though_the_longest_question_comes_first(digits: Subject, engine: Ray) -> None:
+    subject, found = replace(digits, model=Noisy(digits.model).eval()), []
+    for asker in (ThisProcess(50), engine):
+        torch.manual_seed(3)
+        found.append(str(told(assay.audit(subject, probes=["accuracy", "confidence"], inputs=60, engine=asker))))
+    assert found[0] == found[1]
+
+
+@needs_ray
 def test_whoever_stops_an_audit_has_what_is_known(digits: Subject, engine: Ray, tmp_path: Path) -> None:
     def stop(row: Any, asked: bool) -> None:
         heard.append(row.answer.probe)

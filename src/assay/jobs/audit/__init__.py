@@ -22,6 +22,7 @@ from assay import shelf, store
 from assay.audit import Audit, Described, Judged, Offer, Question, describe, judgements
 from assay.errors import AssayError
 from assay.finding import Alarm
+from assay.jobs.audit.effort import seconds_of
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked, most_inputs
 from assay.probe import Answer, Probe, configure, put
 from assay.report import Kept, write, write_profile
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
+FAST = 1e-3  # seconds an input, of a model as fast as most on one core
 STOPPED = "it was not asked: the audit was stopped before; the same command goes on"
 
 
@@ -190,7 +192,12 @@ class Asker:
         return dataclasses.replace(answer, spent=dataclasses.replace(answer.spent, pace=self.pace))
 
     def put_all(self, places: Iterable[int]) -> Iterator[tuple[int, Answer]]:
-        """The answers as they come: where the engine has several workers, the questions are put side by side."""
+        """The answers as they come: where the engine has several workers, the questions are put side by side.
+
+        The longest come first then, so that no worker is left alone with one in the end.
+        """
+        if self.run.engine.apart:
+            places = sorted(places, key=self._about, reverse=True)
         for place, answer in self.run.engine.each(self.put, places):
             try:
                 yield place, answer()
@@ -198,6 +205,11 @@ class Asker:
                 if self.run.debug:
                     raise
                 yield place, self.planned[place].question.unanswered(self.begun.keys[place], str(e), 0.0)
+
+    def _about(self, place: int) -> float:
+        """The seconds that a question takes of a model as fast as most: the machines that ask it are not this one."""
+        there = self.begun.subject.splits.get("test", 1)
+        return seconds_of(self.planned[place][0].name(), self.run.budget, FAST, there)
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
