@@ -132,6 +132,7 @@ def cure(
     the remedy's settings. `how` is as of `audit`.
     """
     from assay.door import admit
+    from assay.engine.in_rows import in_rows, views
 
     subject = admit(subject).subject  # what is cured is what is audited
     how["standards"] = _standards(how.get("standards"))  # read once
@@ -154,7 +155,8 @@ def cure(
             return kept
         start = time.perf_counter()
         try:
-            cured = by.apply(subject, replace(run, keep=folder))
+            with in_rows(views(subject)):
+                cured = by.apply(subject, replace(run, keep=folder))
         except Diverged as e:
             raise AssayError(f"{e}{_kept_of(e, folder)}") from e
         seconds = time.perf_counter() - start

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,15 @@ def write(audit: Audit, folder: Path, kept: Kept | None = None) -> None:
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
 
 
+def draw_ahead(rows: Iterable[Judged], folder: Path, kept: Kept) -> None:
+    """Draw what these answers show for a later `write`, while another process finds out the next.
+
+    What cannot be drawn is an error of that `write`, when every answer is there.
+    """
+    with suppress(Exception), turn(folder):
+        _keep(rows, folder, kept)
+
+
 def write_profile(audit: Audit, asked: Sequence[Asked], pace: float) -> Path:
     """Write where the time of an audit went beside its report; `pace` is the seconds of a pass by itself."""
     from assay.report.profile import render_profile
@@ -79,11 +89,7 @@ def _write(audit: Audit, folder: Path, kept: Kept) -> dict[str, str]:
     from assay.report.junit import junit
     from assay.report.page import render
 
-    for row in audit.rows:
-        answer = row.answer
-        which = (answer.probe, answer.key, answer.when, answer.seconds, len(answer.looks))
-        if answer.probe not in kept or kept[answer.probe].which != which:
-            kept[answer.probe] = Drawn(which, *_drawn(row, folder))
+    _keep(audit.rows, folder, kept)
     drawn = {row.answer.probe: kept[row.answer.probe].drawings for row in audit.rows}
     links = chain.stored(folder, [row.answer.probe for row in audit.rows])
     for row in audit.rows:
@@ -102,6 +108,15 @@ def _write(audit: Audit, folder: Path, kept: Kept) -> dict[str, str]:
     links["card.md"] = write_atomically(folder / "card.md", card(audit))
     write_atomically(folder / chain.HEAD, strict_json(dataclasses.replace(audit, links=links).to_json()))
     return links
+
+
+def _keep(rows: Iterable[Judged], folder: Path, kept: Kept) -> None:
+    """Draw what is not kept yet."""
+    for row in rows:
+        answer = row.answer
+        which = (answer.probe, answer.key, answer.when, answer.seconds, len(answer.looks))
+        if answer.probe not in kept or kept[answer.probe].which != which:
+            kept[answer.probe] = Drawn(which, *_drawn(row, folder))
 
 
 def _drawn(row: Judged, folder: Path) -> tuple[tuple[Drawing, ...], dict[str, str]]:

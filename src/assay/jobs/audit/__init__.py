@@ -25,7 +25,7 @@ from assay.finding import Alarm
 from assay.jobs.audit.effort import seconds_of
 from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked, most_inputs
 from assay.probe import Answer, Probe, configure, put
-from assay.report import Kept, write, write_profile
+from assay.report import Kept, draw_ahead, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
@@ -174,14 +174,23 @@ class Asker:
 
         return pace(self.subject.in_classes(), self.run.device)
 
+    @cached_property
+    def views(self) -> bool:
+        """Whether the model is one that views its activations."""
+        from assay.engine.in_rows import views
+
+        return views(self.subject)
+
     def put(self, place: int) -> Answer:
         return self._put(place, self.run)
 
     def _put(self, place: int, run: Run) -> Answer:
+        from assay.engine.in_rows import in_rows
+
         probe, question = self.planned[place]
         answer = None
         try:
-            with self.trace.question(probe.name(), run.budget.inputs or 0):
+            with self.trace.question(probe.name(), run.budget.inputs or 0), in_rows(self.views):  # some train it
                 answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
         finally:  # a question that was ended took its time too
             if self.heard is not None and (answer is None or answer.status != "does not apply"):
@@ -356,6 +365,11 @@ class Record:
         if self.folder is not None:
             write(done, self.folder, self.kept)
         return done
+
+    def draw(self) -> None:
+        """What is known by now, while somebody else is asked the next."""
+        if self.folder is not None:
+            draw_ahead(self.rows.values(), self.folder, self.kept)
 
     def write_now_and_then(self, rounds: Rounds, surroundings: Mapping[str, str] | None = None) -> None:
         """The report of what is known, for whoever is killed; a twentieth of the time goes into it."""

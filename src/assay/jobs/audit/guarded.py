@@ -223,12 +223,15 @@ class _Asking:
             )
 
     def _next(self, place: int, child: Child) -> None:
+        """Say whether this question is to be asked, and draw what is known while it is."""
         if self.record is None:
             return
         wanted = 0 <= place < len(self.asked) and not self.record.knows(place)
         self.place = place if wanted else None
         child.set_clock_back()
         child.say(ask=wanted)
+        if wanted:
+            self.record.draw()
 
     def _choose(self, child: Child) -> None:
         """Have the next question asked, with the inputs and steps that fit; meanwhile write what is known."""

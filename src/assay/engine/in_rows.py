@@ -1,0 +1,64 @@
+"""Trainings lay kernels channels-last, which is faster; a model that views its activations cannot be asked that way.
+
+A convolution answers in the order of its kernel, and `x.view(len(x), -1)` after it is an error where values of one
+image do not lie channel by channel. Of such a model every convolution's answer is put into that order while it is
+trained; what it computes is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.module import register_module_forward_hook
+
+from assay.errors import AssayError
+from assay.subject import Subject, answer_once
+
+FEW = 2  # inputs that tell
+
+
+@contextmanager
+def in_rows(needed: bool) -> Iterator[None]:
+    """Inside, convolutions answer channel by channel, if that is needed."""
+    if not needed:
+        yield
+        return
+    handle = register_module_forward_hook(_in_rows)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def views(subject: Subject) -> bool:
+    """Whether the model answers with its kernels as they lie, and not channels-last; it is left as it was."""
+    kernels = [p for p in subject.model.parameters() if p.dim() == 4 and p.is_contiguous()]
+    if not kernels or not _answers(subject):
+        return False
+    lay = [p.data for p in kernels]
+    try:
+        for p in kernels:
+            p.data = p.data.to(memory_format=torch.channels_last)
+        return not _answers(subject)
+    finally:
+        for p, data in zip(kernels, lay, strict=True):
+            p.data = data
+
+
+def _answers(subject: Subject) -> bool:
+    data = subject.data["test"]
+    with torch.random.fork_rng(devices=[]):  # of a random model
+        try:
+            answer_once(subject.model, torch.as_tensor(data.take(np.arange(min(FEW, len(data))))[0]))
+        except AssayError:
+            return False
+    return True
+
+
+def _in_rows(module: nn.Module, given: object, out: object) -> Tensor | None:
+    return out.contiguous() if isinstance(module, _ConvNd) and isinstance(out, Tensor) else None
