@@ -16,6 +16,7 @@ from assay.errors import AssayError
 from assay.finding import Finding, Measure
 from assay.probe import Need, Probe
 from assay.standard import Standard, Standards
+from assay.subject import Subject
 
 ASKED = []
 
@@ -119,6 +120,26 @@ def test_what_a_random_model_draws_for_a_question_does_not_hang_on_which_are_kno
     again = measured(["accuracy", "confidence"], "again")
     assert again[0] == first[0]  # from before
     assert again == measured(["accuracy", "confidence"], "at once")
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_no_question_asks_a_model_about_no_input(digits, trained):
+    """Many a model cannot answer that: x.view(len(x), -1) has no size then."""
+
+    class Strict(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            assert len(x), "it was asked about no input"
+            return self.model(x)
+
+    model = digits.model if trained else nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    subject = Subject.classifier(Strict(model).eval(), dict(digits.data), name="strict")
+    done = assay.audit(subject, budget="quick", inputs=12)
+    assert [row.answer.why for row in done.rows if "no input" in str(row.answer.why)] == []
+    assert "worst-case-accuracy" in [row.answer.probe for row in done.rows if row.answer.finding is not None]
 
 
 def test_a_bound_on_the_inputs_is_another_question_and_is_told(digits, tmp_path):

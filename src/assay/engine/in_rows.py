@@ -7,6 +7,7 @@ trained; what it computes is the same.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,7 +31,9 @@ def in_rows(needed: bool) -> Iterator[None]:
         return
     handle = register_module_forward_hook(_in_rows)  # type: ignore[arg-type]
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+            yield
     finally:
         handle.remove()
 
