@@ -12,6 +12,7 @@ from torch import nn
 
 import assay
 from assay import shelf
+from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding, Measure
 from assay.probe import Need, Probe
@@ -120,6 +121,22 @@ def test_what_a_random_model_draws_for_a_question_does_not_hang_on_which_are_kno
     again = measured(["accuracy", "confidence"], "again")
     assert again[0] == first[0]  # from before
     assert again == measured(["accuracy", "confidence"], "at once")
+
+
+def test_of_questions_that_are_put_side_by_side_the_longest_come_first(digits):
+    sent = []
+
+    class Elsewhere(ThisProcess):
+        apart = True
+
+        def each(self, work, items):
+            sent.extend(items)
+            return super().each(work, sent)
+
+    names = ["accuracy", "worst-case-accuracy", "confidence"]
+    done = assay.audit(digits, probes=names, inputs=12, engine=Elsewhere())
+    assert [names[place] for place in sent] == ["worst-case-accuracy", "confidence", "accuracy"]
+    assert [row.answer.probe for row in done.rows] == names
 
 
 @pytest.mark.parametrize("trained", [True, False])

@@ -72,9 +72,8 @@ def test_it_is_trained_to_the_weights_of_one_that_copies(digits: Subject) -> Non
         trained[how] = model.state_dict()
     for name, t in trained["view"].items():
         torch.testing.assert_close(t, trained["flatten"][name], rtol=1e-3, atol=1e-4)
-    x = torch.zeros(2, 1, 8, 8).contiguous(memory_format=torch.channels_last)
-    conv = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    assert not conv(x).is_contiguous()  # afterwards nothing is put into rows
+    x = torch.zeros(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    assert not nn.Conv2d(3, 4, 3)(x).is_contiguous()  # afterwards nothing is put into rows
 
 
 @pytest.mark.parametrize("remedy", ["pgd-training", "mixup", "ensemble"])

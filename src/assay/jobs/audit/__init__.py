@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
-FAST = 1e-3  # seconds an input, of a model as fast as most on one core
+PACE = 1e-3  # seconds an input: a guess, on which the order of questions hangs and nothing else
 STOPPED = "it was not asked: the audit was stopped before; the same command goes on"
 
 
@@ -216,9 +216,9 @@ class Asker:
                 yield place, self.planned[place].question.unanswered(self.begun.keys[place], str(e), 0.0)
 
     def _about(self, place: int) -> float:
-        """The seconds that a question takes of a model as fast as most: the machines that ask it are not this one."""
+        """About how long a question takes. The pace is not measured: the machines that ask are not this one."""
         there = self.begun.subject.splits.get("test", 1)
-        return seconds_of(self.planned[place][0].name(), self.run.budget, FAST, there)
+        return seconds_of(self.planned[place][0].name(), self.run.budget, PACE, there)
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
