@@ -112,7 +112,7 @@ def test_the_robust_network_is_trained_once_and_anew_by_another_recipe(
     monkeypatch.setattr(vgg, "STAGES", (1,))
     monkeypatch.setattr(vgg, "WIDER", (1,))
     monkeypatch.setattr(_robust, "vgg16", lambda: vgg.Vgg16(width=1))
-    monkeypatch.setattr(_robust, "RECIPE", RobustRecipe(epochs=1, batch=10, lr=0.1, steps=1, shift=1))
+    monkeypatch.setattr(_robust, "RECIPE", RobustRecipe(epochs=2, batch=5, lr=0.1, steps=1, shift=1))
 
     def found(seed: int = 0) -> Tensor:
         _robust.robust.cache_clear()

@@ -8,8 +8,8 @@ gap is what an adversarial training loses to overfitting. It costs a forward and
 normalisations, which have one dimension, stay where they are.
 
 Source: Wu, Xia and Wang, NeurIPS 2020, arXiv:2004.05884, eq. 8 to 11 with one step, as in the public code.
-Departs from print: weights go back before the optimiser steps and not after, so that weight decay sees their own; and
-    the pass that finds v moves running means too, where the public code spends a copy of the model on it.
+Departs from print: the pass that finds v moves running means too, where the public code spends a copy of the model on
+    it. As there, the optimiser steps from w + v, and v is taken off after.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.errors import AssayError
-from assay.methods.train.fit import Augment, Loss, swiftly
+from assay.methods.train.fit import Loss
 
 TINY = 1e-12  # of a gradient's length: a kernel that no gradient reaches stays
 
 
 class WeightPerturbation:
-    """The two pieces that `fit` takes beside the model: `fit(model, ..., augment=p.augment, after_backward=p.back)`.
+    """Of each step of a training: `move(x, y)`, its loss and gradient, the optimiser, `back()`.
 
-    `first` is the augmentation of the training, as that against an attacker, whose batches are the ones that weights
-    move for; `loss` is the one that `fit` gets. `swift`: as in `fit`.
+    `ask` is the model as the training asks it, compiled or not. All is done in place, so that it can be recorded.
     """
 
     def __init__(
@@ -39,36 +38,29 @@ class WeightPerturbation:
         model: nn.Module,
         size: float = 0.01,
         *,
-        first: Augment | None = None,
         loss: Loss = F.cross_entropy,
-        swift: bool = False,
+        ask: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if not 0 <= size < math.inf:
             raise AssayError(f"size={size} is no share of a weight's length; give at least 0, such as 0.01.")
-        self.model, self.size, self.first, self.loss = model, size, first, loss
-        self._ask: Callable[[Tensor], Tensor] = swiftly(model) if swift else model
-        self._moved: list[Tensor] = []
-        self._before: list[Tensor] = []
+        self.size, self.loss, self.ask = size, loss, ask or model
+        self.kernels: list[Tensor] = [p for p in model.parameters() if size and p.requires_grad and p.ndim > 1]
+        self.by = [torch.zeros_like(p) for p in self.kernels]
 
-    def augment(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The batch as `first` makes it; the weights are moved for it until `back`."""
-        if self.first is not None:
-            x, y = self.first(x, y, rng)
-        kernels: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad and p.ndim > 1]
-        if self.size == 0 or not kernels:
-            return x, y
-        slopes = torch.autograd.grad(self.loss(self._ask(x), y), kernels)
-        self._moved, self._before = kernels, [p.detach().clone() for p in kernels]
+    def move(self, x: Tensor, y: Tensor) -> None:  # n *d, n
+        """Move the weights to the place nearby that is worst for this batch."""
+        if not self.kernels:
+            return
+        slopes = torch.autograd.grad(self.loss(self.ask(x), y), self.kernels)
         with torch.no_grad():
-            for p, slope, length, steep in zip(
-                kernels, slopes, torch._foreach_norm(kernels), torch._foreach_norm(slopes), strict=True
-            ):
-                p.addcmul_(slope, length / steep.clamp_min(TINY), value=self.size)
-        return x, y
+            lengths, steep = torch._foreach_norm(self.kernels), torch._foreach_norm(slopes)
+            for by, slope, long, high in zip(self.by, slopes, lengths, steep, strict=True):
+                torch.mul(slope, self.size * long / high.clamp_min(TINY), out=by)
+            torch._foreach_add_(self.kernels, self.by)
 
+    @torch.no_grad()
     def back(self) -> None:
-        """Give the weights back as they were before `augment`."""
-        with torch.no_grad():
-            for p, old in zip(self._moved, self._before, strict=True):
-                p.copy_(old)
-        self._moved, self._before = [], []
+        """Take off what `move` added, once."""
+        if self.kernels:
+            torch._foreach_sub_(self.kernels, self.by)
+            torch._foreach_zero_(self.by)
