@@ -400,6 +400,33 @@ def test_a_machine_that_dies_takes_no_question_along(digits: Subject, alone: Non
 
 
 @needs_ray
+def test_a_package_whose_loading_was_called_off_is_loaded_whole_by_the_next_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its child was loaded to the end, and a second parent would not have it."""
+    from assay.engine.ray import _do, _Worker
+
+    whole = tmp_path / "halfway"
+    whole.mkdir()
+    (whole / "child.py").write_text("x = 1")
+    (whole / "__init__.py").write_text(
+        "import os\nimport halfway.child\nif 'STOPS' in os.environ:\n    raise KeyboardInterrupt\n"
+        "found = halfway.child.x"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_Worker, "inside", True)
+    monkeypatch.setitem(_Worker.opened, "loads", importlib.import_module)
+    task = partial(_do._function, "loads", [], {})
+    monkeypatch.setenv("STOPS", "1")
+    with pytest.raises(KeyboardInterrupt):
+        task("halfway")
+    monkeypatch.delenv("STOPS")
+    assert task("halfway").found == 1
+    for name in ("halfway.child", "halfway"):
+        del sys.modules[name]
+
+
+@needs_ray
 @heavy
 def test_a_question_that_ends_every_process_is_the_only_one_without_an_answer(
     digits: Subject, engine: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

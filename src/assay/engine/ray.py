@@ -40,6 +40,7 @@ from torch.storage import TypedStorage
 from assay import code
 from assay.data.digest import of_array
 from assay.engine.local import Joined, Noise, Part, ThisProcess, fitting, worked
+from assay.engine.turned import is_on, turned
 from assay.errors import AssayError, MissingExtra, SubjectError, in_words
 from assay.nn.tally import COUNTED, counted
 from assay.run import KEPT_BYTES, Found, Item, Run, Tick, Work, environment, silent
@@ -109,7 +110,7 @@ class Ray:
             )  # fmt: skip
         noise, rows = Noise.now(device), Joined(few, room)
         models, tallies = [model for model, _ in COUNTED], [tally for _, tally in COUNTED]
-        job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models))
+        job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models, is_on()))
         most = AHEAD * self.at_once
         with noise.spent(), self._flying() as tasks:
             for start in range(0, len(indices), batch):
@@ -199,11 +200,12 @@ class _Shards:
     few: dict[str, str]
     noise: tuple[int, ...]
     counted: list[nn.Module]
+    turned: bool
 
     def __call__(self, start: int) -> tuple[list[Part], list[tuple[int, int]], bool]:
         places = range(start, min(start + self.batch, len(self.indices)))
         noise = Noise(self.noise, self.device)
-        with ExitStack() as stack:
+        with ExitStack() as stack, turned(self.turned):
             tallies = [stack.enter_context(counted(model)) for model in self.counted]
             parts = worked(
                 self.work, self.data, self.indices, places, self.batch,
@@ -250,7 +252,22 @@ def _do(name: str, job: list[Any], expected: Mapping[str, str], item: Any) -> An
         while len(_Worker.opened) > OPEN:
             _Worker.opened.popitem(last=False)
     _Worker.opened.move_to_end(name)
-    return _Worker.opened[name](item)
+    try:
+        return _Worker.opened[name](item)
+    except KeyboardInterrupt:  # it was called off, wherever it was
+        _forget_orphans()
+        raise
+
+
+def _forget_orphans() -> None:
+    """Drop modules whose parent was not loaded to its end: who loads that one again would find it without them.
+
+    The next task in this process would fail for it ("module 'sympy' has no attribute 'core'").
+    """
+    for name in sorted(sys.modules):  # a parent before its children
+        parent = name.rpartition(".")[0]
+        if parent and parent not in sys.modules:
+            del sys.modules[name]
 
 
 def _surroundings() -> dict[str, str]:

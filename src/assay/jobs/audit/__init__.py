@@ -11,6 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -172,7 +173,8 @@ class Asker:
         """The seconds that the model takes for an input, measured when somebody first asks."""
         from assay.jobs.audit.pace import pace
 
-        return pace(self.subject.in_classes(), self.run.device)
+        with self._asked():
+            return pace(self.subject.in_classes(), self.run.device)
 
     @cached_property
     def views(self) -> bool:
@@ -181,16 +183,24 @@ class Asker:
 
         return views(self.subject)
 
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Inside, the model is asked as fast as this machine can, and trained as it can be trained."""
+        from assay.engine.in_rows import in_rows
+        from assay.engine.turned import laid, pays, turned
+
+        fast = pays(self.run.device)
+        with in_rows(self.views), laid(self.subject.model, fast and not self.views), turned(fast):
+            yield
+
     def put(self, place: int) -> Answer:
         return self._put(place, self.run)
 
     def _put(self, place: int, run: Run) -> Answer:
-        from assay.engine.in_rows import in_rows
-
         probe, question = self.planned[place]
         answer = None
         try:
-            with self.trace.question(probe.name(), run.budget.inputs or 0), in_rows(self.views):  # some train it
+            with self.trace.question(probe.name(), run.budget.inputs or 0), self._asked():
                 answer = put(probe, self.subject, run, self.begun.keys[place], left_out=question.left_out)
         finally:  # a question that was ended took its time too
             if self.heard is not None and (answer is None or answer.status != "does not apply"):
