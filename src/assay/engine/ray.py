@@ -40,7 +40,7 @@ from torch.storage import TypedStorage
 from assay import code
 from assay.data.digest import of_array
 from assay.engine.local import Joined, Noise, Part, ThisProcess, fitting, worked
-from assay.engine.turned import is_on, turned
+from assay.engine.turned import Order, order_now, turned
 from assay.errors import AssayError, MissingExtra, SubjectError, in_words
 from assay.nn.tally import COUNTED, counted
 from assay.run import KEPT_BYTES, Found, Item, Run, Tick, Work, environment, silent
@@ -110,7 +110,7 @@ class Ray:
             )  # fmt: skip
         noise, rows = Noise.now(device), Joined(few, room)
         models, tallies = [model for model, _ in COUNTED], [tally for _, tally in COUNTED]
-        job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models, is_on()))
+        job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models, order_now()))
         most = AHEAD * self.at_once
         with noise.spent(), self._flying() as tasks:
             for start in range(0, len(indices), batch):
@@ -200,12 +200,12 @@ class _Shards:
     few: dict[str, str]
     noise: tuple[int, ...]
     counted: list[nn.Module]
-    turned: bool
+    order: Order | None
 
     def __call__(self, start: int) -> tuple[list[Part], list[tuple[int, int]], bool]:
         places = range(start, min(start + self.batch, len(self.indices)))
         noise = Noise(self.noise, self.device)
-        with ExitStack() as stack, turned(self.turned):
+        with ExitStack() as stack, turned(self.order):
             tallies = [stack.enter_context(counted(model)) for model in self.counted]
             parts = worked(
                 self.work, self.data, self.indices, places, self.batch,

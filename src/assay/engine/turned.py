@@ -7,9 +7,9 @@ Backwards to its inputs a convolution is a convolution, by kernels that are turn
 
 or, by the definition, each slope times the kernel, added up where it came from: one matrix product and a fold. And
 forwards it is faster where kernels lie channels-last. On two cores of aarch64 oneDNN's own way back takes 1.6 to 2.4
-times as long as the way there, the turned kernels as long, and the fold 0.4 to 0.7 of its own way for the one or three
-channels of an image. Neither is taken where it takes longer (measured), nor where weights learn. On other machines
-nothing was measured, and nothing is changed.
+times as long as the way there, the turned kernels as long as that, and the fold 0.4 to 0.7 of the way back for the one
+or three channels of an image. Neither is taken where it takes longer (measured), nor where weights learn. On other
+machines nothing was measured, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -18,71 +18,63 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-CHANNELS, PLACES = 12, 500  # on the way in, and of all images, from which on turned kernels pay
+PLACES = 500  # of all images of a batch, from which on it pays to reorder kernels
+CHANNELS = 12  # on the way in, from which on turned kernels pay
 FEW, WIDE = 3, 24  # channels in, at most, and out, at least, for a fold to pay
 
-_ON = ContextVar("turned", default=False)
+Order = Literal["rows", "channels-last"]
+"""In which kernels lie, and so the answers: a model that views its activations wants rows."""
+
+_now: ContextVar[Order | None] = ContextVar("turned", default=None)
 
 
-def pays(device: str) -> bool:
-    """Whether this is a machine on which it was measured to be faster."""
-    return device == "cpu" and platform.machine() == "aarch64" and bool(torch.backends.mkldnn.enabled)
+def fastest(device: str, *, views: bool) -> Order | None:
+    """How a model is asked here; None where nothing was measured to be faster than torch by itself."""
+    measured = device == "cpu" and platform.machine() == "aarch64" and bool(torch.backends.mkldnn.enabled)
+    return ("rows" if views else "channels-last") if measured else None
 
 
-def is_on() -> bool:
-    """Whether this code runs inside of `turned`."""
-    return _ON.get()
+def order_now() -> Order | None:
+    """What this code runs inside of."""
+    return _now.get()
 
 
 @contextmanager
-def turned(needed: bool) -> Iterator[None]:
-    """Inside, convolutions on the CPU whose weights do not learn go back by turned kernels, if that is needed."""
-    if not needed or is_on():
+def turned(order: Order | None) -> Iterator[None]:
+    """Inside, convolutions on the CPU whose weights do not learn are asked in this order, and go back as above."""
+    if order is None or order_now() is not None:
         yield
         return
-    before = _ON.set(True)
+    before = _now.set(order)
     try:
-        with _Turning():
+        with _Turning(order):
             yield
     finally:
-        _ON.reset(before)
-
-
-@contextmanager
-def laid(model: nn.Module, needed: bool) -> Iterator[None]:
-    """Inside, the kernels of the model's convolutions lie channels-last, if that is needed."""
-    kernels = [
-        m._parameters["weight"]
-        for m in model.modules()
-        if needed and isinstance(m, nn.Conv2d) and m.groups == 1 and "weight" in m._parameters
-    ]
-    moved = [p for p in kernels if p is not None and p.is_contiguous()]
-    try:
-        for p in moved:
-            p.data = p.data.to(memory_format=torch.channels_last)
-        yield
-    finally:
-        for p in moved:
-            p.data = p.data.to(memory_format=torch.contiguous_format)
+        _now.reset(before)
 
 
 class _Turning(TorchFunctionMode):
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self.order = order
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is F.conv2d and (found := _convolved(*args, **kwargs or {})) is not None:
+        if func is F.conv2d and (found := _convolved(self.order, *args, **kwargs or {})) is not None:
             return found
         return func(*args, **kwargs or {})
 
 
 def _convolved(
+    order: Order,
     input: Tensor,  # torch's names, by which it may be called
     weight: Tensor,
     bias: Tensor | None = None,
@@ -91,21 +83,39 @@ def _convolved(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """The convolution, where its gradient is worth another way; else None."""
-    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in (input, weight))
-    if not plain or groups != 1 or isinstance(padding, str) or not (torch.is_grad_enabled() and input.requires_grad):
+    """The convolution, where it is worth another way; else None."""
+    if not all(_plain(t) for t in (input, weight)) or input.ndim != 4 or groups != 1:
         return None
-    if weight.requires_grad or (bias is not None and bias.requires_grad):
+    learns = torch.is_grad_enabled() and (weight.requires_grad or (bias is not None and bias.requires_grad))
+    if learns or input.numel() < PLACES * input.shape[1]:
         return None
-    if input.ndim != 4 or input.device.type != "cpu" or input.dtype != torch.float32:
-        return None
-    p, d, wide = _pair(padding), _pair(dilation), weight.shape
-    fits = all(0 <= a <= b * (k - 1) for a, b, k in zip(p, d, wide[2:], strict=True))
-    pay = wide[1] >= CHANNELS or (wide[1] <= FEW and wide[0] >= WIDE)
-    if _pair(stride) != (1, 1) or not fits or not pay or input.numel() < PLACES * input.shape[1]:
-        return None
-    out: Tensor = _Convolution.apply(input, weight, bias, p, d)  # type: ignore[no-untyped-call]
-    return out
+    last = order == "channels-last"
+    # at each call: it takes a hundredth of it, and what is kept could be of weights that are others by now;
+    # contiguous() would skip kernels of one input channel
+    kernel = weight.to(memory_format=torch.channels_last) if last else weight
+    if torch.is_grad_enabled() and input.requires_grad and _pays(weight, stride, padding, dilation):
+        out: Tensor = _Convolution.apply(input, kernel, bias, _pair(padding), _pair(dilation))  # type: ignore[no-untyped-call, arg-type]
+        return out
+    return F.conv2d(input, kernel, bias, stride, padding, dilation) if last else None  # type: ignore[arg-type]
+
+
+def _plain(t: Tensor) -> bool:
+    here = type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu" and t.dtype == torch.float32
+    return here and not torch._C._functorch.is_functorch_wrapped_tensor(t)  # type: ignore[attr-defined, no-any-return]
+
+
+def _pays(
+    weight: Tensor,
+    stride: int | Sequence[int],
+    padding: str | int | Sequence[int],
+    dilation: int | Sequence[int],
+) -> bool:
+    """Whether the other way back is open to such a convolution, and the shorter one."""
+    if isinstance(padding, str) or _pair(stride) != (1, 1):
+        return False
+    out, into, *size = weight.shape
+    fits = all(0 <= p <= d * (k - 1) for p, d, k in zip(_pair(padding), _pair(dilation), size, strict=True))
+    return fits and (into >= CHANNELS or (into <= FEW and out >= WIDE))
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -114,8 +124,6 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
 
 
 class _Convolution(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int], dilation: tuple[int, int]

@@ -133,7 +133,7 @@ def cure(
     """
     from assay.door import admit
     from assay.engine.in_rows import in_rows, views
-    from assay.engine.turned import pays, turned
+    from assay.engine.turned import fastest, turned
 
     subject = admit(subject).subject  # what is cured is what is audited
     how["standards"] = _standards(how.get("standards"))  # read once
@@ -156,7 +156,8 @@ def cure(
             return kept
         start = time.perf_counter()
         try:
-            with in_rows(views(subject)), turned(pays(run.device)):
+            needed = views(subject)
+            with in_rows(needed), turned(fastest(run.device, views=needed)):
                 cured = by.apply(subject, replace(run, keep=folder))
         except Diverged as e:
             raise AssayError(f"{e}{_kept_of(e, folder)}") from e

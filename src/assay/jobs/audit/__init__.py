@@ -187,10 +187,9 @@ class Asker:
     def _asked(self) -> Iterator[None]:
         """Inside, the model is asked as fast as this machine can, and trained as it can be trained."""
         from assay.engine.in_rows import in_rows
-        from assay.engine.turned import laid, pays, turned
+        from assay.engine.turned import fastest, turned
 
-        fast = pays(self.run.device)
-        with in_rows(self.views), laid(self.subject.model, fast and not self.views), turned(fast):
+        with in_rows(self.views), turned(fastest(self.run.device, views=self.views)):
             yield
 
     def put(self, place: int) -> Answer:
