@@ -114,6 +114,10 @@ def test_who_does_not_fit_goes_torchs_own_way(order: module.Order, monkeypatch: 
             F.conv2d(x[0], w),  # one image without a batch
         ]
         assert all(out.is_contiguous() for out in own)
+        with torch.autocast("cpu", torch.bfloat16):  # of a model that asks for it
+            F.conv2d(x, w).float().sum().backward()
+        with pytest.raises(RuntimeError):
+            F.conv2d(x, w[0])
         assert taken.times == 0
         F.conv2d(input=x, weight=w, stride=[1], padding=[1])  # type: ignore[arg-type]
         assert taken.times == 1

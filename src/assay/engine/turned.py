@@ -84,7 +84,7 @@ def _convolved(
     groups: int = 1,
 ) -> Tensor | None:
     """The convolution, where it is worth another way; else None."""
-    if not all(_plain(t) for t in (input, weight)) or input.ndim != 4 or groups != 1:
+    if not all(_plain(t) for t in (input, weight)) or groups != 1 or torch.is_autocast_enabled("cpu"):
         return None
     learns = torch.is_grad_enabled() and (weight.requires_grad or (bias is not None and bias.requires_grad))
     if learns or input.numel() < PLACES * input.shape[1]:
@@ -100,7 +100,7 @@ def _convolved(
 
 
 def _plain(t: Tensor) -> bool:
-    here = type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu" and t.dtype == torch.float32
+    here = type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu" and t.dtype == torch.float32 and t.ndim == 4
     return here and not torch._C._functorch.is_functorch_wrapped_tensor(t)  # type: ignore[attr-defined, no-any-return]
 
 
