@@ -25,13 +25,15 @@ import torch
 from torch import nn
 
 import assay
+from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.engine.opening import engine_named, refuse_confined
+from assay.engine.turned import Order, order_now, turned
 from assay.errors import AssayError, MissingExtra
 from assay.finding import Finding, Measure
 from assay.nn.tally import counted
 from assay.probe import Probe
-from assay.run import OutOfTime, Run, until
+from assay.run import OutOfTime, Run, Shard, until
 
 if TYPE_CHECKING:
     from assay.engine.ray import Ray
@@ -424,6 +426,23 @@ def test_a_package_whose_loading_was_called_off_is_loaded_whole_by_the_next_task
     assert task("halfway").found == 1
     for name in ("halfway.child", "halfway"):
         del sys.modules[name]
+
+
+@needs_ray
+@pytest.mark.parametrize("order", [None, "rows", "channels-last"])
+def test_a_shard_is_asked_in_the_order_of_whoever_sent_it(order: Order | None, engine: Ray) -> None:
+    """A worker has its own process: what stands around the sender does not stand around it."""
+
+    def asked(shard: Shard) -> dict[str, torch.Tensor]:
+        return {"so": torch.full((len(shard.x),), order_now() == order), "by": torch.full((len(shard.x),), os.getpid())}
+
+    rows = np.zeros((120, 1), np.float32)
+    with turned(order):
+        found = engine.map(
+            asked, Arrays(rows, np.zeros(120, np.int64)), np.arange(120), seed=0, device="cpu", tick=lambda count: None
+        )
+    assert found["so"].all()
+    assert os.getpid() not in found["by"]
 
 
 @needs_ray

@@ -105,7 +105,7 @@ def test_of_the_last_third_the_last_epoch_is_given_that_holds_as_much_as_the_bes
     assert [line.split(":")[0] for line in told if line.startswith("epoch")] == [f"epoch {k}" for k in range(1, 10)]
 
 
-def test_perturbed_weights_are_given_back_and_cost_no_more_than_their_own_length() -> None:
+def test_perturbed_weights_are_given_back() -> None:
     """Watched or not, the weights that are given are the training's own: a perturbation of all their length is gone."""
     rows = data()
     for watch in (None, data(20, seed=1)):
