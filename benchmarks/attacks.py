@@ -3,11 +3,13 @@
     python benchmarks/attacks.py steps                 cost of a step over its limit, on this machine's CPU
     python benchmarks/attacks.py ensemble              the ensemble beside AutoAttack: robust accuracy, passes, seconds
     python benchmarks/attacks.py gpu                   image-steps per second on a GPU, and time to the answer
-    python benchmarks/attacks.py strength              an adversarially trained net on CIFAR-10, beside AutoAttack
+    python benchmarks/attacks.py strength              adversarially trained nets on CIFAR-10, beside AutoAttack
+    python benchmarks/attacks.py robust FILE           the same of the network that tools/train_robust.py wrote
 
 The limit of a step is one forward and one backward pass with respect to the input. Peers are run if they are
 importable (torchattacks, foolbox, autoattack) and left out otherwise. Run it on a quiet machine; everything that is
-compared is measured in the same run, as the median of five. `gpu` ends with 1 where an aim is missed.
+compared is measured in the same run, as the median of five. `gpu` and `robust` end with 1 where an aim is
+missed.
 """
 
 from __future__ import annotations
@@ -32,14 +34,16 @@ from assay.methods.attack.carlini_wagner import carlini_wagner
 from assay.methods.attack.ensemble import worst_case
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
-from assay.methods.attack.swift import SIZES, Search, Swift
+from assay.methods.attack.swift import SIZES, Search, Swift, searching
 from assay.nn.softrmax import SoftRmax
+from assay.nn.tally import counted
 
 RUNS = 5
 STEPS = 20
 FAST, SOONER, NEAR = 170_000, 7.0, 0.85
 """On an H200: image-steps a second of a ResNet-18 without early exit; how many times sooner the answer is there than
 from the best plain float32 loop, where 70 % break; of a small network, the share of its ceiling."""
+TIME, PASSES, GAP = 0.2, 0.12, 0.001  # of AutoAttack's, at most, and how much more may hold
 
 
 def have(package: str) -> bool:
@@ -57,19 +61,6 @@ def median_seconds(work: Callable[[], Any], device: str = "cpu", runs: int = RUN
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
-
-
-class Counted(nn.Module):
-    """Counts the images that pass, forwards alone as half of a forward and backward pass."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.passes = model, 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += len(x) * (1.0 if torch.is_grad_enabled() and x.requires_grad else 0.5)
-        out: Tensor = self.model(x)
-        return out
 
 
 class Softmaxed(nn.Module):
@@ -139,31 +130,45 @@ def steps() -> None:
         print(f"{name:26s} {ours / again:5.2f} times the limit")
 
 
-def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, device: str, batch: int) -> None:
-    counted = Counted(model).to(device).eval()
-    x, y = x.to(device), y.to(device)
-    with torch.no_grad():
-        clean = float(torch.cat([model(part).argmax(1) for part in x.split(batch)]).eq(y).float().mean())
-    start = time.perf_counter()
-    rng = torch.Generator(device).manual_seed(0)
-    ours = 1 - float(worst_case(counted, x, y, radius=radius, batch=batch, rng=rng).success.float().mean())
-    taken, passes = time.perf_counter() - start, counted.passes / len(x)
-    print(f"radius {radius * 255:.0f}/255, {len(x)} images, clean {clean:.4f}")
-    print(f"  assay ensemble  robust {ours:.4f}  {passes:7.1f} passes per image  {taken:7.1f} s", flush=True)
-    if have("autoattack"):
+def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, device: str, batch: int) -> bool:
+    """Both on the same inputs, ours as audits run it; whether time, passes and what holds are within the aims."""
+    model, x, y = model.to(device).eval(), x.to(device), y.to(device)
+
+    def held(at: Tensor) -> float:
+        with torch.no_grad():
+            return float(torch.cat([model(part).argmax(1) for part in at.split(batch)]).eq(y).float().mean())
+
+    def watched(attack: Callable[[], Tensor]) -> tuple[float, float, float]:
+        with counted(model) as tally:
+            start = time.perf_counter()
+            at = attack()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken = time.perf_counter() - start
+        return held(at), (tally.slopes + tally.answers / 2) / len(x), taken
+
+    def ours() -> Tensor:
+        asked, precision = searching(model, x)
+        rng = torch.Generator(device).manual_seed(0)
+        return worst_case(asked, x, y, radius=radius, batch=batch, precision=precision, rng=rng).x
+
+    def theirs() -> Tensor:
         from autoattack import AutoAttack
 
-        counted.passes = 0.0
-        start = time.perf_counter()
-        attack = AutoAttack(counted, norm="Linf", eps=radius, version="standard", device=device, verbose=False)
-        broken = attack.run_standard_evaluation(x, y, bs=batch)
-        with torch.no_grad():
-            theirs = float(torch.cat([model(p).argmax(1) for p in broken.split(batch)]).eq(y).float().mean())
-        spent = time.perf_counter() - start
-        there = counted.passes / len(x)
-        print(f"  autoattack      robust {theirs:.4f}  {there:7.1f} passes per image  {spent:7.1f} s")
-        print(f"  gap {100 * (ours - theirs):+.2f} points; {passes / there:.2f} of the passes, {taken / spent:.2f} of "
-              f"the time", flush=True)  # fmt: skip
+        attack = AutoAttack(model, norm="Linf", eps=radius, version="standard", device=device, verbose=False)
+        broken: Tensor = attack.run_standard_evaluation(x, y, bs=batch)
+        return broken
+
+    print(f"radius {radius * 255:.0f}/255, {len(x)} images, clean {held(x):.4f}")
+    left, passes, taken = watched(ours)
+    print(f"  assay ensemble  robust {left:.4f}  {passes:7.1f} passes per image  {taken:7.1f} s", flush=True)
+    if not have("autoattack"):
+        return True
+    over, there, spent = watched(theirs)
+    print(f"  autoattack      robust {over:.4f}  {there:7.1f} passes per image  {spent:7.1f} s")
+    print(f"  gap {100 * (left - over):+.2f} points; {passes / there:.3f} of the passes, {taken / spent:.3f} of "
+          f"the time", flush=True)  # fmt: skip
+    return taken <= TIME * spent and passes <= PASSES * there and left - over <= GAP + 1e-9
 
 
 def ensemble() -> None:
@@ -222,6 +227,21 @@ def strength() -> None:
     for name, model in heads.items():
         print(name)
         beside_autoattack(model, test_x, test_y, 8 / 255, "cuda", 1000)
+
+
+def robust() -> None:
+    """The network of tools/train_robust.py, asked about 1,000 test images."""
+    from safetensors.torch import load_file
+
+    from assay.nn.resnet import ResNet18
+
+    if len(sys.argv) != 3:
+        sys.exit("Give the weights that tools/train_robust.py wrote: robust FILE.safetensors.")
+    model = ResNet18()
+    model.load_state_dict(load_file(sys.argv[2]))
+    model = model.to(memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
+    if not beside_autoattack(model, *cifar("test", 1000), 8 / 255, "cuda", 1000):
+        sys.exit(1)
 
 
 def gpu() -> None:
@@ -351,6 +371,7 @@ def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Speed:
 
 
 if __name__ == "__main__":
-    part = named(__doc__, {"steps": steps, "ensemble": ensemble, "gpu": gpu, "strength": strength})
+    parts = {"steps": steps, "ensemble": ensemble, "gpu": gpu, "strength": strength, "robust": robust}
+    part = named(__doc__, parts, alone=sys.argv[1:2] != ["robust"])
     sys.path.insert(0, str(Path.cwd()))
     part()
