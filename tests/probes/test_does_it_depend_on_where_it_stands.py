@@ -170,3 +170,24 @@ def test_what_cannot_be_asked_is_told(run: Run) -> None:
     assert "2 x 2 pixels is too small to be moved about" in str(DoesItDependOnWhereItStands().why_not(tiny))
     with pytest.raises(AssayError, match="scale=1 leaves no room"):
         DoesItDependOnWhereItStands(scale=1)
+
+
+class ByItsWeights(Brightest):
+    """Has a convolution and calls it never, once or twice."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(0)
+        self.calls, self.conv = calls, nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.calls):
+            x = x + 0 * self.conv(x)
+        return super().forward(x + 0 * nn.functional.conv2d(x, self.conv.weight, padding=1))
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_last_convolution_that_shows_no_one_map_leaves_its_leak_out_and_the_rest_stands(run: Run, calls: int) -> None:
+    finding = asked(replace(things(0), model=ByItsWeights(calls), layers={}), run)
+    assert (LEAK in [m.name for m in finding.measures]) == (calls == 1)
+    assert finding.measure(LOST).value == 0
+    assert finding.measure(INFLUENCE).value

@@ -146,8 +146,8 @@ class DoesItDependOnWhereItStands(Probe):
             square = np.asarray(rows["influence"], dtype=np.float64)  # n rings
             measures, views = _influence(square, min(subject.inputs.shape[-2:]), run.seed)
         if layer is not None:
-            maps = features(subject.model, torch.as_tensor(rows["x"], device=run.device), layer)
-            if maps.ndim == 4 and len(maps) == len(few) > 3 and min(maps.shape[-2:]) > 2:
+            maps = _maps(subject, torch.as_tensor(rows["x"], device=run.device), layer)
+            if maps is not None and maps.ndim == 4 and len(maps) == len(few) > 3 and min(maps.shape[-2:]) > 2:
                 most = max(2, VALUES // maps[0].numel())
                 measures += (_leak(position_leak(maps[:most]), layer, run.seed),)
         return measures, views
@@ -173,6 +173,14 @@ class DoesItDependOnWhereItStands(Probe):
                 Exhibit.of(int(index[i]), caption, middle, moved, low=subject.inputs.low, high=subject.inputs.high)
             )
         return (Gallery(name="moved", title="What it loses where", exhibits=tuple(exhibits)),)
+
+
+def _maps(subject: Subject, x: Tensor, layer: str) -> Tensor | None:
+    """What the last convolution shows; None where that is no one map: its weights alone are used, or it runs twice."""
+    try:
+        return features(subject.model, x, layer)
+    except AssayError:
+        return None
 
 
 def _smaller(subject: Subject, frame: Frame, y: Tensor) -> Tensor:
