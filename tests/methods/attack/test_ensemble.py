@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from assay.errors import AssayError
+from assay.methods.attack.apgd import apgd
 from assay.methods.attack.ensemble import ATTACKS, worst_case
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
@@ -117,3 +118,53 @@ def test_masked_gradients_do_not_save_an_input(linear):
     found = worst_case(Steps(), x, y, radius=float(exact.quantile(0.9)), steps=10, targets=2, queries=300)
     assert found.success.sum() > 10
     assert ATTACKS.index("square") in found.by.tolist()
+
+
+def test_who_comes_near_gets_more_and_who_stands_at_the_brink_most(linear):
+    """A linear model's margin falls to 1 - radius / distance of the clean one, whatever the attack."""
+    model, x, y, exact = linear
+    asked = torch.zeros(60)
+
+    class Named(nn.Module):
+        """The first feature is no evidence: it says who asks."""
+
+        def forward(self, x):
+            asked.index_add_(0, (x[:, 0].detach() * 100).round().long(), torch.ones(len(x)))
+            return model(x[:, 1:])
+
+    share = torch.tensor([0.5] * 40 + [0.8] * 10 + [0.97] * 10)
+    names = torch.arange(60)[:, None] / 100
+    free = torch.arange(21) > 0
+    found = worst_case(
+        Named(), torch.cat([names, x], 1), y, radius=share * exact, steps=20, targets=2, queries=0, mask=free
+    )  # fmt: skip
+    assert not found.success.any()
+    far, near, brink = asked[:40], asked[40:50], asked[50:]
+    everything = far > far.median() * 1.5
+    assert 4 <= everything.sum() <= 16  # the few of the far that get what the near get
+    assert far[~everything].max() < near.min()
+    # one round more, as it breaks nobody: 20 steps of APGD-CE and twice 20 to targets, and a look or two at each end
+    assert brink.min() - near.max() >= 60
+    assert brink.max() - near.min() <= 70
+
+
+def test_the_brink_is_tried_again_while_it_pays(linear, monkeypatch):
+    """Of the attacks in full, those that break one of two inputs at the brink are followed by another round."""
+    from assay.methods.attack import ensemble
+
+    model, x, y, exact = linear
+    rounds = []
+
+    def stubborn(model, x, y, *, loss, steps, **rest):
+        found = apgd(model, x, y, loss=loss, steps=steps, **rest)
+        if steps == 20 and loss == "ce":
+            rounds.append(len(x))
+            lucky = torch.zeros_like(found.success)
+            lucky[0] = len(rounds) == 2  # the first of the second round in full
+            return found._replace(success=lucky)
+        return found._replace(success=torch.zeros_like(found.success))
+
+    monkeypatch.setattr(ensemble, "apgd", stubborn)
+    found = worst_case(model, x[:3], y[:3], radius=0.97 * exact[:3], steps=20, targets=2, queries=0, shrunk=True)
+    assert rounds == [3, 3, 2]  # to the near, to the brink, and to what the brink left
+    assert found.success.sum() == 1
