@@ -113,6 +113,58 @@ def test_a_model_that_changes_its_input_gets_a_copy_and_is_told_as_that() -> Non
     assert torch.equal(x, kept)
 
 
+class InOnePlace(Bright):
+    """Answers lie where the next ones will, as those of a recorded graph do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = torch.zeros(1024, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.place[: len(x)].copy_(super().forward(x))
+
+
+def test_of_answers_that_the_next_ones_overwrite_copies_are_taken_and_it_is_told() -> None:
+    subject = Subject.classifier(InOnePlace(), (X, Y))
+    mended, alarms = admit(subject)
+    assert [a.says for a in alarms] == ["The model's next answer overwrites its last one; a copy was taken of each."]
+    x = torch.from_numpy(X)
+    first, second = mended.predict(x[:30]), mended.predict(x[30:])
+    assert_close(torch.cat([first, second]), Bright()(x))
+    probes = ["does-it-depend-on-its-company", "does-it-know"]
+    one, other = (assay.audit(s, probes=probes, inputs=40) for s in (subject, Subject.classifier(Bright(), (X, Y))))
+    for ours, plain in zip(one.rows, other.rows, strict=True):
+        assert ours.answer.finding is not None, ours.answer.why
+        assert [m.value for m in ours.answer.finding.measures] == pytest.approx(
+            [m.value for m in plain.answer.finding.measures], nan_ok=True
+        )
+
+
+def test_an_answer_that_is_the_same_for_all_is_left_in_its_place() -> None:
+    """Weights that are shown as they are, and never change, need no copy."""
+    fixed = torch.tensor([[0.0, 2.0]])
+    subject = Subject.classifier(Around(lambda inner, x: fixed.expand(len(x), 2)), (X, Y))
+    assert admit(subject).subject is subject
+
+
+@pytest.mark.parametrize("by_batch", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_in_halves_is_not_taken_for_batch_statistics_nor_hides_them(
+    dtype: torch.dtype, by_batch: bool
+) -> None:
+    """The sums of a batch are added in another order than those of one input, and the answer is told in float32."""
+
+    def rounded(inner: nn.Module, x: Tensor) -> Tensor:
+        z = inner(x)
+        z = z - z.mean(0, keepdim=True) if by_batch else z * (1 + 2**-8 * (len(x) > 1))
+        return z.to(dtype).float()
+
+    alarms = admit(Subject.classifier(Around(rounded), (X, Y))).alarms
+    assert any("what else is in the batch" in a.says for a in alarms) == by_batch
+    wide = admit(Subject.classifier(Around(lambda inner, x: inner(x) * (1 + 2**-8 * (len(x) > 1))), (X, Y))).alarms
+    assert any("what else is in the batch" in a.says for a in wide)
+
+
 @pytest.mark.parametrize("by", ["softmax", "numbers"])
 def test_of_probabilities_the_logarithm_is_taken_and_said(by: str) -> None:
     def sums_to_one(inner: nn.Module, x: Tensor) -> Tensor:
@@ -394,7 +446,7 @@ def test_a_large_model_is_not_shown_hundreds_of_photographs_at_once(side: int, t
     few = min(16, together)
     assert max(seen) == together
     # for its form; in place; twice for chance; steady, twice, and again before it is shown inputs together and alone
-    assert sum(seen) == together + few + 2 * min(8, together) + 2 * few + 2 * few + few + few
+    assert sum(seen) == together + 2 * few + 2 * min(8, together) + 2 * few + 2 * few + few + few
     seen.clear()
     admitted.behaviour()
     assert seen == [together]

@@ -119,6 +119,18 @@ def test_shards_join_in_order_and_each_has_its_own_generator(digits, run):
     assert (replace(run, seed=1).map(work, digits, "test", index, "")["noise"] != once["noise"]).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_comes_in_halves_is_widened_and_nothing_else_is(digits, run, dtype):
+    """numpy has no bfloat16, and the sum of a thousand float16 has no digit right."""
+
+    def work(shard):
+        return {"half": shard.x.flatten(1)[:, 20].to(dtype), "whole": shard.x.double().flatten(1)[:, 20], "y": shard.y}
+
+    done = run.map(work, digits, "test", np.arange(200), "")
+    assert [done[name].dtype for name in ("half", "whole", "y")] == [np.float32, np.float64, np.int64]
+    assert np.abs(done["half"] - done["whole"]).max() <= 2**-8
+
+
 def test_batches_halve_when_memory_runs_out(digits, run):
     sizes = []
 

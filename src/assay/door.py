@@ -1,20 +1,22 @@
 """The door: what is found out about a subject before any question is put to it.
 
 A model may answer in another form than the questions expect, or not be one fixed function at all. What can be mended
-is mended and said (probabilities, an input changed in place, randomness that nobody declared); what cannot is an alarm
-that doubts every number (answers that depend on what else is in the batch).
+is mended and said (probabilities, an input changed in place, answers that the next ones overwrite, randomness that
+nobody declared); what cannot is an alarm that doubts every number (answers that depend on what else is in the batch).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from assay.finding import EVERYTHING, Alarm
+from assay.nn.copied import Copied
 from assay.nn.read_as import LogProbabilities, OnACopy
 from assay.subject import Subject, answer_once, first_answers, settled
 from assay.tasks import Classification
@@ -22,6 +24,7 @@ from assay.tasks import Classification
 TOGETHER = 16  # inputs that are shown alone and in one batch
 ROUNDING = 1e-3  # of what answers range over: what a batch may change by the order of its sums in float32
 OFFSET = 1e-5  # and of the largest answer, whose last digits are lost where all answers lie far from 0
+HALVES = (torch.float16, torch.bfloat16)
 HALF = 3e-2  # of the largest answer, for a model with half precision inside
 PASSES = 16  # of a random model, whose means are compared
 ERRORS = 6  # standard errors that such means may differ by
@@ -40,12 +43,16 @@ def admit(subject: Subject) -> Admitted:
     What was mended stands in the subject's notes, so that one that was admitted before comes with the same alarms.
     """
     x, out = first_answers(subject.model, subject.data["test"])
-    few = x[:TOGETHER]
+    out, few = out.clone(), x[:TOGETHER]
     shown = few.clone()
-    answer_once(subject.model, shown)
+    stays = _stays(subject.model, shown, few.flip(0))
     if not torch.equal(shown, few):
         subject = _around(
             subject, OnACopy(subject.model), "The model changes its input in place; it was given a copy each time."
+        )
+    if not stays:
+        subject = _around(
+            subject, Copied(subject.model), "The model's next answer overwrites its last one; a copy was taken of each."
         )
     random = settled(subject, x[:8])
     if random is not subject:
@@ -91,6 +98,41 @@ def _around(subject: Subject, model: nn.Module, says: str) -> Subject:
     return _noted(dataclasses.replace(subject, model=model, layers=layers), says)
 
 
+def _stays(model: nn.Module, x: Tensor, other: Tensor) -> bool:  # n *d, m *d
+    """Whether the answer to the one is still the same when the model was asked the other."""
+    held: list[Tensor] = []
+
+    def hold(given: Tensor) -> Tensor:
+        held.append(model(given))
+        return held[-1]
+
+    answer_once(model, x, hold)
+    before = held[0].clone()
+    answer_once(model, other, hold)
+    return torch.equal(held[0].nan_to_num(), before.nan_to_num())
+
+
+class _Halves(TorchFunctionMode):
+    """Sees whether anything inside is computed in half precision: by its weights, under autocast, or cast there."""
+
+    seen: bool = False
+
+    def __torch_function__(  # type: ignore[override]
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen = self.seen or (isinstance(out, Tensor) and out.dtype in HALVES)
+        return out
+
+
+def in_halves(model: nn.Module, x: Tensor) -> bool:  # n *d
+    """Whether it computes in half precision, whose rounding may hang on the batch."""
+    inside = _Halves()
+    with inside:
+        answer_once(model, x[:1].clone())
+    return inside.seen or any(p.dtype in HALVES for p in model.parameters())  # a script shows nothing of its inside
+
+
 def is_steady(model: nn.Module, x: Tensor) -> bool:
     """Whether two passes over the same batch give the same answers."""
     return torch.equal(answer_once(model, x), answer_once(model, x))
@@ -111,15 +153,15 @@ def moved(model: nn.Module, x: Tensor, one: Sequence[Tensor], other: Sequence[Te
 
     passes = 1 if is_steady(model, x) else PASSES
     (first, wide), (second, narrow) = mean(one), mean(other)
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
     # over inputs: an offset that all answers share hides nothing
     span, most = (first.amax(0) - first.amin(0)).amax(), first.abs().amax()
-    rounding = HALF * most if half else ROUNDING * span + OFFSET * most
-    return (
-        ((first - second).abs() > rounding + ERRORS * (wide.square() + narrow.square()).sqrt())
-        .reshape(len(x), -1)
-        .any(1)
-    )
+
+    def beyond(rounding: Tensor) -> Tensor:
+        by = (first - second).abs() > rounding + ERRORS * (wide.square() + narrow.square()).sqrt()
+        return by.reshape(len(x), -1).any(1)
+
+    apart = beyond(ROUNDING * span + OFFSET * most)
+    return beyond(HALF * most) if bool(apart.any()) and in_halves(model, x) else apart
 
 
 def alone(count: int) -> tuple[Tensor, ...]:

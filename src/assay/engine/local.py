@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from assay.data.digest import of_array
 from assay.errors import AssayError, SubjectError
@@ -226,7 +227,14 @@ def _work_on(
     short = {name: len(t) for name, t in done.items() if len(t) != len(rows)}
     if short:
         raise AssayError(f"Work on {len(rows)} inputs returned {short} rows; it must return one row per input.")
-    return {name: t.detach().cpu().numpy() for name, t in done.items()}
+    return {name: _array(t) for name, t in done.items()}
+
+
+def _array(rows: Tensor) -> NDArray[Any]:  # n *d
+    """On the host; what a model answers in halves is widened: numpy has no bfloat16, and adds float16 in float16."""
+    halves = rows.dtype in (torch.bfloat16, torch.float16)
+    array: NDArray[Any] = (rows.float() if halves else rows).detach().cpu().numpy()
+    return array
 
 
 def _out_of_memory(e: BaseException) -> bool:
