@@ -445,8 +445,86 @@ def test_a_large_model_is_not_shown_hundreds_of_photographs_at_once(side: int, t
     ).subject
     few = min(16, together)
     assert max(seen) == together
-    # for its form; in place; twice for chance; steady, twice, and again before it is shown inputs together and alone
-    assert sum(seen) == together + 2 * few + 2 * min(8, together) + 2 * few + 2 * few + few + few
+    # form; in place; whether that stays; torch; twice for chance; steady, twice, and again before together and alone
+    assert sum(seen) == together + 2 * few + 1 + 2 * min(8, together) + 2 * few + 2 * few + few + few
     seen.clear()
     admitted.behaviour()
     assert seen == [together]
+
+
+def test_gradients_that_are_off_for_the_whole_process_are_on_for_a_question() -> None:
+    """Many a script for inference says so in its first lines."""
+    subject = Subject.classifier(Bright(), (X, Y))
+    plain = assay.audit(subject, probes=["worst-case-accuracy"], inputs=20)
+    torch.set_grad_enabled(False)
+    try:
+        off = assay.audit(Subject.classifier(Bright(), (X, Y)), probes=["worst-case-accuracy"], inputs=20)
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+    one, other = (done.rows[0].answer.finding for done in (plain, off))
+    assert one is not None
+    assert other is not None
+    assert [m.value for m in other.measures] == [m.value for m in one.measures]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_model_in_double_by_default_is_asked_so_and_the_questions_are_not(inside: bool) -> None:
+    """Its file said so, or it says so itself whenever it is asked."""
+
+    class Doubled(Bright):
+        def forward(self, x: Tensor) -> Tensor:
+            if inside:
+                torch.set_default_dtype(torch.float64)
+            assert torch.zeros(1).dtype == torch.float64, "it was made for doubles"
+            return super().forward(x.double())
+
+    try:
+        if not inside:
+            torch.set_default_dtype(torch.float64)
+        subject = Subject.classifier(Doubled(), (X, Y))
+        mended, alarms = admit(subject)
+        assert [a.says for a in alarms] == [
+            "The model changes torch for the whole process (float64 by default); it was put back after each answer."
+        ]
+        assert admit(mended).alarms == alarms
+        probes = ["worst-case-accuracy", "does-it-know", "is-it-sure-far-away"]
+        one, other = (assay.audit(s, probes=probes, inputs=30) for s in (subject, Subject.classifier(Bright(), (X, Y))))
+        torch.set_default_dtype(torch.float32)
+        mended.predict(torch.from_numpy(X))
+        assert torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for ours, plain in zip(one.rows, other.rows, strict=True):
+        assert ours.answer.finding is not None, ours.answer.why
+        assert ours.verdict == plain.verdict
+
+
+def test_a_model_that_switches_gradients_off_is_told_and_leaves_them_to_others() -> None:
+    def deaf(inner: nn.Module, x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        return inner(x)
+
+    try:
+        mended, alarms = admit(Subject.classifier(Around(deaf), (X, Y)))
+    finally:
+        torch.set_grad_enabled(True)
+    assert [a.says for a in alarms] == [
+        "The model changes torch for the whole process (gradients off); it was put back after each answer."
+    ]
+    mended.predict(torch.from_numpy(X))
+    assert torch.is_grad_enabled()
+
+
+def test_a_model_that_takes_few_at_a_time_costs_what_it_cannot_answer_and_nothing_else() -> None:
+    def few(inner: nn.Module, x: Tensor) -> Tensor:
+        if len(x) > 20:
+            raise RuntimeError("at most 20 at a time")
+        return inner(x)
+
+    done = assay.audit(Subject.classifier(Around(few), (X, Y)), probes=["accuracy", "certified-radius"], inputs=16)
+    accuracy, certified = done.rows
+    assert accuracy.answer.finding is not None
+    assert accuracy.answer.spent is not None
+    assert accuracy.answer.spent.pace > 0
+    assert "at most 20 at a time" in str(certified.answer.why)

@@ -1,8 +1,9 @@
 """The door: what is found out about a subject before any question is put to it.
 
 A model may answer in another form than the questions expect, or not be one fixed function at all. What can be mended
-is mended and said (probabilities, an input changed in place, answers that the next ones overwrite, randomness that
-nobody declared); what cannot is an alarm that doubts every number (answers that depend on what else is in the batch).
+is mended and said (probabilities, an input changed in place, answers that the next ones overwrite, torch changed for
+the whole process, randomness that nobody declared); what cannot is an alarm that doubts every number (answers that
+depend on what else is in the batch).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from assay.finding import EVERYTHING, Alarm
+from assay.nn.contained import Contained
 from assay.nn.copied import Copied
 from assay.nn.read_as import LogProbabilities, OnACopy
 from assay.subject import Subject, answer_once, first_answers, settled
@@ -53,6 +55,12 @@ def admit(subject: Subject) -> Admitted:
     if not stays:
         subject = _around(
             subject, Copied(subject.model), "The model's next answer overwrites its last one; a copy was taken of each."
+        )
+    if changed := _changes(subject.model, few[:1]):
+        subject = _around(
+            subject,
+            Contained(subject.model, torch.get_default_dtype()),
+            f"The model changes torch for the whole process ({changed}); it was put back after each answer.",
         )
     random = settled(subject, x[:8])
     if random is not subject:
@@ -110,6 +118,24 @@ def _stays(model: nn.Module, x: Tensor, other: Tensor) -> bool:  # n *d, m *d
     before = held[0].clone()
     answer_once(model, other, hold)
     return torch.equal(held[0].nan_to_num(), before.nan_to_num())
+
+
+def _changes(model: nn.Module, x: Tensor) -> str:  # n *d
+    """What of torch is another after an answer, or for its sake, in words; nothing where all is as it comes."""
+    if any(isinstance(m, Contained) for m in model.modules()):
+        return ""
+    on: list[bool] = []
+
+    def watched(given: Tensor) -> Tensor:
+        with torch.enable_grad():
+            out: Tensor = model(given)
+            on.append(torch.is_grad_enabled())
+        return out
+
+    answer_once(model, x.clone(), watched)
+    default = torch.get_default_dtype()
+    told = () if on == [True] else ("gradients off",)
+    return ", ".join((*told, *(() if default == torch.float32 else (f"{str(default)[6:]} by default",))))
 
 
 class _Halves(TorchFunctionMode):

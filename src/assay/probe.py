@@ -388,6 +388,20 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
 
 
 @contextmanager
+def torch_as_it_comes() -> Iterator[None]:
+    """Gradients on and float32 by default inside, whatever somebody's file said for the whole process."""
+    import torch
+
+    default = torch.get_default_dtype()
+    with torch.enable_grad():
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+@contextmanager
 def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
     """Eval mode, no parameter gradients and seeded noise inside; weights, mode, hooks and gradients as before outside.
 
@@ -408,7 +422,7 @@ def undisturbed(model: nn.Module, run: Run) -> Iterator[None]:
     devices = [torch.cuda.current_device()] if run.device.startswith("cuda") else []
     kernels: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     rounded = [kernel.allow_tf32 for kernel in kernels]
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), torch_as_it_comes():
         torch.manual_seed(run.seed)
         try:
             for kernel in kernels:

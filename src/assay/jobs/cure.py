@@ -35,7 +35,7 @@ from assay.jobs.audit import audit
 from assay.jobs.compare import compare
 from assay.methods.train.checkpoint import PREFIX
 from assay.methods.train.fit import Diverged
-from assay.probe import Probe, configure, spelled, undisturbed
+from assay.probe import Probe, configure, spelled, torch_as_it_comes, undisturbed
 from assay.remedy import Remedy
 from assay.report.diff import outcome, render_diff
 from assay.run import Engine, Progress, Run, silent
@@ -157,7 +157,7 @@ def cure(
         start = time.perf_counter()
         try:
             needed = views(subject)
-            with in_rows(needed), turned(fastest(run.device, views=needed)):
+            with in_rows(needed), turned(fastest(run.device, views=needed)), torch_as_it_comes():
                 cured = by.apply(subject, replace(run, keep=folder))
         except Diverged as e:
             raise AssayError(f"{e}{_kept_of(e, folder)}") from e

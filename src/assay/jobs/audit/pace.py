@@ -47,14 +47,19 @@ def pace(subject: Subject, device: str) -> float:
 
 
 def _fastest(subject: Subject, device: str) -> float:
-    """Larger and larger batches, each a few times, until there is no time left for another."""
+    """Larger and larger batches, each a few times, until there is no time left for another, or one is too large."""
     begun, fastest = time.perf_counter(), float("inf")
     for count in BATCHES if device.startswith("cuda") else BATCHES[:3]:
         x = _some(subject, count)[0].to(device)
         for _ in range(3):
             _wait(device)
             before = time.perf_counter()
-            subject.predict(x)
+            try:
+                subject.predict(x)
+            except Exception:  # what it cannot do the questions tell; how fast it is without is all that is asked here
+                if fastest == float("inf"):
+                    raise
+                return fastest
             _wait(device)
             now = time.perf_counter()
             fastest = min(fastest, (now - before) / len(x))
