@@ -140,6 +140,33 @@ def test_of_answers_that_the_next_ones_overwrite_copies_are_taken_and_it_is_told
         )
 
 
+class Gone(Tensor):
+    """An answer that refuses to be looked at once there is a newer one."""
+
+    newest = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if any(isinstance(a, Gone) and getattr(a, "number", cls.newest) < cls.newest for a in args):
+            raise RuntimeError("accessing an output that has been overwritten by a subsequent run")
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def test_so_it_is_of_answers_that_refuse_to_be_looked_at_then() -> None:
+    def recorded(inner: nn.Module, x: Tensor) -> Tensor:
+        Gone.newest += 1
+        out = inner(x).as_subclass(Gone)
+        out.number = Gone.newest
+        return out
+
+    mended, alarms = admit(Subject.classifier(Around(recorded), (X, Y)))
+    assert ["overwrites its last one" in a.says for a in alarms] == [True]
+    x = torch.from_numpy(X)
+    first, second = mended.predict(x[:30]), mended.predict(x[30:])
+    assert_close(torch.cat([first, second]), Bright()(x))
+
+
 def test_an_answer_that_is_the_same_for_all_is_left_in_its_place() -> None:
     """Weights that are shown as they are, and never change, need no copy."""
     fixed = torch.tensor([[0.0, 2.0]])
