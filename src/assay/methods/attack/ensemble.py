@@ -22,10 +22,10 @@ Source: Croce & Hein, ICML 2020, arXiv:2003.01690 (AutoAttack: APGD-CE, targeted
 Departs from print: the order, the first three short rounds, the near, the brink and the far; a fast minimum-norm attack
     (Pintor et al., NeurIPS 2021) in FAB's place; Square goes on beyond a first tenth of its queries only if that broke
     something, or if all of them break one of the random few.
-    Of 589 inputs of two networks, one adversarially trained, that the short rounds left at 8/255, 12 broke when all got
-    everything: eleven that were at 0.00 to 0.02 of their clean margin, one at 0.22. AutoAttack's nine targets of 100
-    steps broke three more, all under 0.03: so the passes go to the brink. After short rounds of 5 steps in place of 25,
-    18 of 605 broke, at up to 0.17.
+    Of 589 inputs of two networks, one adversarially trained, that the short rounds left at 8/255, all got everything:
+    12 broke, of which eleven were at 0.00 to 0.02 of their clean margin and one at 0.22. AutoAttack's nine targets of
+    100 steps broke three more, all under 0.03, and so the passes go to the brink. After short rounds of 5 steps, not
+    25, 18 of 605 broke, at up to 0.17.
 """
 
 from __future__ import annotations
