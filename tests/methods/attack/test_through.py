@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from assay.methods.attack import through
 from assay.methods.attack.masking import ATTACKS, go_through
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.through import (
@@ -230,6 +231,66 @@ def test_the_way_that_broke_an_input_is_named_and_judged_on_the_model_itself(dig
     for way in ways:  # each alone is no lower than all together
         assert found.columns[f"held {way.name}"].double().mean() >= found.held.double().mean()
     assert isinstance(ways[0].model, StraightThrough)
+
+
+def sharp(digits, layer: type[nn.Module], gain: float) -> nn.Module:
+    """A trained net whose weights are so many times as large: its layers saturate."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(64, 64), layer(), nn.Linear(64, 64), layer(), nn.Linear(64, 10))
+    step = torch.optim.Adam(net.parameters(), 3e-3)
+    for _ in range(200):
+        loss = F.cross_entropy(net(digits.train_x), digits.train_y)
+        step.zero_grad()
+        loss.backward()
+        step.step()
+    for part in net:
+        for p in part.parameters():
+            p.detach().mul_(gain)
+    return net.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize(("layer", "gain"), [(nn.Tanh, 8.0), (nn.Sigmoid, 16.0)])
+def test_a_steep_net_whose_gradients_lead_is_not_accused(digits, layer, gain):
+    """Over such a radius it is far from linear; its own gradients break it all the same."""
+    net, x, y = sharp(digits, layer, gain), digits.x[:100], digits.y[:100]
+    push = (2 * torch.randint(2, x[:8].shape, generator=torch.Generator().manual_seed(0)) - 1).to(x)
+    away = [(x[:8] + 2 * RADIUS * push).clamp(0, 1)]
+    assert through._is_suspect(net, x[:8], away, torch.Generator().manual_seed(0))
+    assert straight_through(net, x, radius=2 * RADIUS) is None
+    assert ways_through(net, x, radius=2 * RADIUS) == ()
+    found = pgd(net, x, y, radius=2 * RADIUS, steps=20, loss="margin", rng=torch.Generator().manual_seed(0)).x
+    assert accuracy(net, x, y) > 0.9
+    assert accuracy(net, found, y) < 0.15
+
+
+def test_layers_that_are_flat_are_bridged(digits):
+    net, x, y = sharp(digits, nn.Hardtanh, 20.0), digits.x[:100], digits.y[:100]
+    bridged = straight_through(net, x, radius=RADIUS)
+    assert bridged is not None
+    assert attacked(net, x, y, bridged) < attacked(net, x, y) - 0.2
+
+
+@pytest.mark.parametrize(("height", "times"), [(0.02, 100), (0.03, 200), (0.05, 60), (0.005, 2000)])
+def test_a_ripple_is_bridged_be_it_fine_or_coarse(digits, height, times):
+    """Its slopes are true nearby, and lead nowhere."""
+    x, y = digits.x[:100], digits.y[:100]
+    model = Behind(digits.model, lambda u: u + height * torch.sin(times * u)).eval()
+    bridged = straight_through(model, digits.train_x, radius=RADIUS)
+    assert bridged is not None
+    assert attacked(model, x, y, bridged) < attacked(model, x, y) - 0.1
+
+
+def test_stand_ins_that_lead_no_further_are_not_kept(digits, monkeypatch):
+    model = Behind(digits.model, Rounds()).eval()
+    assert straight_through(model, digits.train_x, radius=RADIUS) is not None
+    led = iter([1.0, 1.0, 1.0])  # noise, the net's own gradients, the stand-ins'
+    monkeypatch.setattr(through, "_led", lambda by, net, x, *rest: torch.full((len(x),), next(led)))
+    assert straight_through(model, digits.train_x, radius=RADIUS) is None
+    led = iter([1.0, 0.0, 1.0])
+    assert straight_through(model, digits.train_x, radius=RADIUS) is not None
+    led = iter([1.0, 6.0])  # its own lead: no layer is looked at
+    assert straight_through(model, digits.train_x, radius=RADIUS) is None
 
 
 class Scaled(nn.Module):
