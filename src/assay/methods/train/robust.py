@@ -2,7 +2,8 @@
 
 PGD adversarial training: at each step an attacker searches around the batch, and the weights move against what it
 finds. One cycle of SGD with Nesterov momentum, images shifted and mirrored; where the recipe says so labels are
-smoothed and weights perturbed (weight_perturbation.py). What is given is an exponential average of the weights,
+smoothed and weights perturbed (weight_perturbation.py); with a plain network to label them, the loss has helper
+examples (helper.py). What is given is an exponential average of the weights,
 
     m_t = average m_{t-1} + (1 - average) w_t,   m_0 = w_0,
 
@@ -24,6 +25,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +33,10 @@ from torch import Tensor, nn
 
 from assay.data.whole import Whole
 from assay.methods.attack.attacked import Slope
-from assay.methods.attack.loss import Goal
+from assay.methods.attack.loss import Goal, Loss
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import laid_out, swiftly
+from assay.methods.train.helper import Helpers
 from assay.methods.train.recorded import fit_recorded, generator
 from assay.methods.train.weight_perturbation import WeightPerturbation
 
@@ -77,12 +80,17 @@ def moved(x: Tensor, by: int, rng: torch.Generator) -> Tensor:  # n c h w -> n c
 
 
 def climbed(
-    ask: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, recipe: RobustRecipe, rng: torch.Generator
+    ask: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    recipe: RobustRecipe,
+    rng: torch.Generator,
+    loss: Literal["ce"] | Loss = "ce",
 ) -> Tensor:  # n c h w, n -> n c h w
     """What `Adversary.worst` gives for inputs in [0, 1], without its checks, which no recording can make."""
     low, high = (x - recipe.radius).clamp_min(0), (x + recipe.radius).clamp_max(1)
     at = laid_out(torch.lerp(low, high, torch.rand(x.shape, generator=rng, device=x.device)))
-    slope = Slope(ask, Goal(y, None, "ce", as_published=True), head="logits")
+    slope = Slope(ask, Goal(y, None, loss, as_published=True), head="logits")
     for _ in range(recipe.steps):
         at = torch.clamp(torch.add(at, slope.gradient(at).sign_(), alpha=recipe.step), low, high)
     return at
@@ -95,6 +103,7 @@ def robustly_trained(
     *,
     seed: int,
     watch: Whole | None = None,
+    helpers: Helpers | None = None,
     swift: bool = False,
     told: Callable[[str], None] = lambda line: None,
 ) -> nn.Module:
@@ -106,6 +115,8 @@ def robustly_trained(
     draw = generator(str(device))
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
+        if helpers is not None:
+            return helpers.loss(out, y, recipe.smoothing)
         return F.cross_entropy(out, y, label_smoothing=recipe.smoothing)
 
     nearby = WeightPerturbation(model, recipe.perturb, loss=loss, ask=ask)
@@ -123,7 +134,9 @@ def robustly_trained(
         x, y = data.rows(rows)
         x = laid_out(moved(x, recipe.shift, draw))
         with adversary.asked() as asked:
-            x = climbed(asked, x, y, recipe, draw)
+            away: Literal["ce"] | Loss = "ce" if helpers is None else helpers.away(asked, x)
+            worst = climbed(asked, x, y, recipe, draw, away)
+        x, y = (worst, y) if helpers is None else (helpers.shown(x, worst), helpers.aims(y, worst))
         nearby.move(x, y)
         value = loss(ask(x), y)
         total.add_(value.detach())
@@ -139,7 +152,7 @@ def robustly_trained(
         # the average is looked at in the model's place, for which the passes are compiled
         own = copy.deepcopy(model.state_dict())
         model.load_state_dict(mean.state_dict())
-        remeasure(adversary, data, batch=batch, shift=recipe.shift)
+        remeasure(adversary, data, batch=batch, shift=recipe.shift, helpers=helpers)
         look = torch.Generator(device).manual_seed(WATCHING)
         rows = zip(torch.split(watch.x, batch), torch.split(watch.y, batch), strict=True)
         under = Whole(torch.cat([adversary.worst(x, y, look) for x, y in rows]), watch.y)
@@ -164,15 +177,19 @@ def floats(model: nn.Module) -> list[Tensor]:
     return [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
 
 
-def remeasure(against: Adversary, data: Whole, *, batch: int, shift: int) -> None:
-    """Take the means and variances of the batch normalisations of its model anew, on attacked inputs.
+def remeasure(against: Adversary, data: Whole, *, batch: int, shift: int, helpers: Helpers | None = None) -> None:
+    """Take the means and variances of the batch normalisations of its model anew, on what a training shows it.
 
     Those that were averaged along with the weights are of noisier ones, and too large for their average.
     """
     model = against.model
     rng = torch.Generator(data.x.device).manual_seed(WATCHING)
     order = torch.split(torch.randperm(len(data), generator=rng, device=rng.device)[:MEASURED], batch)
-    seen = [against.worst(moved(data.x[rows], shift, rng), data.y[rows], rng) for rows in order]
+    seen = []
+    for rows in order:
+        x = moved(data.x[rows], shift, rng)
+        worst = against.worst(x, data.y[rows], rng)
+        seen.append(worst if helpers is None else helpers.shown(x, worst))
     norms = [(m, m.momentum) for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm, _ in norms:
         norm.reset_running_stats()
