@@ -188,9 +188,11 @@ class WorstCaseAccuracy(Probe):
         if not carries_gradient(subject.model, few[:2]):
             subject = replace(subject, model=Still(subject.model), layers={})
         bounds = (subject.inputs.low, subject.inputs.high)
-        ways = ways_through(
-            subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few)
-        )
+        with run.progress("whether its gradients lead", 1) as tick:
+            ways = ways_through(
+                subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few)
+            )
+            tick(1)
         return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
 
     def _break(
