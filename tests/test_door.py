@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import assay
 from assay import shelf
+from assay.data.arrays import Arrays
 from assay.door import admit
 from assay.errors import AssayError
 from assay.finding import EVERYTHING
@@ -472,8 +473,9 @@ def test_a_large_model_is_not_shown_hundreds_of_photographs_at_once(side: int, t
     ).subject
     few = min(16, together)
     assert max(seen) == together
-    # form; in place; whether that stays; torch; twice for chance; steady, twice, and again before together and alone
-    assert sum(seen) == together + 2 * few + 1 + 2 * min(8, together) + 2 * few + 2 * few + few + few
+    # form; in place; whether that stays; torch; a gradient; twice for chance; steady, twice, and again before together
+    # and alone
+    assert sum(seen) == together + 2 * few + 1 + 1 + 2 * min(8, together) + 2 * few + 2 * few + few + few
     seen.clear()
     admitted.behaviour()
     assert seen == [together]
@@ -536,8 +538,9 @@ def test_a_model_that_switches_gradients_off_is_told_and_leaves_them_to_others()
         mended, alarms = admit(Subject.classifier(Around(deaf), (X, Y)))
     finally:
         torch.set_grad_enabled(True)
-    assert [a.says for a in alarms] == [
-        "The model changes torch for the whole process (gradients off); it was put back after each answer."
+    assert [a.says.split(":")[0].split(" (no_grad")[0] for a in alarms] == [
+        "The model changes torch for the whole process (gradients off); it was put back after each answer.",
+        "No gradient leads from the model's answers to its inputs",
     ]
     mended.predict(torch.from_numpy(X))
     assert torch.is_grad_enabled()
@@ -555,3 +558,55 @@ def test_a_model_that_takes_few_at_a_time_costs_what_it_cannot_answer_and_nothin
     assert accuracy.answer.spent is not None
     assert accuracy.answer.spent.pace > 0
     assert "at most 20 at a time" in str(certified.answer.why)
+
+
+def cut_off(inner: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        out: Tensor = inner(x)
+    return out
+
+
+def by_numpy(inner: nn.Module, x: Tensor) -> Tensor:
+    z = 40 * (x.numpy().reshape(len(x), -1).mean(1) - 0.5)
+    return torch.from_numpy(np.stack([-z, z], 1))
+
+
+@pytest.mark.parametrize("how", [cut_off, by_numpy])
+def test_a_model_that_carries_no_gradient_is_asked_what_needs_none(how) -> None:
+    """It was said to give gradients, and every question that follows them failed."""
+    subject = Subject.classifier(Around(how), {"train": (X, Y), "test": (X, Y)}, name="cut")
+    assert subject.differentiable
+    assert not subject.leads()
+    assert Subject.classifier(Bright(), (X, Y), name="whole").leads()
+    admitted = admit(subject)
+    assert any("No gradient leads" in alarm.says for alarm in admitted.alarms)
+    assert not any("No gradient leads" in a.says for a in admit(Subject.classifier(Bright(), (X, Y), name="b")).alarms)
+    named = ("distance-to-failure", "one-change-for-all", "is-the-map-faithful", "does-an-error-grow")
+    found = assay.audit(subject, probes=(*named, "worst-case-accuracy", "is-the-number-real"), inputs=12)
+    told = {row.answer.probe: row.answer for row in found.rows}
+    assert not [name for name, answer in told.items() if answer.status == "failed"]
+    assert told["does-an-error-grow"].status == "does not apply"
+    assert "needs gradients" in (told["does-an-error-grow"].why or "")
+    refused = any("does not answer where a gradient is asked for" in alarm.says for alarm in admitted.alarms)
+    assert refused == (how is by_numpy)
+    whole = assay.audit(Subject.classifier(Bright(), (X, Y), name="b"), probes=("is-the-number-real",), inputs=12)
+    cut, plain = (answer.finding for answer in (told["is-the-number-real"], whole.rows[0].answer))
+    assert cut is not None  # what goes through such a thing is asked, and gets through
+    assert plain is not None
+    number = "accuracy, all attacks"
+    assert cut.measure(number).value == plain.measure(number).value < cut.measure("accuracy, the usual attack").value
+
+
+def test_a_model_that_fails_with_and_without_gradients_is_taken_at_its_word() -> None:
+    def in_pairs(inner: nn.Module, x: Tensor) -> Tensor:
+        if len(x) % 2:
+            raise ValueError("two at a time")
+        out: Tensor = inner(x)
+        return out
+
+    model, task, inputs = Around(in_pairs), Classification(("dark", "bright")), InputSpace(shape=(1, 6, 6))
+    assert Subject(name="pairs", model=model, task=task, inputs=inputs, data={"test": Arrays(X, Y)}).leads()
+
+
+def test_what_is_changed_in_place_does_not_hide_a_gradient() -> None:
+    assert Subject.classifier(Around(in_place), (X, Y), name="eats its input").leads()

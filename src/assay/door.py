@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from assay.finding import EVERYTHING, Alarm
 from assay.nn.contained import Contained
 from assay.nn.copied import Copied
+from assay.nn.detached import Detached
 from assay.nn.read_as import LogProbabilities, OnACopy
 from assay.subject import Subject, answer_once, first_answers, settled
 from assay.tasks import Classification
@@ -62,6 +63,12 @@ def admit(subject: Subject) -> Admitted:
             Contained(subject.model, torch.get_default_dtype()),
             f"The model changes torch for the whole process ({changed}); it was put back after each answer.",
         )
+    if subject.gradient() == "refused":
+        subject = _around(
+            subject,
+            Detached(subject.model),
+            "The model does not answer where a gradient is asked for; it was asked without.",
+        )
     random = settled(subject, x[:8])
     if random is not subject:
         subject = _noted(
@@ -78,6 +85,14 @@ def admit(subject: Subject) -> Admitted:
     alarms = [Alarm(note) for note in subject.notes]
     if subject.draws == 1 and not is_steady(subject.model, few):
         alarms.append(Alarm("The model answers a little differently each time it is asked the same."))
+    if subject.differentiable and not subject.leads():
+        alarms.append(
+            Alarm(
+                "No gradient leads from the model's answers to its inputs (no_grad, a plain copy, a step without a "
+                "derivative): questions that follow gradients are not asked, others do without them, and attacks go "
+                "around it."
+            )
+        )
     apart = int(moved(subject.model, few, (torch.arange(len(few)),), alone(len(few))).sum())
     if apart:
         alarms.append(

@@ -78,6 +78,9 @@ class Probe(ABC):
     in_shares: ClassVar[bool] = False
     """Whether it is about changes of a size: it is then put to the subject in shares of the range of its inputs, see
     `Subject.in_shares`, and its radii are such shares."""
+    goes_through: ClassVar[bool] = False
+    """Whether it knows what to do with a model of torch whose answers carry no gradient. To others such a model is one
+    that gives answers only, see `Subject.leads`."""
     stands_under: ClassVar[str | None] = None
     """Its theme, for a third party's file that lies in no folder of that name."""
 
@@ -111,7 +114,7 @@ class Probe(ABC):
             return lacks
         if self.in_shares and subject.tokens:
             return "it changes values by a little, and an input here is a row of words by number: none lies between two"
-        if "gradients" in self.needs and not subject.differentiable:
+        if "gradients" in self.needs and not (subject.leads() or (self.goes_through and subject.differentiable)):
             return "it needs gradients, and this model gives answers only"
         if "images" in self.needs and not subject.inputs.is_picture:
             return f"it is for images, and an input here has shape {subject.inputs.shape}"
@@ -365,6 +368,8 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         subject = subject.in_classes()
     if reason is not None:
         return Answer(**told, status="does not apply", why=reason)
+    if subject.differentiable and not probe.goes_through and not subject.leads():
+        subject = dataclasses.replace(subject, differentiable=False)
     from assay.nn.tally import counted
 
     start = time.perf_counter()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -90,6 +92,47 @@ class Normalised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n c *d -> n k
         out: Tensor = self.model((x - self.mean) / self.std)
         return out
+
+
+Gradient = Literal["leads", "none", "refused"]
+_GRADIENTS: WeakKeyDictionary[nn.Module, Gradient] = WeakKeyDictionary()
+
+
+def _gradient(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
+    """Asked of a copy, as what a pass leaves in the model would carry a gradient too.
+
+    What fails without gradients as well ails of something else, and is told where it is asked.
+    """
+    if not x.is_floating_point():
+        return "leads"
+    try:
+        model = copy.deepcopy(model)
+    except Exception:  # whatever cannot be copied is asked itself
+        modes = [(m, m.training) for m in model.modules()]
+    else:
+        modes = []
+    x = x.to(next((t.device for t in model.state_dict().values()), torch.device("cpu")))
+    at = x.clone().requires_grad_()
+    try:
+        for m in model.modules():
+            m.training = False
+        with torch.random.fork_rng(devices=[]):
+            try:
+                with torch.enable_grad():
+                    out = model(at.clone())  # what it is given may be changed in place
+                    if not isinstance(out, Tensor):
+                        return "leads"
+                    there = out.requires_grad and torch.autograd.grad(out.sum(), at, allow_unused=True)[0] is not None
+                    return "leads" if there else "none"
+            except Exception:
+                with torch.no_grad():
+                    model(x.clone())
+                return "refused"
+    except Exception:
+        return "leads"
+    finally:
+        for m, mode in modes:
+            m.training = mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,6 +516,16 @@ class Subject:
         if len(self.task.classes) != len(other.task.classes):
             return f"has {len(self.task.classes)} classes, and {other.name!r} {len(other.task.classes)}"
         return None
+
+    def leads(self) -> bool:
+        """Whether a gradient leads from its answers to its inputs: not through onnxruntime, no_grad or a plain copy."""
+        return self.differentiable and self.gradient() == "leads"
+
+    def gradient(self) -> Gradient:
+        """What comes of asking its model for one, found out once: it leads, there is none, or there is no answer."""
+        if self.model not in _GRADIENTS:
+            _GRADIENTS[self.model] = _gradient(self.model, self.data["test"].take(np.arange(1))[0])
+        return _GRADIENTS[self.model]
 
     def in_shares(self) -> Subject:
         """The same subject with each value as its share of its range, so that a radius of 0.03 is 3 % of it."""

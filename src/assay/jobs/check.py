@@ -53,7 +53,7 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
         *([("domains", ", ".join(_domain(each) for each in domains.values()))] if domains else []),
         *(("attribute", each.told()) for each in subject.attributes.values()),
         ("score", _score(chosen_from, trial)),
-        ("gradients", "yes" if subject.differentiable else "none: questions that need them are not asked"),
+        ("gradients", "yes" if subject.leads() else "none: questions that need them are not asked"),
         ("answers", "the same each time" if subject.draws == 1 else f"random: means of {subject.draws} passes"),
         ("speed", f"{_duration(trial.seconds)} an input on {place}"),
         ("asked", _asked(asked, chosen, trial.seconds, len(subject.data["test"]))),

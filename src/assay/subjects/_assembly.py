@@ -93,7 +93,7 @@ def _searching(opened: Opened, source: Source, gallery: str) -> Subject:
         mean=source.mean, std=source.std, draws=source.draws or 1, about=opened.about,
         metric=cast(Metric, source.metric or "cosine"),
     )  # fmt: skip
-    differentiable = opened.gradients is not False and _has_gradient(subject)
+    differentiable = opened.gradients is not False and subject.leads()
     return dataclasses.replace(subject, differentiable=differentiable, notes=(*opened.notes, *subject.notes))
 
 
@@ -203,7 +203,7 @@ def joined(
         subject,
         kind=_row(given, subject.inputs, source.fixed),
         tokens=tokens,
-        differentiable=opened.gradients is not False and _has_gradient(subject),
+        differentiable=opened.gradients is not False and subject.leads(),
         draws=source.draws or 1,
         notes=(*opened.notes, *subject.notes),
     )
@@ -499,22 +499,3 @@ def _one_output(opened: Opened, source: Source, given: Any, task: Task | type[Ta
     if task is None:
         refuse_places(out, opened.name)
     return opened.model if name is None else OneOutput(opened.model, name)
-
-
-def _has_gradient(subject: Subject) -> bool:
-    """Whether a gradient comes back from the answer to the input: not through onnxruntime, no_grad or a plain copy."""
-    model = subject.model
-    modes = [(m, m.training) for m in model.modules()]
-    place = next((t.device for t in model.state_dict().values()), torch.device("cpu"))
-    x = subject.data["test"].take(np.arange(1))[0].to(place).requires_grad_()
-    try:
-        for m, _ in modes:
-            m.training = False
-        with torch.enable_grad():
-            out = model(x)
-            return bool(out.requires_grad) and torch.autograd.grad(out.sum(), x, allow_unused=True)[0] is not None
-    except RuntimeError:  # what autograd raises where an operation has no derivative
-        return False
-    finally:
-        for m, mode in modes:
-            m.training = mode

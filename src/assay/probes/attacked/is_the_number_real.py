@@ -57,6 +57,7 @@ class IsTheNumberReal(Probe):
     ladder: tuple[int, ...] = ()
     eot: tuple[int, ...] = ()
 
+    goes_through: ClassVar[bool] = True
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Athalye, Carlini & Wagner, ICML 2018, arXiv:1802.00420; Carlini et al. 2019, arXiv:1902.06705; Wang, TU Delft "

@@ -77,6 +77,7 @@ class WorstCaseAccuracy(Probe):
     restarts: int | None = None
     cells: int = 1
 
+    goes_through: ClassVar[bool] = True
     in_shares: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Croce & Hein, ICML 2020, arXiv:2003.01690 (the ensemble); Pintor et al., NeurIPS 2021, arXiv:2102.12827 (the "
