@@ -585,8 +585,8 @@ def test_a_model_that_carries_no_gradient_is_asked_what_needs_none(how) -> None:
     found = assay.audit(subject, probes=(*named, "worst-case-accuracy", "is-the-number-real"), inputs=12)
     told = {row.answer.probe: row.answer for row in found.rows}
     assert not [name for name, answer in told.items() if answer.status == "failed"]
-    assert told["does-an-error-grow"].status == "does not apply"
-    assert "needs gradients" in (told["does-an-error-grow"].why or "")
+    assert told["is-the-map-faithful"].status == "does not apply"
+    assert "needs gradients" in (told["is-the-map-faithful"].why or "")
     refused = any("does not answer where a gradient is asked for" in alarm.says for alarm in admitted.alarms)
     assert refused == (how is by_numpy)
     whole = assay.audit(Subject.classifier(Bright(), (X, Y), name="b"), probes=("is-the-number-real",), inputs=12)

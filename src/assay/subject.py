@@ -98,6 +98,20 @@ Gradient = Literal["leads", "none", "refused"]
 _GRADIENTS: WeakKeyDictionary[nn.Module, Gradient] = WeakKeyDictionary()
 
 
+def _comes_from(out: Tensor, at: Tensor) -> bool:
+    """Whether the way back from one value to the other has a derivative at each step; none is taken."""
+    ahead, seen = [out.grad_fn], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen or node.name() == "NotImplemented":
+            continue
+        if getattr(node, "variable", None) is at:
+            return True
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
+    return False
+
+
 def _gradient(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
     """Asked of a copy, as what a pass leaves in the model would carry a gradient too.
 
@@ -120,10 +134,7 @@ def _gradient(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
             try:
                 with torch.enable_grad():
                     out = model(at.clone())  # what it is given may be changed in place
-                    if not isinstance(out, Tensor):
-                        return "leads"
-                    there = out.requires_grad and torch.autograd.grad(out.sum(), at, allow_unused=True)[0] is not None
-                    return "leads" if there else "none"
+                    return "leads" if not isinstance(out, Tensor) or _comes_from(out, at) else "none"
             except Exception:
                 with torch.no_grad():
                     model(x.clone())

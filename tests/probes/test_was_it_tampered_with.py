@@ -216,8 +216,8 @@ def test_tables_and_texts_are_asked_what_they_can_answer(run: Run) -> None:
     words = torch.randint(1, 9, (20, 6)).float()
     texts = TextClassifier(9, 3).eval()
     answer = put(WasItTamperedWith(), Subject.classifier(texts, (words, texts(words).argmax(1)), bounds=(0, 9)), run)
-    assert answer.status == "failed"
-    assert "None of 7 signs of tampering can be read" in answer.why
+    assert answer.status == "does not apply"  # a look-up carries no gradient to the numbers of words
+    assert "it needs gradients" in answer.why
 
 
 def test_bad_settings_are_refused() -> None:

@@ -400,7 +400,11 @@ def _led(
         said = net(x)
     if not isinstance(said, Tensor) or said.ndim == 0:  # no answer for each input, and nothing to lead
         return torch.ones(len(x), dtype=torch.float64)
-    at = settled(x + (radius if by is None else radius / 2) * push)
+    at = settled(x + radius * push)
+    if by is not None:  # half way out; but a distance has no slope at the input itself, nor on the same stair
+        half = settled(x + radius * push / 2)
+        with torch.no_grad():
+            at = torch.where((apart(net, half) > 0).view(-1, *(1,) * (x.ndim - 1)), half, at)
     for _ in range(0 if by is None else CLIMBS):
         with torch.enable_grad():
             here = at.detach().clone().requires_grad_()

@@ -57,6 +57,7 @@ class DoesAnErrorGrow(Probe):
 
     in_shares: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = ("gradients",)
+    goes_through: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Liu, UCLA 2021 (dissertation), sec. 2.3.3-2.3.4; Liu et al. 2019, arXiv:1906.02355; Madry et al., ICLR 2018, "
         "arXiv:1706.06083 (the search)"
