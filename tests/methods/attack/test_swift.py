@@ -20,6 +20,7 @@ from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.recorded import Recorded
 from assay.methods.attack.swift import NotAlike, Search, Swift, cuts, searching
+from assay.nn.fused import ConvRelu
 from assay.nn.read_as import BeforeSquash
 from assay.nn.tally import counted
 
@@ -134,14 +135,31 @@ def test_answers_are_the_models_own_to_the_bit_and_so_is_z_unless_bf16_will_do(i
     torch.testing.assert_close(slope(swift, x, v), slope(in_bf16(swift), x, v))
 
 
-def test_the_copy_is_folded_held_in_bf16_and_knows_nothing_of_the_model(images: Images) -> None:
+def test_the_copy_is_folded_fused_held_in_bf16_and_knows_nothing_of_the_model(images: Images) -> None:
     search = Search(images.model, images.x)
     assert not any(isinstance(part, nn.BatchNorm2d) for part in search.twin.modules())
-    assert {p.dtype for p in search.twin.parameters()} == {torch.bfloat16}
+    assert {t.dtype for t in search.twin.state_dict().values()} == {torch.bfloat16}
     assert not any(p.requires_grad for p in search.twin.parameters())
-    assert search.twin[3].weight.is_contiguous(memory_format=torch.channels_last)
+    convolutions = [part for part in search.twin.modules() if isinstance(part, ConvRelu)]
+    assert len(convolutions) == 2
+    assert all(part.weight.is_contiguous(memory_format=torch.channels_last) for part in convolutions)
     assert {p.dtype for p in images.model.parameters()} == {torch.float32}
     v = torch.ones(160, 10)
+    assert float(cosine(slope(search, images.x, v), slope(images.model, images.x, v)).median()) > 0.99
+
+
+def fails(model: nn.Module) -> nn.Module:
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize("instead", [fails, nn.Identity, lambda model: nn.Sequential(model, nn.Softmax(1))])
+def test_where_fusing_goes_wrong_the_copy_does_without(
+    images: Images, instead: Callable[[nn.Module], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "fused", instead)
+    search, v = Search(images.model, images.x), torch.ones(160, 10)
+    assert not search.off
+    assert isinstance(search.twin, nn.Sequential)
     assert float(cosine(slope(search, images.x, v), slope(images.model, images.x, v)).median()) > 0.99
 
 
@@ -345,19 +363,3 @@ def test_cuts_take_every_input_once(n: int, sizes: set[int]) -> None:
     assert [start for start, _, _ in found] == [sum(k for _, k, _ in found[:i]) for i in range(len(found))]
     assert sum(k for _, k, _ in found) == n
     assert all(0 < k <= size and size in least for _, k, size in found)
-
-
-def test_sizes_that_are_to_be_compiled_are_and_no_others(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def compiles(f: Callable[[Tensor], Tensor], **how: object) -> Callable[[Tensor], Tensor]:
-        asked.append(how["mode"])
-        return f
-
-    monkeypatch.setattr(torch, "compile", compiles)
-    search, v = Search(images.model, images.x, sizes=(16, 64), compiled=(64,)), torch.ones(64, 10)
-    slope(search, images.x[:16], v[:16])
-    assert not asked
-    for _ in range(2):
-        torch.testing.assert_close(slope(search, images.x[:64], v), slope(search.ask, images.x[:64], v))
-    assert asked == ["max-autotune-no-cudagraphs"]

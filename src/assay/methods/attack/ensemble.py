@@ -45,6 +45,7 @@ from assay.methods.attack.chance import TALLY
 from assay.methods.attack.loss import Goal, LossName
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
+from assay.methods.attack.side_by_side import side_by_side
 from assay.methods.attack.square import square
 
 NEAR, NEAR_RANDOM, BRINK = 0.25, 0.5, 0.05  # of the clean margin
@@ -52,6 +53,7 @@ AGAIN = 2  # rounds at the brink, at most
 SPOT = (4, 16)  # at least and at most of the far ones that get everything; between them, one in eight
 LIKELY = 3  # targets that get all steps
 CPU_BATCH = 64  # two cores took 2.7 times as long an image in batches of 3,200; a GPU takes all at once
+TOGETHER = 1024  # climbs to several targets that are made side by side, at most
 LUCK = 4  # wrong answers more, of TALLY, that luck seldom adds
 ATTACKS = ("none", "pgd", "apgd-ce", "apgd-dlr", "minimal-norm", "square")
 """What `by` counts in: 0 is an input that was wrong before anyone touched it."""
@@ -114,6 +116,7 @@ def worst_case(
     if bool(torch.as_tensor(radius == 0).all()):
         return field.result()
     quarter = max(5, steps // 4)
+    together = norm in ("linf", "l2") and isinstance(y, Tensor)
 
     def room(rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
         """The radius and the mask of these inputs."""
@@ -125,6 +128,20 @@ def worst_case(
     def ascend(loss: LossName, passes: int, leads: int, runs: int = 1) -> Hit:
         def hit(rows: Tensor) -> Attacked:
             reach, free = room(rows)
+            if leads > 1 and runs == eot == 1 and len(rows) * leads <= min(batch, TOGETHER) and together:
+                return side_by_side(
+                    model,
+                    field.x[rows],
+                    y[rows],  # type: ignore[arg-type]
+                    norm=norm,
+                    radius=reach,
+                    steps=passes,
+                    targets=leads,
+                    mask=free,
+                    bounds=bounds,
+                    precision=precision,
+                    rng=rng,
+                )
             return apgd(
                 model,
                 field.x[rows],

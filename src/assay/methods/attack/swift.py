@@ -2,8 +2,9 @@ r"""Search fast, believe in full: a model whose gradients come from a bf16 copy 
 
 An attack asks a model in two ways: for a gradient, to search, and without one, to verify. `Swift` answers the second by
 the model itself, untouched. For the first it has a copy in eval mode whose batch normalisation is folded (folded.py),
-whose weights are held in bf16 and channels-last, and whose pass and way back are recorded (recorded.py), compiled first
-where that is asked for. What z is worth beside the gradient is the attack's own affair, by its `precision`:
+whose weights are held in bf16 and channels-last, whose convolutions are fused with what follows them (fused.py), and
+whose pass and way back are recorded (recorded.py). What z is worth beside the gradient is the attack's own affair, by
+its `precision`:
 
     "bf16"      z and its gradient are the copy's: for attacks that climb, which are judged at the end
     "float32"   z is the model's, the gradient the copy's: for attacks whose answer is where z changes its sign
@@ -19,7 +20,6 @@ they differ, where the model is random, cannot be copied or recorded, or memory 
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from torch.autograd.function import once_differentiable
 from assay.methods.attack.attacked import Model, Precision, are_probabilities
 from assay.methods.attack.recorded import Pool, Recorded
 from assay.nn.folded import CONVOLUTIONS, folded, hooked, whole_float32
+from assay.nn.fused import fused
 from assay.nn.read_as import BeforeSquash
 from assay.nn.tally import COUNTED, Tally
 
@@ -44,9 +45,6 @@ FEWEST = 8  # inputs, and layers, from which on a search is worth a copy
 DEEP = 3
 TRIED = 64  # inputs by which a copy is compared with its model
 ALIKE, OFF = 0.8, 0.1  # least cosine of the median gradient, most error of an answer in units of the answers' spread
-
-MODE = "max-autotune-no-cudagraphs"
-MOST_VARIANTS = 64  # compiled in one process: sizes times networks
 
 Ask = Callable[[Tensor], Tensor]  # n *d -> n *o
 Squash = Callable[[Tensor], Tensor]  # n *o -> n *o
@@ -114,19 +112,11 @@ def _state(model: nn.Module) -> Tensor:
 class Search:
     """The copy of a model that gradients come from: n *d -> n *o, what goes into the squash at the end if there is one.
 
-    Passes of the sizes `compiled` are compiled before they are recorded, which takes a minute or so each. It
-    holds on to nothing of the model itself.
+    It holds on to nothing of the model itself.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        *,
-        sizes: tuple[int, ...] = SIZES,
-        compiled: tuple[int, ...] = (),
-    ) -> None:
-        self.sizes, self.compiled = tuple(sorted(sizes)), compiled
+    def __init__(self, model: nn.Module, x: Tensor, *, sizes: tuple[int, ...] = SIZES) -> None:
+        self.sizes = tuple(sorted(sizes))
         x = x.detach()[:TRIED].clone()
         with whole_float32():
             self.squash = _squash(model, x)
@@ -138,7 +128,13 @@ class Search:
         self.twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._pools: list[Pool] = []
         self._slots: dict[tuple[int, int], Recorded] = {}
-        self._check(self.ask)
+        whole = self.twin
+        try:
+            self.twin = fused(whole)
+            self._check(self.ask)
+        except Exception:  # whatever a stranger's model does when it is taken apart
+            self.twin = whole
+            self._check(self.ask)
 
     def __call__(self, x: Tensor) -> Tensor:  # n *d -> n *o
         out: Tensor = _Played.apply(x, self.parts)  # type: ignore[no-untyped-call]
@@ -177,20 +173,11 @@ class Search:
         while len(self._pools) <= place:
             self._pools.append(Pool(x.device))
         if (size, place) not in self._slots:
-            self._slots[size, place] = self._made(x, size, place, size in self.compiled)
+            self._slots[size, place] = self._made(x, size, place)
         return self._slots[size, place]
 
-    def _made(self, x: Tensor, size: int, place: int, compiled: bool) -> Recorded:
-        if not compiled or self.squash is not None:  # a compiler does not see what goes into a squash
-            slot = Recorded(self.ask, x, size, self._pools[place])
-        else:
-            import torch._dynamo  # seconds, and most who attack compile nothing
-
-            # every size of every network counts against one limit of 8, beyond which torch runs uncompiled and is mute
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)
-            ask: Ask = torch.compile(self.ask, dynamic=False, mode=MODE)
-            with contextlib.redirect_stderr(io.StringIO()):  # a table of timings for each convolution
-                slot = Recorded(ask, x, size, self._pools[place])
+    def _made(self, x: Tensor, size: int, place: int) -> Recorded:
+        slot = Recorded(self.ask, x, size, self._pools[place])
 
         def alone(x: Tensor) -> Tensor:
             out: Tensor = _Played.apply(x, lambda x: [(slice(0, len(x)), slot)])  # type: ignore[no-untyped-call]

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from assay.nn.fused import ConvRelu, fused
+from assay.nn.resnet import Bottleneck, ResNet
+
+
+def how_many(model: nn.Module) -> int:
+    return sum(isinstance(part, ConvRelu) for part in model.modules())
+
+
+def lead(model: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """What it says, and the slope of a mix of its answers."""
+    at = x.clone().requires_grad_()
+    z = model(at)
+    v = torch.randn(z.shape, generator=torch.Generator().manual_seed(1))
+    return z.detach(), torch.autograd.grad(z, at, v)[0]
+
+
+def same(model: nn.Module, other: nn.Module, x: Tensor) -> None:
+    for a, b in zip(lead(model, x), lead(other, x), strict=True):
+        assert bool(a.abs().max() > 0)
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5 * float(a.abs().max()))
+
+
+class Block(nn.Module):
+    """A residual block in one of the ways in which people write them."""
+
+    def __init__(self, wide: int, out: int, stride: int, bias: bool, way: str) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(wide, out, 3, stride, 1, bias=bias), nn.Conv2d(out, out, 3, 1, 1, bias=bias)
+        self.side = nn.Conv2d(wide, out, 1, stride) if stride > 1 or wide != out else nn.Identity()
+        self.relu, self.way = nn.ReLU(inplace=way == "in place"), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, out = self.side(x), self.a(x)
+        if self.way == "in place":
+            out = self.b(self.relu(out))
+            out += z
+            return self.relu(out)
+        if self.way == "methods":
+            return self.b(out.relu()).add(z).relu()
+        if self.way == "reversed":
+            return torch.relu(torch.add(z, self.b(torch.relu(out))))
+        if self.way == "three takers":
+            out = F.relu(out)
+            return F.relu(self.b(out) + z) + out.sum((1, 2, 3), keepdim=True) / out.mean().add(9)
+        return F.relu(self.b(F.relu(out)) + z)
+
+
+WAYS = ("functions", "in place", "methods", "reversed", "three takers")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(WAYS), st.integers(1, 2), st.booleans(), st.sampled_from([4, 8])), max_size=3),
+    st.sampled_from([1, 3, 8]), st.integers(0, 2**31 - 1),
+)  # fmt: skip
+def test_a_fused_net_leads_where_the_net_leads_and_the_net_is_left_alone(
+    blocks: list[tuple[str, int, bool, int]], channels: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU()]
+    wide = 4
+    for way, stride, bias, out in blocks:
+        layers.append(Block(wide, out, stride, bias, way))
+        wide = out
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 3)).eval()
+    model.requires_grad_(False)
+    state, x = copy.deepcopy(model.state_dict()), torch.randn(4, channels, 8, 8)
+    twin = fused(model)
+    assert how_many(twin) == 1 + 2 * len(blocks)
+    same(model, twin, x)
+    assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
+    assert how_many(model) == 0
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, (1, 5)])
+@pytest.mark.parametrize("stride", [1, 2, (1, 2)])
+@pytest.mark.parametrize("padding", [0, 1, (2, 0)])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_way_back_through_any_convolution(
+    kernel: int | tuple[int, int], stride: int | tuple[int, int], padding: int | tuple[int, int], dilation: int
+) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 5, kernel, stride, padding, dilation)  # type: ignore[arg-type]
+    model = nn.Sequential(conv, nn.ReLU(), nn.Flatten()).eval().requires_grad_(False)
+    twin = fused(model)
+    assert how_many(twin) == 1
+    same(model, twin, torch.randn(2, 3, 9, 10))
+
+
+def test_of_a_residual_network_every_relu_is_part_of_a_convolution() -> None:
+    torch.manual_seed(0)
+    for model, relus in ((ResNet(4, width=4), 17), (ResNet(4, width=4, kind=Bottleneck), 25)):
+        model.eval().requires_grad_(False)
+        for part in model.modules():  # as folding leaves it
+            for name, child in part.named_children():
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(part, name, nn.Identity())
+        twin = fused(model)
+        assert how_many(twin) == relus
+        same(model, twin, torch.rand(3, 3, 16, 16))
+
+
+class Decides(nn.Module):
+    """No tracer can read which way it goes; its blocks can be read, and it walks through them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(2, 2, 1, True, "functions") for _ in range(2)])
+        self.line = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if float(x.detach().sum()) > 1e9 else -x
+        for block in self.blocks:
+            x = block(x)
+        for layer in self.line:
+            x = layer(x)
+        return x.mean((2, 3))
+
+
+def test_of_a_net_that_cannot_be_read_as_a_whole_the_parts_are() -> None:
+    torch.manual_seed(0)
+    model = Decides().eval().requires_grad_(False)
+    twin = fused(model)
+    assert how_many(twin) == 4
+    assert [type(layer) for layer in twin.get_submodule("line").children()] == [nn.Conv2d, nn.ReLU]
+    same(model, twin, torch.randn(3, 2, 8, 8))
+
+
+class Twice(nn.Module):
+    """One convolution, called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.conv(x).relu()).relu().flatten(1)  # type: ignore[no-any-return]
+
+
+class Taken(Twice):
+    """What the convolution gives is taken also as it is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        return (z + z.relu()).flatten(1)  # type: ignore[no-any-return]
+
+
+class Scaled(Twice):
+    """The sum is one of a kind that adds twice the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(self.conv(x), x, alpha=2).relu().flatten(1)
+
+
+class Unused(Twice):
+    """A ReLU that nobody asks for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        torch.relu(z)
+        return z.flatten(1)  # type: ignore[no-any-return]
+
+
+def of_groups() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.ReLU(), nn.Flatten())
+
+
+def reflecting() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.ReLU(), nn.Flatten())
+
+
+def by_name() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding="same"), nn.ReLU(), nn.Flatten())
+
+
+def watched() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten())
+    model[0].register_forward_hook(lambda module, x, out: 2 * out)
+    return model
+
+
+@pytest.mark.parametrize("made", [Twice, Taken, Scaled, Unused, of_groups, reflecting, by_name, watched])
+def test_what_is_more_than_a_convolution_and_a_relu_stays(made: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = made().eval().requires_grad_(False)
+    twin = fused(model)
+    assert how_many(twin) == 0
+    same(model, twin, torch.randn(3, 1, 8, 8))
+
+
+class Asks(nn.Module):
+    """Asks what the ReLU gives for its shape too: from there nothing comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv(x).relu()
+        return out.view(out.size(0), -1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+def test_who_asks_for_a_shape_alone_pulls_nothing_back_and_a_view_is_had_of_any_layout(
+    laid: torch.memory_format,
+) -> None:
+    torch.manual_seed(0)
+    model = Asks().eval().requires_grad_(False)
+    twin = fused(model.to(memory_format=laid))  # type: ignore[call-overload]
+    assert how_many(twin) == 1
+    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    same(model, twin, torch.randn(3, 1, 8, 8))
