@@ -28,7 +28,7 @@ def lead(model: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
 
 def same(model: nn.Module, other: nn.Module, x: Tensor) -> None:
     """In float64: sums in another order may else put a unit on the other side of its kink."""
-    for a, b in zip(lead(model.double(), x.double()), lead(other.double(), x.double()), strict=True):
+    for a, b in zip(lead(model, x.double()), lead(other, x.double()), strict=True):
         assert bool(a.abs().max() > 0)
         torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-9 * float(a.abs().max()))
 
@@ -75,7 +75,7 @@ def test_a_fused_net_leads_where_the_net_leads_and_the_net_is_left_alone(
     for way, stride, bias, out in blocks:
         layers.append(Block(wide, out, stride, bias, way))
         wide = out
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 3)).eval()
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 3)).eval().double()
     model.requires_grad_(False)
     state, x = copy.deepcopy(model.state_dict()), torch.randn(4, channels, 8, 8)
     twin = fused(model)
@@ -94,7 +94,7 @@ def test_the_way_back_through_any_convolution(
 ) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 5, kernel, stride, padding, dilation)  # type: ignore[arg-type]
-    model = nn.Sequential(conv, nn.ReLU(), nn.Flatten()).eval().requires_grad_(False)
+    model = nn.Sequential(conv, nn.ReLU(), nn.Flatten()).eval().double().requires_grad_(False)
     twin = fused(model)
     assert how_many(twin) == 1
     same(model, twin, torch.randn(2, 3, 9, 10))
@@ -103,7 +103,7 @@ def test_the_way_back_through_any_convolution(
 def test_of_a_residual_network_every_relu_is_part_of_a_convolution() -> None:
     torch.manual_seed(0)
     for model, relus in ((ResNet(4, width=4), 17), (ResNet(4, width=4, kind=Bottleneck), 25)):
-        model.eval().requires_grad_(False)
+        model.eval().double().requires_grad_(False)
         for part in model.modules():  # as folding leaves it
             for name, child in part.named_children():
                 if isinstance(child, nn.BatchNorm2d):
@@ -132,7 +132,7 @@ class Decides(nn.Module):
 
 def test_of_a_net_that_cannot_be_read_as_a_whole_the_parts_are() -> None:
     torch.manual_seed(0)
-    model = Decides().eval().requires_grad_(False)
+    model = Decides().eval().double().requires_grad_(False)
     twin = fused(model)
     assert how_many(twin) == 4
     assert [type(layer) for layer in twin.get_submodule("line").children()] == [nn.Conv2d, nn.ReLU]
@@ -195,7 +195,7 @@ def watched() -> nn.Module:
 @pytest.mark.parametrize("made", [Twice, Taken, Scaled, Unused, of_groups, reflecting, by_name, watched])
 def test_what_is_more_than_a_convolution_and_a_relu_stays(made: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    model = made().eval().requires_grad_(False)
+    model = made().eval().double().requires_grad_(False)
     twin = fused(model)
     assert how_many(twin) == 0
     same(model, twin, torch.randn(3, 1, 8, 8))
@@ -218,7 +218,7 @@ def test_who_asks_for_a_shape_alone_pulls_nothing_back_and_a_view_is_had_of_any_
     laid: torch.memory_format,
 ) -> None:
     torch.manual_seed(0)
-    model = Asks().eval().requires_grad_(False)
+    model = Asks().eval().double().requires_grad_(False)
     twin = fused(model.to(memory_format=laid))  # type: ignore[call-overload]
     assert how_many(twin) == 1
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
