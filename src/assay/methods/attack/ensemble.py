@@ -11,7 +11,8 @@ r"""The worst case that several attacks find together: cheap ones first, and an 
 An input is near where the lowest margin met is under a quarter of its clean margin, at the brink where it is under a
 twentieth. What is far is not given up unseen: a random few of it get everything too, and if any of those breaks, so
 does all of the rest: the margin misled. Each round goes over all inputs before the next begins, so that what is left of
-many batches makes full ones.
+many batches makes full ones. The targets of an input are led to one after the other, and side by side where so few
+inputs are left that all of it is one batch (side_by_side.py).
 
 Of a random model (`eot` > 1) an input leaves when all of TALLY fresh answers at its point are wrong; until then every
 attack may find a point at which more of them are (chance.py). The two rounds of a quarter are left out, because to
