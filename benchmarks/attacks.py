@@ -307,6 +307,9 @@ def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Speed:
     def ours(r: float, leave: bool) -> Tensor:
         return pgd(swift, x, y, radius=r, steps=STEPS, step=r / 4, leave=leave, precision="bf16", rng=rng).x
 
+    def climbed(r: float) -> Tensor:
+        return apgd(swift, x, y, radius=r, steps=STEPS, precision="bf16", rng=rng).x
+
     def alone() -> None:
         for _ in range(STEPS):
             a = x.detach().requires_grad_()
@@ -339,9 +342,7 @@ def _speed(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Speed:
         }
         ways["assay"] = partial(ours, r, False)
         ways["assay, early exit"] = partial(ours, r, True)
-        ways["assay, early exit, apgd"] = lambda r=r: (  # type: ignore[misc]
-            apgd(swift, x, y, radius=r, steps=STEPS, precision="bf16", rng=rng).x
-        )
+        ways["assay, early exit, apgd"] = partial(climbed, r)
         for way, attack in ways.items():
             accuracy = held(attack())
             taken[way] = median_seconds(attack, "cuda", 3)

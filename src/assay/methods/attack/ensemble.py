@@ -117,7 +117,7 @@ def worst_case(
     if bool(torch.as_tensor(radius == 0).all()):
         return field.result()
     quarter = max(5, steps // 4)
-    together = norm in ("linf", "l2") and isinstance(y, Tensor)
+    labels = y if isinstance(y, Tensor) and norm in ("linf", "l2") else None  # who has several classes to be led to
 
     def room(rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
         """The radius and the mask of these inputs."""
@@ -129,11 +129,12 @@ def worst_case(
     def ascend(loss: LossName, passes: int, leads: int, runs: int = 1) -> Hit:
         def hit(rows: Tensor) -> Attacked:
             reach, free = room(rows)
-            if leads > 1 and runs == eot == 1 and len(rows) * leads <= min(batch, TOGETHER) and together:
+            few = leads > 1 and runs == eot == 1 and len(rows) * leads <= min(batch, TOGETHER)
+            if few and labels is not None:
                 return side_by_side(
                     model,
                     field.x[rows],
-                    y[rows],  # type: ignore[arg-type]
+                    labels[rows],
                     norm=norm,
                     radius=reach,
                     steps=passes,
