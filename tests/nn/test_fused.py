@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from assay.nn.fused import ConvRelu, fused
+from assay.nn.fused import ConvRelu, Sampled, fused
 from assay.nn.resnet import Bottleneck, ResNet
 
 
@@ -112,6 +112,29 @@ def test_of_a_residual_network_every_relu_is_part_of_a_convolution() -> None:
         twin = fused(model)
         assert how_many(twin) == relus
         same(model, twin, torch.rand(3, 3, 16, 16))
+
+
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("stride", "bias"), [(2, True), ((1, 2), False), (3, True)])
+def test_a_convolution_of_single_pixels_takes_the_pixels_that_it_reads_first(
+    stride: int | tuple[int, int], bias: bool, laid: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 5, 1, stride, bias=bias), nn.Tanh(), nn.Flatten())
+    model.eval().double().requires_grad_(False).to(memory_format=laid)  # type: ignore[call-overload]
+    twin = fused(model)
+    assert sum(isinstance(part, Sampled) for part in twin.modules()) == 1
+    same(model, twin, torch.randn(2, 3, 9, 10).contiguous(memory_format=laid))
+
+
+def test_a_convolution_of_single_pixels_that_pads_or_is_used_twice_stays() -> None:
+    torch.manual_seed(0)
+    shared = nn.Conv2d(3, 3, 1, 2)
+    for model in (nn.Sequential(nn.Conv2d(3, 3, 1, 2, 1), nn.Tanh()), nn.Sequential(shared, nn.Tanh(), shared)):
+        model.eval().double().requires_grad_(False)
+        twin = fused(model)
+        assert not any(isinstance(part, Sampled) for part in twin.modules())
+        same(model, twin, torch.randn(2, 3, 8, 8))
 
 
 class Decides(nn.Module):
