@@ -369,7 +369,7 @@ def describe(subject: Subject, fingerprint: str) -> Described:
         splits={name: len(data) for name, data in everything.items()},
         data={name: data.fingerprint() for name, data in everything.items()},
         draws=subject.draws,
-        differentiable=subject.differentiable,
+        differentiable=subject.leads(),
         origin=subject.origin,
         fingerprint=fingerprint,
         unlabelled=tuple(subject.unlabelled),

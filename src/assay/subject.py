@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,6 +41,7 @@ from assay.errors import AssayError, SubjectError
 from assay.gallery import descriptors_of, matched
 from assay.given import PAIRS, Bound, as_data, as_pairs, as_targets, in_splits, refuse_places, task_of
 from assay.given import Data as Data  # a word of the vocabulary: whoever knows Subject knows it from here
+from assay.gradient import Gradient, gradient_of
 from assay.inputs import Bounded, Change, Image, Pair
 from assay.inputs.reach import Reach
 from assay.nn.inner import inner_points
@@ -94,56 +94,7 @@ class Normalised(nn.Module):
         return out
 
 
-Gradient = Literal["leads", "none", "refused"]
 _GRADIENTS: WeakKeyDictionary[nn.Module, Gradient] = WeakKeyDictionary()
-
-
-def _comes_from(out: Tensor, at: Tensor) -> bool:
-    """Whether the way back from one value to the other has a derivative at each step; none is taken."""
-    ahead, seen = [out.grad_fn], set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen or node.name() == "NotImplemented":
-            continue
-        if getattr(node, "variable", None) is at:
-            return True
-        seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
-    return False
-
-
-def _gradient(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
-    """Asked of a copy, as what a pass leaves in the model would carry a gradient too.
-
-    What fails without gradients as well ails of something else, and is told where it is asked.
-    """
-    if not x.is_floating_point():
-        return "leads"
-    try:
-        model = copy.deepcopy(model)
-    except Exception:  # whatever cannot be copied is asked itself
-        modes = [(m, m.training) for m in model.modules()]
-    else:
-        modes = []
-    x = x.to(next((t.device for t in model.state_dict().values()), torch.device("cpu")))
-    at = x.clone().requires_grad_()
-    try:
-        for m in model.modules():
-            m.training = False
-        with torch.random.fork_rng(devices=[]):
-            try:
-                with torch.enable_grad():
-                    out = model(at.clone())  # what it is given may be changed in place
-                    return "leads" if not isinstance(out, Tensor) or _comes_from(out, at) else "none"
-            except Exception:
-                with torch.no_grad():
-                    model(x.clone())
-                return "refused"
-    except Exception:
-        return "leads"
-    finally:
-        for m, mode in modes:
-            m.training = mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -535,7 +486,7 @@ class Subject:
     def gradient(self) -> Gradient:
         """What comes of asking its model for one, found out once: it leads, there is none, or there is no answer."""
         if self.model not in _GRADIENTS:
-            _GRADIENTS[self.model] = _gradient(self.model, self.data["test"].take(np.arange(1))[0])
+            _GRADIENTS[self.model] = gradient_of(self.model, self.data["test"].take(np.arange(1))[0])
         return _GRADIENTS[self.model]
 
     def in_shares(self) -> Subject:
@@ -769,6 +720,11 @@ def _normalised(
         if len(numbers) not in (1, shape[0]):
             raise AssayError(f"{option} has {len(numbers)} values for {shape[0]} channels; give 1 or {shape[0]}.")
     return Normalised(model, tuple(mean), tuple(std), len(shape))
+
+
+def looks(x: Tensor) -> int:  # n *d
+    """How many inputs such as these are shown to find out about a model, if there are so many."""
+    return min(LOOKS, max(SURE, LOOKS_BYTES // (4 * max(1, x[0].numel()))))
 
 
 def first_inputs(data: Data) -> Tensor:
