@@ -546,18 +546,52 @@ def test_a_model_that_switches_gradients_off_is_told_and_leaves_them_to_others()
     assert torch.is_grad_enabled()
 
 
-def test_a_model_that_takes_few_at_a_time_costs_what_it_cannot_answer_and_nothing_else() -> None:
+def at_most(count: int):
     def few(inner: nn.Module, x: Tensor) -> Tensor:
-        if len(x) > 20:
-            raise RuntimeError("at most 20 at a time")
+        if len(x) > count:
+            raise RuntimeError(f"at most {count} at a time")
         return inner(x)
 
-    done = assay.audit(Subject.classifier(Around(few), (X, Y)), probes=["accuracy", "certified-radius"], inputs=16)
-    accuracy, certified = done.rows
-    assert accuracy.answer.finding is not None
-    assert accuracy.answer.spent is not None
-    assert accuracy.answer.spent.pace > 0
-    assert "at most 20 at a time" in str(certified.answer.why)
+    return few
+
+
+@pytest.mark.parametrize(("count", "shown"), [(20, 16), (5, 4), (59, 32), (200, None)])
+def test_a_model_that_takes_few_at_a_time_is_asked_in_pieces(count: int, shown: int | None) -> None:
+    """Most questions failed on it, each in a line, and nobody could say how many it takes."""
+    data = {"train": (X, Y), "test": (X, Y)}
+    admitted = admit(Subject.classifier(Around(at_most(count)), data, name="few"))
+    told = [alarm.says for alarm in admitted.alarms if "at a time" in alarm.says]
+    says = f"The model takes no large batches, and was shown at most {shown} inputs at a time."
+    assert told == ([] if shown is None else [says])
+    if shown is not None:
+        out = admitted.subject.predict(torch.from_numpy(X))
+        assert_close(out, Bright()(torch.from_numpy(X)))
+        assert admitted.subject.leads()
+
+
+def test_what_is_asked_in_pieces_is_answered_as_the_whole() -> None:
+    def found(model: nn.Module) -> list[tuple[str, object, object]]:
+        subject = Subject.classifier(model, (X, Y), name="one name")
+        done = assay.audit(subject, probes=("accuracy", "certified-radius", "worst-case-accuracy"), inputs=16)
+        findings = [(row.answer.probe, row.answer.finding) for row in done.rows]
+        return [(name, f and [(m.name, m.value) for m in f.measures], row.verdict)
+                for (name, f), row in zip(findings, done.rows, strict=True)]  # fmt: skip
+
+    few, whole = found(Around(at_most(20))), found(Bright())
+    assert all(measures for _, measures, _ in whole)
+    assert few == whole
+
+
+def test_an_input_that_breaks_the_model_is_no_question_of_size() -> None:
+    def picky(inner: nn.Module, x: Tensor) -> Tensor:
+        if bool((x > 2).any()):
+            raise RuntimeError("too bright")
+        return inner(x)
+
+    x = X.copy()
+    x[30] = 3.0
+    admitted = admit(Subject.classifier(Around(picky), (x, Y), name="picky", bounds=(0.0, 3.0)))
+    assert not [alarm for alarm in admitted.alarms if "at a time" in alarm.says]
 
 
 def cut_off(inner: nn.Module, x: Tensor) -> Tensor:
@@ -590,6 +624,8 @@ def test_a_model_that_carries_no_gradient_is_asked_what_needs_none(how) -> None:
     refused = any("does not answer where a gradient is asked for" in alarm.says for alarm in admitted.alarms)
     assert refused == (how is by_numpy)
     whole = assay.audit(Subject.classifier(Bright(), (X, Y), name="b"), probes=("is-the-number-real",), inputs=12)
+    assert not found.subject.differentiable  # what the report's head says
+    assert whole.subject.differentiable
     cut, plain = (answer.finding for answer in (told["is-the-number-real"], whole.rows[0].answer))
     assert cut is not None  # what goes through such a thing is asked, and gets through
     assert plain is not None

@@ -1,14 +1,15 @@
 """The door: what is found out about a subject before any question is put to it.
 
 A model may answer in another form than the questions expect, or not be one fixed function at all. What can be mended
-is mended and said (probabilities, an input changed in place, answers that the next ones overwrite, torch changed for
-the whole process, randomness that nobody declared); what cannot is an alarm that doubts every number (answers that
-depend on what else is in the batch).
+is mended and said (probabilities, an input changed in place, answers that the next ones overwrite, few inputs at a
+time, torch changed for the whole process, randomness that nobody declared); what cannot is an alarm that doubts every
+number (answers that depend on what else is in the batch).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from assay.errors import AssayError
 from assay.finding import EVERYTHING, Alarm
 from assay.nn.contained import Contained
 from assay.nn.copied import Copied
 from assay.nn.detached import Detached
+from assay.nn.in_pieces import InPieces
 from assay.nn.read_as import LogProbabilities, OnACopy
-from assay.subject import Subject, answer_once, first_answers, settled
+from assay.subject import SURE, Subject, answer_once, first_answers, looks, settled
 from assay.tasks import Classification
 
 TOGETHER = 16  # inputs that are shown alone and in one batch
@@ -46,6 +49,10 @@ def admit(subject: Subject) -> Admitted:
     What was mended stands in the subject's notes, so that one that was admitted before comes with the same alarms.
     """
     x, out = first_answers(subject.model, subject.data["test"])
+    if most := _most(subject.model, x, len(subject.data["test"])):
+        says = f"The model takes no large batches, and was shown at most {most} inputs at a time."
+        subject = _around(subject, InPieces(subject.model, most), says)
+        x, out = first_answers(subject.model, subject.data["test"])
     out, few = out.clone(), x[:TOGETHER]
     shown = few.clone()
     stays = _stays(subject.model, shown, few.flip(0))
@@ -119,6 +126,24 @@ def _around(subject: Subject, model: nn.Module, says: str) -> Subject:
     """The subject with its model inside another one that calls it `model`, and why."""
     layers = {part: f"model.{name}" for part, name in subject.layers.items()}
     return _noted(dataclasses.replace(subject, model=model, layers=layers), says)
+
+
+def _most(model: nn.Module, x: Tensor, there: int) -> int | None:  # n *d
+    """How many inputs the model takes at a time; None where it took as many as it was shown, of so many that there are.
+
+    It is shown the first ones again and again, which it did answer to: what ails another input is no question of size.
+    """
+    shown, n = x[:SURE], looks(x)
+    if len(x) >= min(n, there):
+        return None
+    while n > len(shown):
+        try:
+            answer_once(model, shown.repeat(math.ceil(n / len(shown)), *(1,) * (x.ndim - 1))[:n])
+        except AssayError:
+            n //= 2
+        else:
+            break
+    return None if n == looks(x) else max(n, len(shown))
 
 
 def _stays(model: nn.Module, x: Tensor, other: Tensor) -> bool:  # n *d, m *d

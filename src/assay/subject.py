@@ -734,8 +734,7 @@ def first_inputs(data: Data) -> Tensor:
     """
     few, _ = data.take(np.arange(min(SURE, len(data))))
     try:
-        fit = LOOKS_BYTES // (4 * max(1, few[0].numel()))
-        return data.take(np.arange(min(LOOKS, max(SURE, fit), len(data))))[0]
+        return data.take(np.arange(min(looks(few), len(data))))[0]
     except AssayError:
         return few
 
