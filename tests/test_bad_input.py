@@ -366,7 +366,7 @@ def test_a_question_that_broke_is_asked_again(assay: Command) -> None:
         script("""
 from pathlib import Path
 def later(inner, x):
-    if Path('broken').exists() and len(x) > 4:
+    if Path('broken').exists() and len(x.flatten(1).unique(dim=0)) > 4:  # more than the door looks at
         raise OSError('gone')
     return inner(x)
 model = Does(later)""")

@@ -69,6 +69,13 @@ def test_eight_bit_inputs_become_fractions():
         (nn.Linear(3, 3), (X, Y), "The model raised RuntimeError on an input of shape .1, 1, 8, 8."),
         (Answers(lambda x: [1]), (X, Y), "The model returned list, not a tensor"),
         (Answers(lambda x: torch.full((len(x), 3), torch.nan)), (X, Y), "NaN or infinity for input 0"),
+        (
+            Answers(lambda x: torch.tensor([0, 1, 2, -torch.inf, -torch.inf]).repeat(len(x), 1)),
+            (X, Y),
+            "returned minus infinity for class 3, 4, whatever it was shown; leave out classes that are switched off",
+        ),
+        (Answers(lambda x: torch.tensor([0, torch.nan, 2, -torch.inf]).repeat(len(x), 1)), (X, Y), "NaN or infinity"),
+        (Answers(lambda x: torch.full((len(x), 3), -torch.inf)), (X, Y), "NaN or infinity for input 0"),
         (Answers(lambda x: torch.zeros(len(x), 3, 2)), (X, Y), "returned 1 x 3 x 2 for one input: it gives rows"),
         (Answers(lambda x: torch.zeros(1, 3)), (X, Y), r"returned shape \(1, 3\) for 4 inputs"),
     ],

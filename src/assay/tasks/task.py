@@ -207,6 +207,11 @@ class Task(ABC):
     def checked(self, out: Any, n: int) -> Tensor:
         """The output, or an error that says in one line what was expected."""
         if isinstance(out, Tensor) and len(out) == n and (sick := not_finite(out)) is not None:
+            if off := switched_off(out):
+                raise SubjectError(
+                    f"The model returned minus infinity for class {', '.join(map(str, off))}, whatever it was shown; "
+                    "leave out classes that are switched off."
+                )
             raise SubjectError(f"The model {sick.removeprefix('it ')}; check its weights and scaling.")
         wrong = self.wrong_output(out, n)
         if wrong is not None:
@@ -313,3 +318,11 @@ def not_finite(out: Tensor) -> str | None:  # n *o
     finite = torch.isfinite(out)
     bad = torch.nonzero(~(finite.flatten(1).all(1) if out.ndim > 1 else finite))
     return f"it returned NaN or infinity for input {int(bad[0])}" if len(bad) else None
+
+
+def switched_off(out: Tensor) -> list[int]:  # n k
+    """The classes whose logit is minus infinity in every row, where nothing else is wrong."""
+    if out.ndim != 2 or not out.is_floating_point():
+        return []
+    off = torch.isneginf(out).all(0)
+    return torch.nonzero(off)[:, 0].tolist() if bool(torch.isfinite(out[:, ~off]).all()) and not bool(off.all()) else []
