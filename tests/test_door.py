@@ -582,6 +582,37 @@ def test_what_is_asked_in_pieces_is_answered_as_the_whole() -> None:
     assert few == whole
 
 
+class FewThroughLayers(nn.Module):
+    """Layers that a question may watch, each once in a pass."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 2))
+        self.most = most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most:
+            raise RuntimeError(f"at most {self.most} at a time")
+        out: Tensor = self.net(x)
+        return out
+
+
+def test_who_watches_a_layer_sees_it_once_in_a_pass() -> None:
+    torch.manual_seed(0)
+    few, whole = FewThroughLayers(20).eval(), FewThroughLayers(1000).eval()
+    whole.load_state_dict(few.state_dict())
+    asked = ("does-the-metric-hold", "does-an-error-grow")
+    data = {"train": (X, Y), "test": (X, Y)}
+    found = []
+    for model in (few, whole):
+        done = assay.audit(Subject.classifier(model, data, name="one name"), probes=asked, inputs=60)
+        assert [row.answer.status for row in done.rows] == ["asked", "asked"], [row.answer.why for row in done.rows]
+        found.append(
+            [m.value for row in done.rows for m in (row.answer.finding.measures if row.answer.finding else ())]
+        )
+    assert found[0][0] == found[1][0]
+
+
 def test_an_input_that_breaks_the_model_is_no_question_of_size() -> None:
     def picky(inner: nn.Module, x: Tensor) -> Tensor:
         if bool((x > 2).any()):

@@ -10,6 +10,7 @@ from assay import shelf
 from assay.data.arrays import Arrays
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError, SubjectError
+from assay.nn.in_pieces import InPieces
 from assay.probe import configure, put
 from assay.run import BUDGETS, Budget, Run, budget
 
@@ -117,6 +118,17 @@ def test_shards_join_in_order_and_each_has_its_own_generator(digits, run):
     assert len({seed for _, seed in seen}) == 3
     assert (run.map(work, digits, "test", index, "")["noise"] == once["noise"]).all()
     assert (replace(run, seed=1).map(work, digits, "test", index, "")["noise"] != once["noise"]).any()
+
+
+def test_no_shard_has_more_inputs_than_the_model_takes(digits, run):
+    def sizes(model):
+        seen = []
+        run.map(lambda s: seen.append(len(s.x)) or {"y": s.y}, replace(digits, model=model), "test", np.arange(50), "")
+        return seen
+
+    assert sizes(digits.model) == [50]
+    assert sizes(torch.nn.Sequential(InPieces(digits.model, 20))) == [20, 20, 10]
+    assert sizes(InPieces(InPieces(digits.model, 30), 200)) == [30, 20]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -149,7 +149,8 @@ class Engine(Protocol):
     """Where work runs. `map` cuts `indices` into shards, runs `work` on each and joins the rows in order.
 
     `few` names columns that are as large as inputs, each with a column that says which of its rows are wanted; of those
-    it keeps as many as there is `room` for (`Few`), and their places in `indices` as a column named "<name> at".
+    it keeps as many as there is `room` for (`Few`), and their places in `indices` as a column named "<name> at". No
+    shard has more than `most` inputs.
 
     `each` runs `work` on items that do not know of each other, and gives each of them, as it is done, with what gives
     or raises what came of it. Items are taken as there is room for them. `apart` says whether that is in other
@@ -170,6 +171,7 @@ class Engine(Protocol):
         tick: Tick,
         few: Mapping[str, str],
         room: int,
+        most: float,
     ) -> dict[str, NDArray[Any]]: ...
 
     def each(
@@ -307,6 +309,7 @@ class Run:
         room: int = KEPT_BYTES,
     ) -> dict[str, NDArray[Any]]:
         """Run `work` over inputs of a split, in shards, wherever the engine runs them; `few` and `room`: see Engine."""
+        from assay.nn.in_pieces import at_a_time
         from assay.space import check_bounds
 
         def guarded(shard: Shard) -> Mapping[str, Tensor]:
@@ -323,6 +326,7 @@ class Run:
                 tick=tick,
                 few=few or {},
                 room=room,
+                most=at_a_time(subject.model),
             )
 
     def each(self, work: Callable[[Item], Found], items: Sequence[Item], about: str) -> list[Found]:

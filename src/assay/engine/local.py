@@ -46,8 +46,9 @@ class ThisProcess:
         tick: Tick,
         few: Mapping[str, str] = MappingProxyType({}),
         room: int = KEPT_BYTES,
+        most: float = math.inf,
     ) -> dict[str, NDArray[Any]]:
-        batch = self.batch or fitting(data, indices, device)
+        batch = int(min(self.batch or fitting(data, indices, device), most))
         rows = Joined(few, room)
         every, noise = range(len(indices)), Noise.now(device)
         with noise.spent():

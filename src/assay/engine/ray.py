@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import math
 import os
 import pickle
 import socket
@@ -102,8 +103,9 @@ class Ray:
         tick: Tick,
         few: Mapping[str, str] = MappingProxyType({}),
         room: int = KEPT_BYTES,
+        most: float = math.inf,
     ) -> dict[str, NDArray[Any]]:
-        batch = self.batch or fitting(data, indices, device)
+        batch = int(min(self.batch or fitting(data, indices, device), most))
         if len(indices) <= batch or not self._idle():
             return ThisProcess(batch).map(
                 work, data, indices, seed=seed, device=device, tick=tick, few=few, room=room
@@ -111,10 +113,10 @@ class Ray:
         noise, rows = Noise.now(device), Joined(few, room)
         models, tallies = [model for model, _ in COUNTED], [tally for _, tally in COUNTED]
         job = _packed(_Shards(work, data, indices, batch, seed, device, dict(few), noise.name, models, order_now()))
-        most = AHEAD * self.at_once
+        enough = AHEAD * self.at_once
         with noise.spent(), self._flying() as tasks:
             for start in range(0, len(indices), batch):
-                if len(tasks) >= most:
+                if len(tasks) >= enough:
                     self._land(tasks, rows, tallies, noise, tick)
                 tasks.append(self._task(job, start))
             while tasks:

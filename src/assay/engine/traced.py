@@ -36,6 +36,7 @@ class Traced:
         tick: Tick,
         few: Mapping[str, str],
         room: int,
+        most: float,
     ) -> dict[str, NDArray[Any]]:
         clocked = _Clocked(data, self.trace)
 
@@ -60,6 +61,7 @@ class Traced:
             tick=ticked,
             few=few,
             room=room,
+            most=most,
         )
 
     def each(self, work: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[Item, Callable[[], Found]]]:

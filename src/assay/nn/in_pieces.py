@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -16,3 +18,8 @@ class InPieces(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o
         return torch.cat([self.model(piece) for piece in torch.split(x, self.most)])
+
+
+def at_a_time(model: nn.Module) -> float:
+    """How many inputs this model takes at once: a layer that is watched meanwhile runs once in a pass of no more."""
+    return min((part.most for part in model.modules() if isinstance(part, InPieces)), default=math.inf)
