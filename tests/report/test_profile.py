@@ -37,7 +37,7 @@ def data(n: int) -> Arrays:
 def test_a_traced_engine_finds_the_same_and_tells_of_each_batch_in_order():
     trace, given, rows = Trace(), data(300), np.arange(300)
     ticks: list[int] = []
-    told = {"seed": 3, "device": "cpu", "few": {}, "room": 1}
+    told = {"seed": 3, "device": "cpu", "few": {}, "room": 1, "most": 200}
 
     def work(shard):
         return {"x": shard.x, "drawn": torch.rand(len(shard.x), generator=shard.rng)}
@@ -55,6 +55,8 @@ def test_a_traced_engine_finds_the_same_and_tells_of_each_batch_in_order():
     edges = [whole.start, *(t for s in batches for t in (s.start, s.end)), whole.end]
     assert edges == sorted(edges)
     sums = trace.asked().seconds
+    Traced(ThisProcess(batch=128), Trace()).map(work, given, rows, tick=ticks.append, **{**told, "most": 100})
+    assert ticks[3:] == [100, 100, 100]
     assert sums["done"] == pytest.approx(sum(s.seconds for s in batches if s.kind == "done"))
 
 
