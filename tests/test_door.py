@@ -570,16 +570,16 @@ def test_a_model_that_takes_few_at_a_time_is_asked_in_pieces(count: int, shown: 
 
 
 def test_what_is_asked_in_pieces_is_answered_as_the_whole() -> None:
-    def found(model: nn.Module) -> list[tuple[str, object, object]]:
+    def found(model: nn.Module) -> dict[tuple[str, str], float | None]:
         subject = Subject.classifier(model, (X, Y), name="one name")
         done = assay.audit(subject, probes=("accuracy", "certified-radius", "worst-case-accuracy"), inputs=16)
-        findings = [(row.answer.probe, row.answer.finding) for row in done.rows]
-        return [(name, f and [(m.name, m.value) for m in f.measures], row.verdict)
-                for (name, f), row in zip(findings, done.rows, strict=True)]  # fmt: skip
+        told = {row.answer.probe: row.answer.finding for row in done.rows}
+        assert all(told.values()), [row.answer.why for row in done.rows]
+        return {(name, m.name): m.value for name, finding in told.items() if finding for m in finding.measures}
 
     few, whole = found(Around(at_most(20))), found(Bright())
-    assert all(measures for _, measures, _ in whole)
-    assert few == whole
+    assert few.keys() == whole.keys()
+    assert few == pytest.approx(whole)
 
 
 class FewThroughLayers(nn.Module):
@@ -607,10 +607,10 @@ def test_who_watches_a_layer_sees_it_once_in_a_pass() -> None:
     for model in (few, whole):
         done = assay.audit(Subject.classifier(model, data, name="one name"), probes=asked, inputs=60)
         assert [row.answer.status for row in done.rows] == ["asked", "asked"], [row.answer.why for row in done.rows]
-        found.append(
-            [m.value for row in done.rows for m in (row.answer.finding.measures if row.answer.finding else ())]
-        )
-    assert found[0][0] == found[1][0]
+        finding = done.rows[0].answer.finding
+        assert finding is not None
+        found.append(finding.measures[0].value)
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_an_input_that_breaks_the_model_is_no_question_of_size() -> None:
