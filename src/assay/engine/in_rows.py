@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_hook
 
+from assay.engine.laid import kernels, laid
 from assay.errors import AssayError
 from assay.subject import Subject, answer_once
 
@@ -43,17 +44,10 @@ def in_rows(needed: bool) -> Iterator[None]:
 
 def views(subject: Subject) -> bool:
     """Whether the model answers with its kernels as they lie, and not channels-last; it is left as it was."""
-    kernels = [p for p in subject.model.parameters() if p.dim() == 4 and p.is_contiguous()]
-    if not kernels or not _answers(subject):
+    if not kernels(subject.model) or not _answers(subject):
         return False
-    lay = [p.data for p in kernels]
-    try:
-        for p in kernels:
-            p.data = p.data.to(memory_format=torch.channels_last)
+    with laid(subject.model, True):
         return not _answers(subject)
-    finally:
-        for p, data in zip(kernels, lay, strict=True):
-            p.data = data
 
 
 def _answers(subject: Subject) -> bool:

@@ -187,9 +187,11 @@ class Asker:
     def _asked(self) -> Iterator[None]:
         """Inside, the model is asked as fast as this machine can, and trained as it can be trained."""
         from assay.engine.in_rows import in_rows
+        from assay.engine.laid import laid, pays
         from assay.engine.turned import fastest, turned
 
-        with in_rows(self.views), turned(fastest(self.run.device, views=self.views)):
+        lays = pays(self.run.device) and not self.views
+        with in_rows(self.views), laid(self.subject.model, lays), turned(fastest(self.run.device, views=self.views)):
             yield
 
     def put(self, place: int) -> Answer:
