@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from assay.methods.attack.loss import Goal
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.recorded import Recorded
-from assay.methods.attack.swift import NotAlike, Search, Swift, cuts, searching
+from assay.methods.attack.swift import Aside, NotAlike, Search, Swift, Through, cuts, searching
 from assay.nn.fused import ConvRelu
 from assay.nn.read_as import BeforeSquash
 from assay.nn.tally import counted
@@ -296,8 +296,105 @@ def test_a_failure_on_the_way_leaves_the_plain_model(
     assert float(pgd(swift, x, images.y[:20], radius=0.2, steps=5, precision="bf16").success.double().mean()) > 0.5
 
 
-def test_on_a_cpu_nothing_changes(images: Images) -> None:
-    assert searching(images.model, images.x) == (images.model, "float32")
+def test_on_a_cpu_a_folded_copy_in_float32_is_searched_and_the_model_answers(images: Images) -> None:
+    through = searching(images.model, images.x)
+    assert isinstance(through.model, Aside)
+    assert (through.model.model, through.precision, through.boundary) == (images.model, "bf16", "bf16")
+    net = through.model.twin.net
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in net.modules())
+    kernels = [p for p in net.parameters() if p.ndim == 4]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) and p.dtype == torch.float32 for p in kernels)
+    x, v = images.x[:20], torch.ones(20, 10)
+    found = slope(in_bf16(through.model), x, v)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, slope(images.model, x, v), rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        net[-1].bias.add_(1)  # type: ignore[union-attr, index, operator]
+        for ask in (through.model, in_bf16(through.model)):
+            torch.testing.assert_close(ask(x), images.model(x))
+    at = x.clone().requires_grad_()
+    torch.testing.assert_close(through.model(at), images.model(x))
+    torch.testing.assert_close(in_bf16(through.model)(at), images.model(x) + 1, rtol=1e-3, atol=1e-4)
+    file.let_go()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_twin_finds_the_smallest_changes_of_the_model(images: Images, norm: Literal["linf", "l2"]) -> None:
+    x, y = images.x[:60], images.y[:60]
+    twin, own = (
+        minimal_norm(by.model, x, y, norm=norm, steps=15, precision=by.boundary)
+        for by in (searching(images.model, x), Through(images.model, "float32"))
+    )
+    assert twin.success.all()
+    assert (images.model(twin.x).argmax(1) != y).all()
+    assert float((twin.distance - own.distance).abs().median()) < 1e-4
+
+
+def test_of_the_twin_nothing_is_believed(images: Images) -> None:
+    """One that says of every changed image that it is broken breaks none that the model gets right."""
+    x, y = images.x[:40], images.y[:40]
+    through = searching(images.model, x)
+    assert isinstance(through.model, Aside)
+    through.model.twin.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
+    found = worst_case(through.model, x, y, radius=0.02, steps=5, queries=0, precision="bf16")
+    torch.testing.assert_close(found.success, images.model(found.x).argmax(1) != y)
+    file.let_go()
+
+
+def test_a_model_that_views_its_activations_has_its_twin_in_rows() -> None:
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.norm = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
+            self.last = nn.Linear(64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.norm(self.two(self.one(x))).view(len(x), -1))
+
+    x = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = Viewed().eval()
+    through = searching(model, x)
+    assert isinstance(through.model, Aside)
+    assert through.model.twin.net.one.weight.is_contiguous()  # type: ignore[union-attr]
+    torch.testing.assert_close(in_bf16(through.model)(x.requires_grad_()), model(x), rtol=1e-3, atol=1e-5)
+
+
+def test_a_twin_that_fails_on_the_way_leaves_the_plain_model(images: Images) -> None:
+    through = searching(copy.deepcopy(images.model), images.x)
+    assert isinstance(through.model, Aside)
+    through.model.twin.net = nn.Linear(7, 7)
+    x = images.x[:9].clone().requires_grad_()
+    torch.testing.assert_close(in_bf16(through.model)(x), images.model(x))
+    assert through.model.twin.off
+    assert searching(through.model.model, images.x).model is through.model.model
+
+
+def test_passes_of_the_twin_are_counted_as_the_models(images: Images) -> None:
+    through = searching(images.model, images.x)
+    with counted(images.model) as tally:
+        slope(in_bf16(through.model), images.x[:20], torch.ones(20, 10))
+        through.model(images.x[:7])
+    assert (tally.slopes, tally.answers) == (20, 7)
+
+
+@pytest.mark.parametrize("kind", ["random", "few", "draws", "training", "shallow", "table"])
+def test_what_a_twin_cannot_stand_for_is_searched_itself(images: Images, kind: str) -> None:
+    model: nn.Module = copy.deepcopy(images.model)
+    x, draws = images.x[:20], 1
+    match kind:
+        case "random":
+            model = Noisy(model).eval()
+        case "few":
+            x = x[:3]
+        case "draws":
+            draws = 4
+        case "training":
+            model.train()
+        case "shallow":
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+        case "table":
+            model, x = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval(), x.flatten(1)
+    assert searching(model, x, draws=draws) == (model, "float32")
 
 
 def test_on_a_gpu_what_is_deep_and_still_is_searched_swiftly(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,10 +162,12 @@ class DistanceToFailure(Probe):
                     bounds=bounds,
                     rng=shard.rng,
                 )
-            model, _ = searching(subject.model, x, draws=draws)  # z is the model's own: the boundary is the answer
+            model, _ = through = searching(subject.model, x, draws=draws)
             if norm == "l2" and self.attack == "carlini-wagner":
                 return carlini_wagner(model, x, y, search=ROUNDS, steps=steps, mask=mask, eot=draws, bounds=bounds)
-            return minimal_norm(model, x, y, norm=norm, steps=steps, mask=mask, eot=draws, bounds=bounds)
+            return minimal_norm(
+                model, x, y, norm=norm, steps=steps, mask=mask, eot=draws, bounds=bounds, precision=through.boundary
+            )
 
         def in_cells(rows: Tensor) -> Attacked:
             assert reach is not None

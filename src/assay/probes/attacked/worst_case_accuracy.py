@@ -28,7 +28,7 @@ from assay.finding import (
     wilson,
 )
 from assay.methods.attack.aim import label_of, truth_of
-from assay.methods.attack.attacked import Attacked, Model, sparing
+from assay.methods.attack.attacked import Attacked, sparing
 from assay.methods.attack.ball import wide
 from assay.methods.attack.cells import cells, in_range, left, masked, settled, size, stepping
 from assay.methods.attack.chance import TALLY, answers, chance, interval, sizes, threats
@@ -239,10 +239,10 @@ class WorstCaseAccuracy(Probe):
             there = rows[more]
             worst[there], wrong[there], worst_size[there], via[there] = x[more], hits[more], far[more], by[more]
 
-        def smallest(rows: Tensor, model: Model = through.model) -> Attacked:
+        def smallest(rows: Tensor, by: Through = through) -> Attacked:
             return minimal_norm(
-                model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
-                climb=climb, bounds=bounds,
+                by.model, shard.x[rows], y[rows], norm=norm, steps=steps, mask=masked(reach, rows), eot=draws,
+                climb=climb, bounds=bounds, precision=by.boundary,
             )  # fmt: skip
 
         def transferred(rows: Tensor, way: Way) -> Attacked:
@@ -290,7 +290,9 @@ class WorstCaseAccuracy(Probe):
             return (found.success if count == 1 else found.distance > 0).nonzero()[:, 0]
 
         for way in ways if radius > 0 else ():
-            by_way = partial(transferred, way=way) if not way.own else partial(smallest, model=way.model)
+            by_way = (
+                partial(transferred, way=way) if not way.own else partial(smallest, by=Through(way.model, "float32"))
+            )
             for rows, found in sparing(by_way, right.nonzero()[:, 0], sick):
                 at, far = settled(reach, rows, found, shard.x[rows], norm)
                 keep(rows, at, far, torch.full_like(rows, HOW.index(way.name)))

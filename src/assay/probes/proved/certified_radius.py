@@ -351,10 +351,10 @@ def _attack(subject: Subject, shard: Shard, norm: Norm, steps: int) -> dict[str,
     if len(rows) and subject.differentiable:
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
         reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
-        model, _ = searching(subject.model, x, draws=subject.draws)
+        through = searching(subject.model, x, draws=subject.draws)
         got = minimal_norm(
-            model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
-            bounds=bounds,
+            through.model, x, truth[rows], norm=norm, steps=steps, mask=masked(reach, everyone), eot=subject.draws,
+            bounds=bounds, precision=through.boundary,
         )  # fmt: skip
         at, far = settled(reach, everyone, got, x, norm)
         answer = subject.predict(at)  # what a fresh look confirms, and nothing else

@@ -399,10 +399,10 @@ def _attack(subject: Subject, shard: Shard, right: Tensor, norm: Norm, steps: in
     if len(rows):
         x, y, bounds = shard.x[rows], shard.y[rows], (subject.inputs.low, subject.inputs.high)
         reach, everyone = subject.reach(x), torch.arange(len(x), device=x.device)
-        model, _ = searching(subject.model, x, draws=subject.draws)
+        through = searching(subject.model, x, draws=subject.draws)
         got = minimal_norm(
-            model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
-            bounds=bounds,
+            through.model, x, truth_of(subject.task, y), norm=norm, steps=steps, mask=masked(reach, everyone),
+            bounds=bounds, precision=through.boundary,
         )  # fmt: skip
         at, far = settled(reach, everyone, got, x, norm)
         fell = ~subject.task.right(subject.predict(at), y)  # what a fresh look confirms, and nothing else
