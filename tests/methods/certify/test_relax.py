@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -73,8 +74,15 @@ def conv_net(seed: int) -> nn.Sequential:
 CONV_INPUT = (2, 9, 11)  # the pooling leaves a row and a column out
 
 
-def conv_net_inputs(n: int, seed: int) -> Tensor:
-    return torch.rand(n, *CONV_INPUT, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def conv_net_inputs(n: int, seed: int, shape: tuple[int, ...] = CONV_INPUT) -> Tensor:
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def row_by_row(seed: int) -> nn.Sequential:
+    """Linear maps that are asked about each row of a table by itself."""
+    return seeded(
+        nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)), seed
+    )
 
 
 def flat_inputs(n: int, d: int, seed: int) -> Tensor:
@@ -274,14 +282,20 @@ def test_certified_is_below_the_exact_radius(seed: int) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("together", [3, 256])
-def test_convolutions_give_what_their_matrices_give(
-    norm: Norm, method: Method, together: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("made", "shape"), [(conv_net, CONV_INPUT), (row_by_row, (3, 4))])
+def test_layers_give_what_their_matrices_give(
+    made: Callable[[int], nn.Sequential],
+    shape: tuple[int, ...],
+    norm: Norm,
+    method: Method,
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where a pass backward looks through a small window only."""
     monkeypatch.setattr(relax, "TOGETHER", together)
-    net, x = conv_net(3), conv_net_inputs(3, 3)
+    net, x = made(3), conv_net_inputs(3, 3, shape)
     steps: list[nn.Module] = []
-    for affine in layers(net, CONV_INPUT):
+    for affine in layers(net, shape):
         w, b = affine.dense()
         dense = nn.Linear(w.shape[1], w.shape[0]).double()
         dense.weight.data, dense.bias.data = w, b

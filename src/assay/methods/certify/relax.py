@@ -251,13 +251,13 @@ class Relaxed:
     def reach(self) -> Tensor:
         """||W_i||_dual of the first layer's rows: *out."""
         first = self.chain[0]
-        unit = torch.arange(math.prod(first.out_shape), device=self.x.device)
+        channels, *grid = first.out_shape if len(first.out_shape) == 3 else (math.prod(first.out_shape), 1, 1)
+        neurons = torch.ones(*grid, channels, device=self.x.device).nonzero()  # k 3: neighbours share a window
         norms = []
-        for i in torch.split(unit, self.rows_at_once(0)):
-            rows = torch.zeros(len(i), len(unit), dtype=self.x.dtype, device=self.x.device).scatter_(1, i[:, None], 1.0)
-            pulled, _ = _pulled(first, rows.reshape(-1, *first.out_shape), None)
+        for some in torch.split(neurons, min(TOGETHER, self.rows_at_once(0))):
+            pulled, _ = _pulled(first, *_units(some, first))
             norms.append(torch.linalg.vector_norm(pulled.flatten(1), DUAL[self.norm], 1))
-        return torch.cat(norms).reshape(first.out_shape)
+        return torch.cat(norms).reshape(*grid, channels).permute(2, 0, 1).reshape(first.out_shape)
 
     def radii(self, radius: float | Tensor) -> Tensor:  # -> n
         r = torch.as_tensor(radius, dtype=self.x.dtype, device=self.x.device)
@@ -465,16 +465,15 @@ def _seen(x: Tensor, window: Window) -> Tensor:
 def _units(neurons: Tensor, affine: Affine) -> tuple[Tensor, Window]:
     """One-hot outputs of a layer at (y, x, channel), in the smallest window that holds them: k 3 -> k *out."""
     y, x, channel = neurons.unbind(1)
-    window: Window = None
-    shape = affine.out_shape
+    shape, window = affine.out_shape, None
     if len(shape) == 3:
         window = (int(y.min()), int(y.max()) + 1), (int(x.min()), int(x.max()) + 1)
         y, x = y - window[0][0], x - window[1][0]
-        shape = (shape[0], window[0][1] - window[0][0], window[1][1] - window[1][0])
-    unit = torch.zeros(len(neurons), *shape, dtype=torch.float64, device=neurons.device)
-    row = torch.arange(len(neurons), device=neurons.device)
-    unit.view(len(neurons), shape[0], *(shape[1:] or (1, 1)))[row, channel, y, x] = 1.0
-    return unit, window
+        shape = (shape[0], *(last - first for first, last in window))
+    size = len(neurons), *(shape if window else (math.prod(shape), 1, 1))
+    unit = torch.zeros(size, dtype=torch.float64, device=neurons.device)
+    unit[torch.arange(len(neurons)), channel, y, x] = 1.0
+    return unit.view(len(neurons), *shape), window
 
 
 def _pulled(affine: Affine, g: Tensor, window: Window) -> tuple[Tensor, Window]:
