@@ -8,8 +8,8 @@
 
 The limit of a step is one forward and one backward pass with respect to the input. Peers are run if they are
 importable (torchattacks, foolbox, autoattack) and left out otherwise. Run it on a quiet machine; everything that is
-compared is measured in the same run, as the median of five. `gpu` and `robust` end with 1 where an aim is
-missed.
+compared is measured in the same run, as the median of five, in `steps` of fifteen pairs. `gpu` and `robust` end with 1
+where an aim is missed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from assay.methods.attack.carlini_wagner import carlini_wagner
 from assay.methods.attack.ensemble import worst_case
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
-from assay.methods.attack.swift import SIZES, Search, Swift, searching
+from assay.methods.attack.swift import SIZES, Search, Swift, Through, searching
 from assay.nn.softrmax import SoftRmax
 from assay.nn.tally import counted
 
-RUNS = 5
+RUNS, PAIRS = 5, 15
 STEPS = 20
 FAST, SOONER, NEAR = 170_000, 7.0, 0.85
 """On an H200: image-steps a second of a ResNet-18 without early exit; how many times sooner the answer is there than
@@ -86,10 +86,10 @@ def bundled() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def steps() -> None:
-    """Per-step cost at equal steps without early exit, over the limit."""
+    """Per-step cost at equal steps without early exit, over the limit: of the model itself, and as audits search."""
     model, x, y = bundled()
     x, y = x[:64], y[:64]
-    k = 20
+    k, through = 20, searching(model, x)
 
     def limit() -> None:
         for _ in range(k):
@@ -99,15 +99,21 @@ def steps() -> None:
     def carlini() -> None:
         carlini_wagner(model, x, y, c=1.0, steps=k)
 
-    rows: dict[str, Callable[[], Any]] = {
-        "assay pgd linf": lambda: pgd(model, x, y, radius=8 / 255, steps=k, leave=False),
-        "assay pgd l2": lambda: pgd(model, x, y, norm="l2", radius=0.5, steps=k, leave=False),
-        "assay apgd ce": lambda: apgd(model, x, y, radius=8 / 255, steps=k, leave=False),
-        "assay apgd dlr": lambda: apgd(model, x, y, radius=8 / 255, steps=k, loss="dlr", leave=False),
-        "assay carlini-wagner": carlini,
-        "assay minimal-norm linf": lambda: minimal_norm(model, x, y, norm="linf", steps=k),
-        "assay minimal-norm l2": lambda: minimal_norm(model, x, y, norm="l2", steps=k),
-    }
+    def climbing(by: Through, how: str = "") -> dict[str, Callable[[], Any]]:
+        ask, climb = by.model, dict[str, Any](steps=k, leave=False, precision=by.precision)
+        near = dict[str, Any](steps=k, precision=by.boundary)
+        return {
+            f"assay pgd linf{how}": lambda: pgd(ask, x, y, radius=8 / 255, **climb),
+            f"assay pgd l2{how}": lambda: pgd(ask, x, y, norm="l2", radius=0.5, **climb),
+            f"assay apgd ce{how}": lambda: apgd(ask, x, y, radius=8 / 255, **climb),
+            f"assay apgd dlr{how}": lambda: apgd(ask, x, y, radius=8 / 255, loss="dlr", **climb),
+            f"assay minimal-norm linf{how}": lambda: minimal_norm(ask, x, y, norm="linf", **near),
+            f"assay minimal-norm l2{how}": lambda: minimal_norm(ask, x, y, norm="l2", **near),
+        }
+
+    rows = {
+        **climbing(through, ", as audits do"), **climbing(Through(model, "float32")), "assay carlini-wagner": carlini
+    }  # fmt: skip
     if have("torchattacks"):
         import torchattacks
 
@@ -125,9 +131,9 @@ def steps() -> None:
     for name, work in rows.items():
         work()
         # The limit in turn with each, so that a change of the machine's mood falls on both.
-        taken = [(median_seconds(work, runs=1), median_seconds(limit, runs=1)) for _ in range(RUNS)]
+        taken = [(median_seconds(work, runs=1), median_seconds(limit, runs=1)) for _ in range(PAIRS)]
         ours, again = map(statistics.median, zip(*taken, strict=True))
-        print(f"{name:26s} {ours / again:5.2f} times the limit")
+        print(f"{name:42s} {ours / again:5.2f} times the limit")
 
 
 def beside_autoattack(model: nn.Module, x: Tensor, y: Tensor, radius: float, device: str, batch: int) -> bool:

@@ -46,9 +46,9 @@ known.
   machine was lost before the test images were looked at. Against 9.5/255 in batches of 125 it ended at 81.4 and 50.6 %
   at 9.5/255: more was overfitted here.
 - The divergence without helper examples (TRADES), against a radius that grows to 8/255 over the first nine tenths as in
-  arXiv:2210.15318, in batches of 250 (beta 8, 3 steps, a rate of 0.3, perturbed by 0.005, an average of 1,000 steps, 200
-  epochs), 847 s beside the suite on the same host: 79.9 and 47.2 %, the last epoch. Of the watched images 80.8 % were
-  right and 54.2 % held after 171 epochs, 80.6 and 54.8 % at the end. It is not kept.
+  arXiv:2210.15318, in batches of 250 (beta 8, 3 steps, a rate of 0.3, perturbed by 0.005, an average of 1,000 steps,
+  200 epochs), 847 s beside the suite on the same host: 79.9 and 47.2 %, the last epoch. Of the watched images 80.8 %
+  were right and 54.2 % held after 171 epochs, 80.6 and 54.8 % at the end. It is not kept.
 - Batches of 250, weights perturbed by 0.005, 90 epochs, 550 s: 79.5 and 46.5 %. Without perturbation 50 epochs ended
   at 82.1 and 41.8 % (of 1,000). SiLU in place of ReLU, 694 s: 75.4 and 44.0 %.
 """
