@@ -40,6 +40,6 @@ def laid(model: nn.Module, wanted: bool) -> Iterator[None]:
     finally:
         for p, rows, lay in turned:
             if p.data.data_ptr() == lay.data_ptr():  # nobody gave it others meanwhile
-                if not torch.equal(rows, lay):  # and they may lie where nobody can write
+                if not torch.allclose(rows, lay, rtol=0, atol=0, equal_nan=True):  # they may lie where nobody can write
                     rows.copy_(lay)
                 p.data = rows
