@@ -431,6 +431,41 @@ def test_on_a_gpu_what_is_deep_and_still_is_searched_swiftly(images: Images, mon
     assert len(file._KEPT) == 0
 
 
+def swapped(model: nn.Module) -> None:
+    """Two classes change their places: all sums of all weights stay."""
+    last = [part for part in model.modules() if isinstance(part, nn.Linear)][-1]
+    with torch.no_grad():
+        for p in (last.weight, last.bias):
+            p[[0, 1]] = p[[1, 0]]
+
+
+def hotter(model: nn.Module) -> None:
+    model.temperature = 7.0
+
+
+@pytest.mark.parametrize("change", [swapped, hotter])
+def test_a_model_that_was_changed_has_another_copy(images: Images, change: Callable[[nn.Module], None]) -> None:
+    class Warm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.temperature = copy.deepcopy(images.model), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) / self.temperature
+
+    model, x = Warm().eval(), images.x[:20]
+    before = searching(model, x).model
+    assert isinstance(before, Aside)
+    again = searching(model, x).model
+    assert isinstance(again, Aside)
+    assert again.twin is before.twin
+    change(model)
+    after = searching(model, x).model
+    assert isinstance(after, Aside)
+    torch.testing.assert_close(in_bf16(after)(x.clone().requires_grad_()), model(x), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(model(x), before.twin.net(x), rtol=1e-3, atol=1e-3)
+
+
 def test_a_copy_goes_with_its_model(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "_on_gpu", lambda x: True)
     file.let_go()

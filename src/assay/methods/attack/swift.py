@@ -70,11 +70,11 @@ class Through(NamedTuple):
 def searching(model: Model, x: Tensor, *, draws: int = 1) -> Through:  # n *d
     """What to search these inputs through: a Swift on a GPU, an Aside on a CPU, the model where it allows neither.
 
-    A copy is kept as long as its model and made anew where the weights have changed.
+    A copy is kept as long as its model and made anew where its weights or its numbers and words have changed.
     """
     if len(x) < FEWEST or draws > 1 or not isinstance(model, nn.Module) or not _fit(model, x):
         return Through(model, "float32")
-    state, like = _state(model), (x.shape[1:], x.dtype, x.device)
+    state, like = _state(model), (x.shape[1:], x.dtype, x.device, _settings(model))
     known = _KEPT.get(model)
     if known is None or known.like != like or not torch.equal(known.state, state):
         search: Search | Twin | None = None
@@ -112,13 +112,19 @@ def _fit(model: nn.Module, x: Tensor) -> bool:
 
 
 def _state(model: nn.Module) -> Tensor:
-    """Two sums over each tensor that a model holds: 2k float64."""
+    """Three sums over each of k tensors that a model holds, of which one knows what stands where: 3k float64."""
 
     def sums(t: Tensor) -> Tensor:
-        wide = t.detach().double()
-        return torch.stack([wide.sum(), wide.square().sum()])
+        wide = t.detach().double().flatten()
+        return torch.stack([wide.sum(), wide.square().sum(), wide @ torch.linspace(0, 1, len(wide)).to(wide)])
 
     return torch.cat([sums(t) for t in (*model.parameters(), *model.buffers())])
+
+
+def _settings(model: nn.Module) -> tuple[object, ...]:
+    """What its parts hold besides, as a temperature or the name of a mode."""
+    held = (v for part in model.modules() for v in vars(part).values())
+    return tuple(v for v in held if isinstance(v, int | float | str))
 
 
 class Search:
@@ -425,7 +431,7 @@ class Kept(NamedTuple):
     """A search, what the model held when it was made, and for which inputs."""
 
     state: Tensor
-    like: tuple[torch.Size, torch.dtype, torch.device]
+    like: tuple[object, ...]
     search: Search | Twin | None
 
 
