@@ -1,4 +1,4 @@
-"""Questions that attack, as a GPU would have them: the search goes through a copy, what is found is the model's own."""
+"""Questions that attack, as a GPU and a CPU have them: the search goes through a copy, what is found is the model's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.methods.attack import swift
-from assay.methods.attack.swift import Search
+from assay.methods.attack.swift import Search, Twin
 from assay.probe import put, undisturbed
 from assay.probes.attacked.distance_to_failure import DistanceToFailure
 from assay.probes.attacked.does_it_transfer import DoesItTransfer
@@ -24,17 +24,31 @@ from assay.probes.sure.does_it_know import DoesItKnow
 from assay.run import Shard
 
 
-@pytest.fixture
-def searched(monkeypatch):
-    """As if there were a GPU: how many inputs passed through copies."""
+@pytest.fixture(params=["GPU", "CPU"])
+def searched(request, monkeypatch):
+    """As if there were a GPU, or as it is here: how many inputs passed through copies."""
     passed = []
-    whole = Search.__call__
     monkeypatch.setattr(swift, "DEEP", 2)
-    monkeypatch.setattr(swift, "_on_gpu", lambda x: True)
-    monkeypatch.setattr(swift, "Search", partial(Search, sizes=(8, 32)))
-    monkeypatch.setattr(Search, "__call__", lambda self, x: (passed.append(len(x)), whole(self, x))[1])
+    if request.param == "GPU":
+        whole = Search.__call__
+        monkeypatch.setattr(swift, "_on_gpu", lambda x: True)
+        monkeypatch.setattr(swift, "Search", partial(Search, sizes=(8, 32)))
+        monkeypatch.setattr(Search, "__call__", lambda self, x: (passed.append(len(x)), whole(self, x))[1])
+    else:
+
+        class Watched(Twin):
+            def __init__(self, model, x):
+                super().__init__(model, x)
+                self.net.register_forward_pre_hook(lambda net, given: passed.append(len(given[0])))
+
+        monkeypatch.setattr(swift, "Twin", Watched)
+    swift.let_go()
     yield passed
     swift.let_go()
+
+
+def none_is_copied(patch):
+    patch.setattr(swift, "_fit", lambda model, x: False)
 
 
 PROBES = {
@@ -54,7 +68,7 @@ def test_what_is_found_is_what_a_float32_search_finds(name, digits, run, searche
     assert sum(searched) > 0
     assert found.spent.slopes > 0
     with monkeypatch.context() as patch:
-        patch.setattr(swift, "_on_gpu", lambda x: False)
+        none_is_copied(patch)
         done = len(searched)
         plain = put(PROBES[name], digits, run)
         assert len(searched) == done
@@ -85,7 +99,7 @@ def test_and_so_it_is_where_only_the_attack_is_asked(attack, digits, run, search
     with undisturbed(digits.model, run):
         ours = found()
         assert searched
-        monkeypatch.setattr(swift, "_on_gpu", lambda x: False)
+        none_is_copied(monkeypatch)
         assert int((ours != found()).sum()) <= 2
 
 
