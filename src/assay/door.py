@@ -74,7 +74,7 @@ def admit(subject: Subject) -> Admitted:
         subject = _around(
             subject,
             Detached(subject.model),
-            "The model does not answer where a gradient is asked for; it was asked without.",
+            "The model fails where a gradient is asked for; it was asked without.",
         )
     random = settled(subject, x[:8])
     if random is not subject:

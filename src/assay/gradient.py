@@ -1,4 +1,4 @@
-"""Whether a gradient leads from what a model says to what it was shown: read off the way back, none is taken."""
+"""Whether a gradient leads from what a model says to what it was shown: read off the way back, and gone once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Gradient = Literal["leads", "none", "refused"]
-"""It leads, there is none, or the model gives no answer where one is asked for."""
+"""It leads, there is none, or the model fails where one is asked for: on its way there or on its way back."""
 
 
 def _comes_from(out: Tensor, at: Tensor) -> bool:
@@ -48,7 +48,11 @@ def gradient_of(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
             try:
                 with torch.enable_grad():
                     out = model(at.clone())  # what it is given may be changed in place
-                    return "leads" if not isinstance(out, Tensor) or _comes_from(out, at) else "none"
+                    if isinstance(out, Tensor) and not _comes_from(out, at):
+                        return "none"
+                    if isinstance(out, Tensor) and out.is_floating_point():
+                        torch.autograd.grad(out.sum(), at)  # of a sum: other than that torch loads hundreds of modules
+                    return "leads"
             except Exception:
                 with torch.no_grad():
                     model(x.clone())

@@ -484,7 +484,7 @@ class Subject:
         return self.differentiable and self.gradient() == "leads"
 
     def gradient(self) -> Gradient:
-        """What comes of asking its model for one, found out once: it leads, there is none, or there is no answer."""
+        """What comes of asking its model for one, found out once: it leads, there is none, or the model fails."""
         if self.model not in _GRADIENTS:
             _GRADIENTS[self.model] = gradient_of(self.model, self.data["test"].take(np.arange(1))[0])
         return _GRADIENTS[self.model]

@@ -20,6 +20,7 @@ from assay.methods.attack.through import (
     straight_through,
     ways_through,
 )
+from assay.nn.detached import Detached
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
 
@@ -312,6 +313,19 @@ class Temperature(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.t.exp()
+
+
+def test_a_net_whose_way_back_fails_has_none_to_bridge() -> None:
+    """Asked without gradients it looks as if one layer cut them off; the next that was written over is behind it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    ).eval()  # fmt: skip
+    x = torch.rand(32, 3, 16, 16)
+    with pytest.raises(RuntimeError, match="inplace"):
+        torch.autograd.grad(net(x.requires_grad_()).sum(), x)
+    assert ways_through(Detached(net), x, radius=0.05) == ()
 
 
 def test_a_value_without_rows_is_no_gap_and_hides_none() -> None:

@@ -409,7 +409,10 @@ def _led(
         with torch.enable_grad():
             here = at.detach().clone().requires_grad_()
             far = apart(by or net, here).sum()
-            slope = torch.autograd.grad(far, here, allow_unused=True)[0] if far.requires_grad else None
+            try:
+                slope = torch.autograd.grad(far, here, allow_unused=True)[0] if far.requires_grad else None
+            except RuntimeError:  # a way back that fails leads nowhere
+                slope = None
         if slope is None:
             break
         step = 2.5 * radius / CLIMBS * slope.nan_to_num(0.0).sign()
