@@ -636,21 +636,6 @@ def by_numpy(inner: nn.Module, x: Tensor) -> Tensor:
     return torch.from_numpy(np.stack([-z, z], 1))
 
 
-class NoWayBack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g: Tensor) -> Tensor:
-        raise NotImplementedError("of answers alone")
-
-
-def written_for_answers(inner: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = NoWayBack.apply(inner(x))
-    return out
-
-
 def overwritten(inner: nn.Module, x: Tensor) -> Tensor:
     """As what was made faster for answers is: its way back needs what it wrote over."""
     kept = (x + 1).exp()
@@ -659,7 +644,7 @@ def overwritten(inner: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("how", [cut_off, by_numpy, written_for_answers, overwritten])
+@pytest.mark.parametrize("how", [cut_off, by_numpy, overwritten])
 def test_a_model_that_carries_no_gradient_is_asked_what_needs_none(how) -> None:
     """It was said to give gradients, and every question that follows them failed."""
     subject = Subject.classifier(Around(how), {"train": (X, Y), "test": (X, Y)}, name="cut")

@@ -1,9 +1,9 @@
-"""Whether a gradient leads from what a model says to what it was shown: read off the way back, and gone once."""
+"""Whether a gradient leads from what a model says to what it was shown: read off the way back, none is taken."""
 
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,37 @@ Gradient = Literal["leads", "none", "refused"]
 
 
 def _comes_from(out: Tensor, at: Tensor) -> bool:
-    """Whether the way back from one value to the other has a derivative at each step; none is taken."""
-    ahead, seen = [out.grad_fn], set()
+    """Whether the way back from one value to the other has a derivative at each step, and what each step kept for it.
+
+    None is taken: a process that took one cannot be forked into processes that do. What was written over meanwhile is
+    an error where it is read, which is what taking one would end in.
+    """
+    ahead: list[Any] = [out.grad_fn]
+    seen: set[Any] = set()
+    start = None
+    after: dict[Any, list[Any]] = {}
     while ahead:
         node = ahead.pop()
         if node is None or node in seen or node.name() == "NotImplemented":
             continue
         if getattr(node, "variable", None) is at:
-            return True
+            start = node
         seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
-    return False
+        for before, _ in node.next_functions:
+            after.setdefault(before, []).append(node)
+            ahead.append(before)
+    if start is None:
+        return False
+    ahead, seen = [start], set()
+    while ahead:
+        node = ahead.pop()
+        if node not in seen:
+            seen.add(node)
+            ahead += after.get(node, [])
+            for kept in dir(node):
+                if kept.startswith("_saved_") or kept == "saved_tensors":
+                    getattr(node, kept)
+    return True
 
 
 def gradient_of(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
@@ -48,11 +68,7 @@ def gradient_of(model: nn.Module, x: Tensor) -> Gradient:  # 1 *d
             try:
                 with torch.enable_grad():
                     out = model(at.clone())  # what it is given may be changed in place
-                    if isinstance(out, Tensor) and not _comes_from(out, at):
-                        return "none"
-                    if isinstance(out, Tensor) and out.is_floating_point():
-                        torch.autograd.grad(out.sum(), at)  # of a sum: other than that torch loads hundreds of modules
-                    return "leads"
+                    return "leads" if not isinstance(out, Tensor) or _comes_from(out, at) else "none"
             except Exception:
                 with torch.no_grad():
                     model(x.clone())
