@@ -178,7 +178,7 @@ class Asker:
 
     @cached_property
     def views(self) -> bool:
-        """Whether the model is one that views its activations."""
+        """Whether the model wants the answers of its convolutions in rows."""
         from assay.engine.in_rows import views
 
         return views(self.subject)

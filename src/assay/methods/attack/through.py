@@ -411,6 +411,8 @@ def _led(
             far = apart(by or net, here).sum()
             try:
                 slope = torch.autograd.grad(far, here, allow_unused=True)[0] if far.requires_grad else None
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError:  # a way back that fails leads nowhere
                 slope = None
         if slope is None:

@@ -472,7 +472,7 @@ def _units(neurons: Tensor, affine: Affine) -> tuple[Tensor, Window]:
         shape = (shape[0], *(last - first for first, last in window))
     size = len(neurons), *(shape if window else (math.prod(shape), 1, 1))
     unit = torch.zeros(size, dtype=torch.float64, device=neurons.device)
-    unit[torch.arange(len(neurons)), channel, y, x] = 1.0
+    unit[torch.arange(len(neurons), device=neurons.device), channel, y, x] = 1.0
     return unit.view(len(neurons), *shape), window
 
 
