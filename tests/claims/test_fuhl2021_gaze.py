@@ -19,9 +19,9 @@ LITTLE = study.Size(
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(study, "SIZE", LITTLE)
-    study._studied.cache_clear()
+    study._one.cache_clear()
     yield
-    study._studied.cache_clear()
+    study._one.cache_clear()
 
 
 @pytest.mark.usefixtures("little")
@@ -32,7 +32,7 @@ def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print
         assert len(evidence.measures) >= len(claim.published)
         for printed, measure in zip(claim.published, evidence.measures, strict=False):
             assert printed.unit == measure.unit
-    found = study._studied(run.seed, run.device)
+    found = study._studied(run)
     assert found.agent.shape == (2, 3, 4)
     assert set(found.others) == {"GAN", "random masks", "noise on pixels", "noise on coordinates"}
 
@@ -46,7 +46,7 @@ def planted(who_before: float, who_after: float, who_last: float, what_last: flo
 
 
 def told(claim: str, found: study.Study, monkeypatch: pytest.MonkeyPatch, run: Run) -> str:
-    monkeypatch.setattr(study, "_studied", lambda seed, device: found)
+    monkeypatch.setattr(study, "_studied", lambda run: found)
     (chosen,) = [each for each in study.SHELVED if each.name == claim]
     return chosen.test(run).says.rpartition("which are not print's, ")[2]
 

@@ -61,15 +61,19 @@ class Study:
     others: dict[str, Rates]  # of each control s 4
 
 
-@cache  # all claims are about the same games
-def _studied(seed: int, device: str) -> Study:
-    made = [_one(seed + s, device) for s in range(SIZE.seeds)]
+def _studied(run: Run) -> Study:
+    made = []
+    with run.progress("games against attackers who adapt", SIZE.seeds) as tick:
+        for seed in range(run.seed, run.seed + SIZE.seeds):
+            made.append(_one(seed, run.device))
+            tick(1)
     return Study(
         np.stack([agent for agent, _ in made]),
         {name: np.stack([others[name] for _, others in made]) for name in made[0][1]},
     )
 
 
+@cache  # all claims are about the same games
 def _one(seed: int, device: str) -> tuple[Rates, dict[str, Rates]]:
     """One seed: paths, autoencoder, agent and all controls."""
     from assay.data.scan_paths import PEOPLE, STIMULI, draw, load_scan_paths
@@ -208,7 +212,7 @@ def _sign(measure: Measure) -> Held:
 
 
 def apparent(run: Run) -> Evidence:
-    rounds = _studied(run.seed, run.device).agent
+    rounds = _studied(run).agent
     before, after, start = (_mean(name, rounds[:, at, col]) for name, at, col in (
         ("who, iteration 1, before the attackers adapt", 2, 1),
         ("who, iteration 1, after", 2, 3),
@@ -229,7 +233,7 @@ def apparent(run: Run) -> Evidence:
 
 
 def hides(run: Run) -> Evidence:
-    rounds = _studied(run.seed, run.device).agent
+    rounds = _studied(run).agent
     who, what = (_mean(f"{name}, last iteration, after the attackers adapt", rounds[:, -1, col])
                  for name, col in (("who", 3), ("what", 2)))  # fmt: skip
     start = _mean("who, the autoencoder alone", rounds[:, 1, 3])
@@ -251,7 +255,7 @@ def hides(run: Run) -> Evidence:
 
 
 def ahead(run: Run) -> Evidence:
-    study = _studied(run.seed, run.device)
+    study = _studied(run)
     ours = study.agent[:, -1, 2] - study.agent[:, -1, 3]
     gaps = [
         _mean(f"kept less hidden, ahead of {name}", ours - (each[:, 2] - each[:, 3]))
