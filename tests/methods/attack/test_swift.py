@@ -19,7 +19,7 @@ from assay.methods.attack.loss import Goal
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.recorded import Recorded
-from assay.methods.attack.swift import Aside, NotAlike, Search, Swift, Through, cuts, searching
+from assay.methods.attack.swift import Aside, NotAlike, Search, Swift, Through, Twin, cuts, searching
 from assay.nn.fused import ConvRelu
 from assay.nn.read_as import BeforeSquash
 from assay.nn.tally import counted
@@ -464,6 +464,27 @@ def test_a_model_that_was_changed_has_another_copy(images: Images, change: Calla
     assert isinstance(after, Aside)
     torch.testing.assert_close(in_bf16(after)(x.clone().requires_grad_()), model(x), rtol=1e-3, atol=1e-4)
     assert not torch.allclose(model(x), before.twin.net(x), rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_that_counts_its_calls_is_searched_itself_and_copied_once(
+    images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.calls = copy.deepcopy(images.model), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.net(x)
+
+    made = []
+    monkeypatch.setattr(file, "Twin", lambda model, x: (made.append(model), Twin(model, x))[1])
+    model, x = Counts().eval(), images.x[:20]
+    for _ in range(3):
+        assert searching(model, x) == (model, "float32")
+        model(x)
+    assert made == [model]
 
 
 def test_a_copy_goes_with_its_model(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:

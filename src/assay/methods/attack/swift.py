@@ -70,17 +70,19 @@ class Through(NamedTuple):
 def searching(model: Model, x: Tensor, *, draws: int = 1) -> Through:  # n *d
     """What to search these inputs through: a Swift on a GPU, an Aside on a CPU, the model where it allows neither.
 
-    A copy is kept as long as its model and made anew where its weights or its numbers and words have changed.
+    A copy is kept as long as its model and made anew where its weights or its numbers and words have changed. One whose
+    numbers change by a pass, as a count of its calls does, has none: it may answer by them.
     """
     if len(x) < FEWEST or draws > 1 or not isinstance(model, nn.Module) or not _fit(model, x):
         return Through(model, "float32")
-    state, like = _state(model), (x.shape[1:], x.dtype, x.device, _settings(model))
+    state, like, held = _state(model), (x.shape[1:], x.dtype, x.device), _settings(model)
     known = _KEPT.get(model)
-    if known is None or known.like != like or not torch.equal(known.state, state):
+    if known is None or known.like != like or known.held not in (held, None) or not torch.equal(known.state, state):
         search: Search | Twin | None = None
         with contextlib.suppress(Exception):  # whatever a stranger's model does when it is copied
             search = Search(model, x) if _on_gpu(x) else Twin(model, x)
-        known = _KEPT[model] = Kept(state, like, search)
+        still = _settings(model) == held
+        known = _KEPT[model] = Kept(state, like, held if still else None, search if still else None)
     if known.search is None or known.search.off:
         return Through(model, "float32")
     if isinstance(known.search, Twin):
@@ -428,10 +430,11 @@ def tallies(model: nn.Module) -> list[Tally]:
 
 
 class Kept(NamedTuple):
-    """A search, what the model held when it was made, and for which inputs."""
+    """A search, what the model held when it was made, and for which inputs; `held` is None where a pass changes it."""
 
     state: Tensor
     like: tuple[object, ...]
+    held: tuple[object, ...] | None
     search: Search | Twin | None
 
 
