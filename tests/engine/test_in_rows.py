@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from assay.engine.in_rows import in_rows, views
+from assay.engine.in_rows import in_rows, wants_rows
 from assay.jobs.audit import audit
 from assay.jobs.cure import cure
 from assay.methods.train.fit import fit
@@ -52,7 +52,7 @@ def test_a_model_that_views_is_known_and_left_as_it_was(digits: Subject) -> None
         asked = subject(how, digits)
         before = {name: (t.clone(), t.stride()) for name, t in asked.model.state_dict().items()}
         asked.model.train()
-        assert views(asked) == wanted
+        assert wants_rows(asked) == wanted
         assert asked.model.training
         for name, t in asked.model.state_dict().items():
             assert torch.equal(t, before[name][0])
@@ -61,13 +61,13 @@ def test_a_model_that_views_is_known_and_left_as_it_was(digits: Subject) -> None
 
 def test_a_model_without_kernels_or_one_that_never_answers_does_not_view(digits: Subject) -> None:
     flat = Subject.classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), dict(digits.data), name="flat")
-    assert not views(flat)
+    assert not wants_rows(flat)
 
     class Breaks(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("always")
 
-    assert not views(replace(flat, model=nn.Sequential(Breaks(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))))
+    assert not wants_rows(replace(flat, model=nn.Sequential(Breaks(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))))
 
 
 def test_rounding_is_no_other_answer_and_neither_are_draws(digits: Subject) -> None:
@@ -80,9 +80,9 @@ def test_rounding_is_no_other_answer_and_neither_are_draws(digits: Subject) -> N
             self.draws = getattr(self, "draws", 0) + 1
             return super().forward(x) + self.draws * torch.randn(10)
 
-    assert not views(replace(digits, model=Sharp("flatten")))
-    assert views(replace(digits, model=Random("flatten")))
-    assert not views(replace(digits, model=Random("flatten"), draws=3))
+    assert not wants_rows(replace(digits, model=Sharp("flatten")))
+    assert wants_rows(replace(digits, model=Random("flatten")))
+    assert not wants_rows(replace(digits, model=Random("flatten"), draws=3))
 
 
 def test_it_is_trained_to_the_weights_of_one_that_copies(digits: Subject) -> None:

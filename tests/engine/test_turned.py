@@ -159,8 +159,8 @@ def test_it_is_taken_where_it_was_measured(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
-    for views, order in ((True, "rows"), (False, "channels-last")):
-        assert fastest(device, views=views) == (order if on else None)
+    for rows, order in ((True, "rows"), (False, "channels-last")):
+        assert fastest(device, rows=rows) == (order if on else None)
 
 
 def test_an_audit_asks_by_it_where_it_pays_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_an_audit_asks_by_it_where_it_pays_and_finds_the_same(monkeypatch: pytes
     taken, found = Counted(monkeypatch), []
     orders: tuple[module.Order | None, ...] = (None, "rows", "channels-last")
     for order in orders:
-        monkeypatch.setattr(module, "fastest", lambda device, *, views, order=order: order)
+        monkeypatch.setattr(module, "fastest", lambda device, *, rows, order=order: order)
         taken.times = 0
         subject = Subject.classifier(net, {"test": Arrays(x, y)}, name="net")
         answer = audit(subject, probes=["worst-case-accuracy"]).row("worst-case-accuracy").answer

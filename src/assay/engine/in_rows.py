@@ -44,7 +44,7 @@ def in_rows(needed: bool) -> Iterator[None]:
         handle.remove()
 
 
-def views(subject: Subject) -> bool:
+def wants_rows(subject: Subject) -> bool:
     """Whether the model wants rows: it answers with its kernels as they lie, and not, or something else, channels-last.
 
     It is left as it was.

@@ -35,10 +35,10 @@ Order = Literal["rows", "channels-last"]
 _now: ContextVar[Order | None] = ContextVar("turned", default=None)
 
 
-def fastest(device: str, *, views: bool) -> Order | None:
+def fastest(device: str, *, rows: bool) -> Order | None:
     """How a model is asked here; None where nothing was measured to be faster than torch by itself."""
     measured = device == "cpu" and platform.machine() == "aarch64" and bool(torch.backends.mkldnn.enabled)
-    return ("rows" if views else "channels-last") if measured else None
+    return ("rows" if rows else "channels-last") if measured else None
 
 
 def order_now() -> Order | None:

@@ -132,7 +132,7 @@ def cure(
     the remedy's settings. `how` is as of `audit`.
     """
     from assay.door import admit
-    from assay.engine.in_rows import in_rows, views
+    from assay.engine.in_rows import in_rows, wants_rows
     from assay.engine.turned import fastest, turned
 
     subject = admit(subject).subject  # what is cured is what is audited
@@ -156,8 +156,8 @@ def cure(
             return kept
         start = time.perf_counter()
         try:
-            needed = views(subject)
-            with in_rows(needed), turned(fastest(run.device, views=needed)), torch_as_it_comes():
+            needed = wants_rows(subject)
+            with in_rows(needed), turned(fastest(run.device, rows=needed)), torch_as_it_comes():
                 cured = by.apply(subject, replace(run, keep=folder))
         except Diverged as e:
             raise AssayError(f"{e}{_kept_of(e, folder)}") from e

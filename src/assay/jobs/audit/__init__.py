@@ -177,11 +177,11 @@ class Asker:
             return pace(self.subject.in_classes(), self.run.device)
 
     @cached_property
-    def views(self) -> bool:
+    def wants_rows(self) -> bool:
         """Whether the model wants the answers of its convolutions in rows."""
-        from assay.engine.in_rows import views
+        from assay.engine.in_rows import wants_rows
 
-        return views(self.subject)
+        return wants_rows(self.subject)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -190,8 +190,9 @@ class Asker:
         from assay.engine.laid import laid, pays
         from assay.engine.turned import fastest, turned
 
-        lays = pays(self.run.device) and not self.views
-        with in_rows(self.views), laid(self.subject.model, lays), turned(fastest(self.run.device, views=self.views)):
+        rows, device = self.wants_rows, self.run.device
+        lays = pays(device) and not rows
+        with in_rows(rows), laid(self.subject.model, lays), turned(fastest(device, rows=rows)):
             yield
 
     def put(self, place: int) -> Answer:
