@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from assay.claims import _kept
 from assay.claims import fuhl2021_gaze as study
 from assay.run import Run
 
@@ -17,15 +19,19 @@ LITTLE = study.Size(
 
 
 @pytest.fixture
-def little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def little(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(study, "SIZE", LITTLE)
+    monkeypatch.setattr(_kept, "_folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(_kept, "WORTH", 0.0)
     study._one.cache_clear()
     yield
     study._one.cache_clear()
 
 
 @pytest.mark.usefixtures("little")
-def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print(run: Run) -> None:
+def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for claim in study.SHELVED:
         evidence = claim.test(run)
         assert evidence.verdict == "cannot tell"
@@ -35,6 +41,12 @@ def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print
     found = study._studied(run)
     assert found.agent.shape == (2, 3, 4)
     assert set(found.others) == {"GAN", "random masks", "noise on pixels", "noise on coordinates"}
+    study._one.cache_clear()  # as after a stop: the games that were played are not played again
+    monkeypatch.setattr(study, "_played", None)
+    again = study._studied(run)
+    assert (again.agent == found.agent).all()
+    assert list(again.others) == list(found.others)
+    assert all((again.others[name] == each).all() for name, each in found.others.items())
 
 
 def planted(who_before: float, who_after: float, who_last: float, what_last: float, other: float) -> study.Study:

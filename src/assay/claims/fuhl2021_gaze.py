@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
+from assay.claims._kept import ROOMS, Tensors, kept
 from assay.finding import Better, Measure
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Size:
 
 
 SIZE = Size()
+CONTROLS = ("GAN", "random masks", "noise on pixels", "noise on coordinates")
 Rates = NDArray[np.float64]
 
 
@@ -67,14 +69,18 @@ def _studied(run: Run) -> Study:
         for seed in range(run.seed, run.seed + SIZE.seeds):
             made.append(_one(seed, run.device))
             tick(1)
-    return Study(
-        np.stack([agent for agent, _ in made]),
-        {name: np.stack([others[name] for _, others in made]) for name in made[0][1]},
-    )
+    agent, *others = (np.stack([of[name].double().numpy() for of in made]) for name in ("agent", *CONTROLS))
+    return Study(agent, dict(zip(CONTROLS, others, strict=True)))
 
 
 @cache  # all claims are about the same games
-def _one(seed: int, device: str) -> tuple[Rates, dict[str, Rates]]:
+def _one(seed: int, device: str) -> Tensors:
+    """One game, which takes minutes and is kept."""
+    told = (seed, *astuple(SIZE))
+    return kept(lambda: _played(seed, device), __name__, told, device, (), ("claims", *ROOMS))
+
+
+def _played(seed: int, device: str) -> Tensors:
     """One seed: paths, autoencoder, agent and all controls."""
     from assay.data.scan_paths import PEOPLE, STIMULI, draw, load_scan_paths
     from assay.methods.private.adaptive_attack import Lesson, Memory, answers, play, reported, retrained
@@ -183,13 +189,14 @@ def _one(seed: int, device: str) -> tuple[Rates, dict[str, Rates]]:
         moved = with_noise(points[which], far, eps, rng).cpu().numpy()
         return torch.from_numpy(draw(moved, SIZE.side)).to(device)
 
-    others = {
-        "GAN": once(by_gan),
-        "random masks": once(lambda keep, hide: by_chance),
-        "noise on pixels": by_noise(lambda which, eps: with_noise(images[which], wide, eps, rng), SIZE.pixel_eps),
-        "noise on coordinates": by_noise(recorded, SIZE.raw_eps),
-    }
-    return np.stack([rates(each) for each in game.rounds]), others
+    others = (
+        once(by_gan),
+        once(lambda keep, hide: by_chance),
+        by_noise(lambda which, eps: with_noise(images[which], wide, eps, rng), SIZE.pixel_eps),
+        by_noise(recorded, SIZE.raw_eps),
+    )
+    agent = np.stack([rates(each) for each in game.rounds])
+    return {"agent": torch.from_numpy(agent), **dict(zip(CONTROLS, map(torch.from_numpy, others), strict=True))}
 
 
 def _mean(name: str, values: Rates, better: Better = "neither") -> Measure:  # s
