@@ -26,8 +26,8 @@ def tied() -> None:
 
 
 threading.Thread(target=tied, daemon=True).start()
-# Not by print, which cannot be begun again where a signal comes in the middle of it.
-signal.signal(signal.SIGTERM, lambda *a: (os.write(1, b"assay: stopped\n"), os._exit(130)))
+# Not by print, which cannot be begun again where a signal comes in the middle of it; a line may be half out by then.
+signal.signal(signal.SIGTERM, lambda *a: (os.write(1, b"\nassay: stopped\n"), os._exit(130)))
 if given.get("--budget") == "standard":
     print("loading", flush=True)
     print("assay: It broke <on purpose>; mend it.", flush=True)

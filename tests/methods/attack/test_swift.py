@@ -478,8 +478,14 @@ def test_a_model_that_counts_its_calls_is_searched_itself_and_copied_once(
             self.calls += 1
             return self.net(x)
 
-    made = []
-    monkeypatch.setattr(file, "Twin", lambda model, x: (made.append(model), Twin(model, x))[1])
+    made: list[nn.Module] = []
+
+    class Noted(Twin):
+        def __init__(self, model: nn.Module, x: Tensor) -> None:
+            made.append(model)
+            super().__init__(model, x)
+
+    monkeypatch.setattr(file, "Twin", Noted)
     model, x = Counts().eval(), images.x[:20]
     for _ in range(3):
         assert searching(model, x) == (model, "float32")
