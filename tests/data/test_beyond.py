@@ -9,7 +9,7 @@ import pytest
 from assay.data import beyond
 from assay.errors import AssayError
 
-at_hand = pytest.mark.skipif("ASSAY_DATA" not in os.environ, reason="needs the data sets in ASSAY_DATA")
+at_hand = pytest.mark.skipif(not os.environ.get("ASSAY_DATA"), reason="needs the data sets in ASSAY_DATA")
 
 
 def test_unset_or_missing_says_how_to_set_it(tmp_path, monkeypatch):
