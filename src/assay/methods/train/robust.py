@@ -7,15 +7,11 @@ examples (helper.py). What is given is an exponential average of the weights,
 
     m_t = average m_{t-1} + (1 - average) w_t,   m_0 = w_0,
 
-with batch normalisations measured anew on attacked images. An attacker of full strength can hold a deep network at a
-constant answer from its first step on: where the recipe says so the radius grows to its own over the first epochs,
-
-    radius_e = radius min(1, e / (rise + 1)),   e = 1, 2, ...
-
-With images to watch, what is given is that of the last epoch of the last third after which as many of them held as
-after the best, but for one standard error: what holds falls again while clean accuracy still grows, and where it does
-not fall the later is the better. On CUDA passes are compiled, in bf16 and channels-last, and a step, attack and average
-and all, is one recorded graph (recorded.py): batches of 125 would else wait for the host.
+with batch normalisations measured anew on attacked images; with images to watch, that of the last epoch of the last
+third after which as many of them held as after the best, but for one standard error: what holds falls again while clean
+accuracy still grows, and where it does not fall the later is the better. On CUDA passes are compiled, in bf16 and
+channels-last, and a step, attack and average and all, is one recorded graph (recorded.py): batches of 125 would else
+wait for the host.
 
 Sources: Madry et al., ICLR 2018, arXiv:1706.06083 (the training); Wu et al., NeurIPS 2020, arXiv:2004.05884 (weights
 that are perturbed); Rice et al., ICML 2020, arXiv:2002.11569 (stopping early); Pang et al., ICLR 2021,
@@ -57,7 +53,6 @@ class RobustRecipe:
     lr: float
     radius: float = 8 / 255
     steps: int = 7
-    rise: int = 0  # epochs in which the radius is smaller
     shift: int = 4  # pixels, at most
     smoothing: float = 0.0
     perturb: float = 0.0
@@ -91,19 +86,13 @@ def climbed(
     recipe: RobustRecipe,
     rng: torch.Generator,
     loss: Literal["ce"] | Loss = "ce",
-    reach: Tensor | None = None,
 ) -> Tensor:  # n c h w, n -> n c h w
-    """What `Adversary.worst` gives for inputs in [0, 1], without its checks, which no recording can make.
-
-    `reach` is the share of its radius that the attacker has, all of it where none is given.
-    """
-    reach = torch.ones((), device=x.device) if reach is None else reach
-    radius, step = reach * recipe.radius, reach * recipe.step
-    low, high = (x - radius).clamp_min(0), (x + radius).clamp_max(1)
+    """What `Adversary.worst` gives for inputs in [0, 1], without its checks, which no recording can make."""
+    low, high = (x - recipe.radius).clamp_min(0), (x + recipe.radius).clamp_max(1)
     at = laid_out(torch.lerp(low, high, torch.rand(x.shape, generator=rng, device=x.device)))
     slope = Slope(ask, Goal(y, None, loss, as_published=True), head="logits")
     for _ in range(recipe.steps):
-        at = torch.clamp(torch.addcmul(at, slope.gradient(at).sign_(), step), low, high)
+        at = torch.clamp(torch.add(at, slope.gradient(at).sign_(), alpha=recipe.step), low, high)
     return at
 
 
@@ -132,7 +121,7 @@ def robustly_trained(
 
     nearby = WeightPerturbation(model, recipe.perturb, loss=loss, ask=ask)
     mean, best = copy.deepcopy(model), model
-    total, reach = torch.zeros((), device=device), torch.full((), 1 / (recipe.rise + 1), device=device)
+    total = torch.zeros((), device=device)
     most, start = 0.0, time.monotonic()
 
     @torch.no_grad()
@@ -146,7 +135,7 @@ def robustly_trained(
         x = laid_out(moved(x, recipe.shift, draw))
         with adversary.asked() as asked:
             away: Literal["ce"] | Loss = "ce" if helpers is None else helpers.away(asked, x)
-            worst = climbed(asked, x, y, recipe, draw, away, reach)
+            worst = climbed(asked, x, y, recipe, draw, away)
         x, y = (worst, y) if helpers is None else (helpers.shown(x, worst), helpers.aims(y, worst))
         nearby.move(x, y)
         value = loss(ask(x), y)
@@ -158,7 +147,6 @@ def robustly_trained(
         nearby.back()
         told(f"epoch {epoch}: loss {float(total) / (len(data) // batch):.4f}, {time.monotonic() - start:.0f} s")
         total.zero_()
-        reach.fill_(min(1.0, (epoch + 1) / (recipe.rise + 1)))
         if watch is None or 3 * epoch <= 2 * recipe.epochs:
             return
         # the average is looked at in the model's place, for which the passes are compiled
