@@ -176,13 +176,13 @@ def take(self, indices):
 
 memory.Made.take = take
 memory.asked("accuracy", memory.made(40, 10), 1, 1)  # so that no code is loaded while memory is counted
-subject = memory.made(1100, 100)
+subject = memory.made(1400, 100)
 told, _, _, beyond = memory.measured("accuracy", subject, 1, 200)
 print(told, round(beyond))
 """
 
 
-def test_a_set_of_two_hundred_megabytes_takes_a_fraction_of_it():
+def test_a_set_of_three_hundred_megabytes_takes_a_fraction_of_it():
     if not hasattr(os, "fork") or not Path("/proc/self/statm").exists():
         pytest.skip("without fork and /proc the memory of a question is not known")
     benchmarks = Path(__file__).parents[1] / "benchmarks"
@@ -193,7 +193,8 @@ def test_a_set_of_two_hundred_megabytes_takes_a_fraction_of_it():
     )  # fmt: skip
     told, _, beyond = done.stdout.strip().rpartition(" ")
     assert told == "asked", done.stderr[-1000:]
-    assert float(beyond) < 170  # of 216 and 20; a batch of them is 34
+    # of 275 and 20; a batch of them is 34, and how many are there at once (three to five) hangs on who is scheduled
+    assert float(beyond) < 220
 
 
 @pytest.mark.parametrize("probe", [OneChangeForAll(steps=3, batch=30), IsTheNumberReal(steps=2, inputs=22)])
