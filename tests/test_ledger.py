@@ -11,6 +11,7 @@ import pytest
 
 from assay import code, shelf
 from assay.claim import Before, Claim, Evidence, Gate, Held, Published, judged
+from assay.claims import _reviewed
 from assay.claims._elsewhere import RULE
 from assay.data import beyond
 from assay.engine.local import ThisProcess
@@ -163,7 +164,8 @@ def test_a_record_tells_what_it_was_tested_on_whatever_a_later_test_would_be(ren
     assert "five seeds" in tested
     assert "two seeds" not in tested
     changed(tmp_path, here=None)  # from before it was kept
-    assert "two seeds" in told(render, tmp_path)
+    assert "its record does not say" in told(render, tmp_path)
+    assert "two seeds" not in told(render, tmp_path)
 
 
 def told(render: object, root: Path) -> str:
@@ -246,6 +248,41 @@ def test_code_behind_a_claim_is_its_own_files_and_what_they_compute_with() -> No
     assert not {"assay.run", "assay.finding", "assay.methods.attack.pgd"} & set(found)
 
 
+def test_a_copy_under_another_name_does_not_speak_for_the_claim(tmp_path: Path) -> None:
+    entry = ledger.record("someone2021/it-holds", run(), tmp_path)
+    (tmp_path / "zzz.json").write_bytes((tmp_path / "someone2021--it-holds.json").read_bytes())
+    with pytest.raises(AssayError, match=r"zzz\.json' is of 'someone2021/it-holds'.*remove the copy"):
+        ledger.read(tmp_path)
+    assert ledger.read(tmp_path, broken=False) == {entry.id: entry}
+
+
+def test_a_record_of_a_newer_assay_asks_for_it(tmp_path: Path) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    changed(tmp_path, format=ledger.FORMAT + 1)
+    with pytest.raises(AssayError, match=r"is of format 3, and this Assay reads 2; update Assay"):
+        ledger.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "to", [{"says": {"deep": 1}}, {"seconds": "long"}, {"versions": {"python": [3]}}, {"data": [["a", "b"]]}]
+)
+def test_sealed_or_not_a_record_holds_texts_and_numbers(tmp_path: Path, to: dict[str, object]) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    changed(tmp_path, **to)
+    with pytest.raises(AssayError, match="Cannot read the record"):
+        ledger.read(tmp_path)
+    (tmp_path / "someone2021--it-holds.json").write_text("[" * 100_000)
+    with pytest.raises(AssayError, match="Cannot read the record"):
+        ledger.read(tmp_path)
+
+
+def test_what_stood_in_a_record_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    (tmp_path / "someone2021--it-holds.json").write_text("{")
+    again = ledger.record("someone2021/it-holds", run(), tmp_path)
+    assert again.before == Before(verdict="not run", why="its record could not be read")
+
+
 def test_a_record_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:
     ledger.record("someone2021/it-holds", run(), tmp_path)
     path = tmp_path / "someone2021--it-holds.json"
@@ -272,7 +309,7 @@ def test_a_record_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None:
 
 def test_a_verdict_says_whether_print_s_baseline_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.record("someone2021/it-holds", run(), tmp_path)
-    assert "No baseline in print was asked for" in ledger.page(tmp_path)
+    assert "names no baseline in print that had to be reached" in ledger.page(tmp_path)
     monkeypatch.setattr(shelf, "load", lambda which, name: (trained(),))
     ledger.record("someone2021/it", run(), tmp_path)
     assert "Reached first: The accuracy of the plain net." in ledger.page_markdown(tmp_path)
@@ -368,8 +405,69 @@ def test_numbers_of_other_data_stand_beside_none_of_ours(
     ledger.record("someone2021/it-holds", run(), tmp_path)
     (told,) = ledger.told(tmp_path)
     assert not told.pairs
-    assert (len(told.alone), len(told.others)) == (2, 2)
+    ((why, numbers),) = told.alone
+    assert "of other data" in why
+    assert (len(numbers), len(told.others)) == (2, 2)
     assert "of other data or networks than those here" in ledger.page(tmp_path)
+
+
+def test_a_single_number_of_other_data_stands_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (p.what for p in study("holds").published)
+    monkeypatch.setattr(_reviewed, "UNLIKE", {"someone2021/it-holds": (second,)})
+    ledger.record("someone2021/it-holds", run(), tmp_path)
+    told = ledger.told(tmp_path)[0]
+    assert [pair.printed.what for pair in told.pairs] == [first]
+    assert [(why, [n.what for n in numbers]) for why, numbers in told.alone] == [
+        ("of other data or networks than those here", [second])
+    ]
+
+
+# What is in doubt.
+
+
+def test_a_verdict_in_doubt_is_none_and_says_why_on_both_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ledger.record("someone2021/it-holds", run(), tmp_path)
+    assert ledger.told(tmp_path)[0].verdict == "holds"
+    monkeypatch.setattr(
+        _reviewed, "DOUBTS", {"someone2021/it-holds": _reviewed.Doubt(kept.when, "the rule is <b>ours</b>")}
+    )
+    assert ledger.told(tmp_path)[0].verdict == "cannot tell"
+    assert "Its record says holds: the rule is &lt;b&gt;ours&lt;/b&gt;." in ledger.page(tmp_path)
+    assert "In doubt. Its record says holds: the rule is \\<b\\>ours" in ledger.page_markdown(tmp_path)
+    changed(tmp_path, when="2031-01-01T00:00:00+00:00")  # tested again
+    assert ledger.told(tmp_path)[0].verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "asked", "why"),
+    [
+        (None, 0, ""),
+        (5, 5, ""),
+        (1, 3, "it rests on 1 training, and 3 are asked for"),
+        (None, 3, "it does not say on how many trainings it rests, and 3 are asked for"),
+    ],
+)
+def test_a_record_of_fewer_trainings_than_are_asked_for_today_is_in_doubt(
+    seeds: int | None, asked: int, why: str, tmp_path: Path
+) -> None:
+    entry = ledger.record("someone2021/it-holds", run(), tmp_path)
+    entry = dataclasses.replace(entry, evidence=dataclasses.replace(entry.evidence, seeds=seeds))
+    assert ledger.doubted(entry.id, dataclasses.replace(study("holds"), seeds=asked), entry) == why
+    unsure = dataclasses.replace(entry, evidence=dataclasses.replace(entry.evidence, verdict="cannot tell"))
+    assert not ledger.doubted(entry.id, dataclasses.replace(study("holds"), seeds=asked), unsure)
+
+
+def test_each_doubt_is_about_a_record_that_is_there_and_each_unlike_number_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # the shelf as it is
+    entries, known = ledger.read(ledger.SHIPPED), ledger.claims()
+    for name, doubt in _reviewed.DOUBTS.items():
+        assert entries[name].when == doubt.when, f"{name} was tested again: take its doubt back"
+        assert entries[name].evidence.verdict in ("holds", "fails")
+    for name, begins in _reviewed.UNLIKE.items():
+        for begin in begins:
+            assert any(p.what.startswith(begin) for p in known[name].published), (name, begin)
 
 
 # All of them, in a time.
@@ -391,6 +489,10 @@ def test_what_was_never_run_comes_first_then_what_is_stale(tmp_path: Path, monke
     takes = {name: ledger.takes(name, known, ledger.read(tmp_path), "cpu") for name in order}
     assert takes["someone2021/long"] == 3600
     assert takes["someone2021/fresh"] < 1  # as it took here
+    changed(tmp_path, seconds=500.0)  # the one that trained for both
+    now = ledger.read(tmp_path)
+    assert ledger.takes("someone2021/fresh", known, now, "cpu") == 500
+    assert ledger.takes("someone2021/fresh", known, now, "cpu", warm=True) < 1
     assert ledger.takes("someone2021/fresh", known, ledger.read(tmp_path), "cuda") == 60
     assert ledger.fitting(order, 100, takes) == "someone2021/it-holds"
     assert ledger.fitting(order[:2], 100, takes) is None

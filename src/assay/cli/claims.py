@@ -99,6 +99,9 @@ def try_claims(
                 left.remove(fits)
                 meter.doing(fits)
                 yield fits
+                source = fits.partition("/")[0]
+                warm = (name for name in left if name.partition("/")[0] == source)
+                takes.update({name: job.takes(name, known, records, ready.device, warm=True) for name in warm})
 
         for name, found in ready.engine.each(partial(job.measured, ready), next_ones()):
             try:

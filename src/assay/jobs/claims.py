@@ -37,6 +37,7 @@ SHIPPED = Path(__file__).parents[1] / "claims" / "ledger"
 FORMAT = 2
 COMPUTES = ("methods", "nn", "data", "remedies", "probes", "subjects")
 """The rooms whose code a study's numbers hang on; the vocabulary only hands them on."""
+LOST = Before(verdict="not run", why="its record could not be read")
 RECORDS = ":(exclude)src/assay/claims/ledger"  # of what may have changed since a commit: they are no code
 
 
@@ -74,9 +75,11 @@ def record(name: str, run: Run, root: Path | None = None) -> Entry:
 
 def keep(entry: Entry, root: Path | None = None) -> Entry:
     """Write it, with what stood there before."""
-    entry = dataclasses.replace(entry, before=_before(read(root, broken=False).get(entry.id), entry))
-    told = _sealed({"format": FORMAT, **dataclasses.asdict(entry)})
-    write_atomically(_file(root or home(), entry.id), strict_json(told))
+    path = _file(root or home(), entry.id)
+    last = read(root, broken=False).get(entry.id)
+    before = LOST if last is None and path.exists() else _before(last, entry)
+    entry = dataclasses.replace(entry, before=before)
+    write_atomically(path, strict_json(_sealed({"format": FORMAT, **dataclasses.asdict(entry)})))
     return entry
 
 
@@ -242,6 +245,21 @@ def stale(tested: Claim, entry: Entry) -> str:
     return f"since then {' and '.join(changed)} changed" if changed else ""
 
 
+def doubted(name: str, tested: Claim, entry: Entry) -> str:
+    """Why the verdict of a record may not be concluded by the rules of today; empty where it may, or is none."""
+    from assay.claims._reviewed import DOUBTS
+
+    if entry.evidence.verdict not in ("holds", "fails"):
+        return ""
+    seeds = entry.evidence.seeds
+    if seeds is None and tested.seeds:
+        return f"it does not say on how many trainings it rests, and {tested.seeds} are asked for"
+    if seeds is not None and seeds < tested.seeds:
+        return f"it rests on {seeds} {'training' if seeds == 1 else 'trainings'}, and {tested.seeds} are asked for"
+    doubt = DOUBTS.get(name)
+    return doubt.why if doubt is not None and doubt.when == entry.when else ""
+
+
 # Reading.
 
 
@@ -279,13 +297,36 @@ def _entry(path: Path) -> Entry:
         before = Before(**told["before"]) if told.get("before") else None
         entry = Entry(**{**told, "evidence": evidence, "before": before})
         sealed = stored["format"] == FORMAT and _sealed(dict(stored))["seal"] == stored["seal"]
+        newer = isinstance(stored["format"], int) and stored["format"] > FORMAT
         if entry.evidence.verdict not in ("holds", "fails", "cannot tell"):
             raise ValueError(f"verdict {entry.evidence.verdict!r}")
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as e:
+        _of_their_kinds(entry)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
         raise AssayError(f"Cannot read the record {str(path)!r}: {type(e).__name__} {e}{again}") from e
+    if newer:
+        raise AssayError(
+            f"The record {str(path)!r} is of format {stored['format']}, and this Assay reads {FORMAT}; update Assay."
+        )
     if not sealed:
         raise AssayError(f"The record {str(path)!r} was edited after it was written: its seal does not fit{again}")
+    if path.name != _file(path.parent, entry.id).name:
+        raise AssayError(f"The record {str(path)!r} is of {entry.id!r}, whose file has another name; remove the copy.")
     return entry
+
+
+def _of_their_kinds(entry: Entry) -> None:
+    """A seal vouches for what was written, whoever wrote it: what the pages print must be text or numbers."""
+    texts = [entry.id, entry.says, entry.budget, entry.machine, entry.command, entry.when, entry.here, entry.commit]
+    texts += [entry.evidence.says, *(m.name for m in entry.evidence.measures), *(g.what for g in entry.evidence.gates)]
+    texts += [part for kept in (entry.versions, entry.code, entry.data) for pair in kept.items() for part in pair]
+    numbers = [entry.seed, entry.seconds, entry.evidence.seeds]
+    numbers += [n for m in entry.evidence.measures for n in (m.value, m.low, m.high, m.n)]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} where a text is wanted")
+    for number in numbers:
+        if number is not None and not isinstance(number, int | float):
+            raise TypeError(f"{number!r} where a number is wanted")
 
 
 # All of them, in a time.
@@ -302,11 +343,19 @@ def waiting(root: Path | None, known: Mapping[str, Claim]) -> list[str]:
     return sorted(known, key=turn)
 
 
-def takes(name: str, known: Mapping[str, Claim], entries: Mapping[str, Entry], device: str) -> float:
-    """About how many seconds: as long as it took last on such a device, or what the claim says of two cores."""
-    entry = entries.get(name)
-    on_gpu = entry is not None and "--device" in entry.command
-    return entry.seconds if entry is not None and on_gpu == (device != "cpu") else 60 * known[name].minutes
+def takes(
+    name: str, known: Mapping[str, Claim], entries: Mapping[str, Entry], device: str, *, warm: bool = False
+) -> float:
+    """About how many seconds: as long as it took last on such a device, or what the claim says of two cores.
+
+    The claims of one source share its networks, and whichever was tested first had trained them: unless the source is
+    `warm`, the longest of them counts.
+    """
+    like = [entry for entry in entries.values() if ("--device" in entry.command) == (device != "cpu")]
+    if name not in {entry.id for entry in like}:
+        return 60 * known[name].minutes
+    source = "" if warm else name.partition("/")[0]
+    return max(entry.seconds for entry in like if entry.id == name or entry.id.partition("/")[0] == source)
 
 
 def fitting(names: Sequence[str], left: float, seconds: Mapping[str, float]) -> str | None:
@@ -319,19 +368,17 @@ def fitting(names: Sequence[str], left: float, seconds: Mapping[str, float]) -> 
 
 def told(root: Path | None = None) -> list[drawn.Told]:
     from assay.claims._elsewhere import RULE
+    from assay.claims._reviewed import UNLIKE
 
     foregone = RULE.partition(",")[0]  # what nothing that is found can change: print's data are not at hand
     entries = read(root)
-    return [
-        drawn.Told(
-            name,
-            each,
-            entries.get(name),
-            stale(each, entries[name]) if name in entries else "",
-            foregone not in each.here,
-        )
-        for name, each in claims().items()
-    ]
+    found = []
+    for name, each in claims().items():
+        entry = entries.get(name)
+        unlike = ("",) if foregone in each.here else UNLIKE.get(name, ())
+        old, doubt = (stale(each, entry), doubted(name, each, entry)) if entry is not None else ("", "")
+        found.append(drawn.Told(name, each, entry, old, unlike, doubt))
+    return found
 
 
 def page_markdown(root: Path | None = None) -> str:

@@ -20,7 +20,7 @@ from assay.report.words import in_full, measured, moment
 VERDICTS: dict[Held, str] = {
     "holds": "the statement's own comparison came out as printed, by the rule that its fold states",
     "fails": "it came out the other way, by that rule; whether a baseline like print's was asked for stands there",
-    "cannot tell": "the interval allows both, or the networks, the data or the number of trainings are not print's",
+    "cannot tell": "the interval allows both, or the networks, the data, their number or the rule bear no verdict",
     "not run": "nobody has tested it here",
 }
 LOOKS = {"holds": "pass", "fails": "fail", "cannot tell": "cannot tell", "not run": "not asked"}
@@ -33,6 +33,7 @@ CHANGES = (
     "Verdicts that became others when a claim was tested again, and claims that were tested for the first time; of "
     "records from before this was kept, nothing is known."
 )
+OTHER = "of other data or networks than those here"
 WIDTH, ROW, LEFT, RIGHT = 640, 26, 250, 24  # of a figure, in pixels
 MOST_DOTS = 20
 
@@ -72,8 +73,10 @@ class Told:
     claim: Claim
     entry: Entry | None
     stale: str
-    alike: bool = True
-    """Whether print's numbers are of the data that are at hand here: else they stand beside none of ours."""
+    unlike: tuple[str, ...] = ()
+    """How the names of those published numbers begin that are of other data: they stand beside none of ours."""
+    doubt: str = ""
+    """Why its record's verdict may not be concluded by the rules of today."""
 
     @property
     def source(self) -> str:
@@ -85,7 +88,14 @@ class Told:
 
     @property
     def verdict(self) -> Held:
-        return "not run" if self.entry is None else self.entry.evidence.verdict
+        if self.entry is None:
+            return "not run"
+        return "cannot tell" if self.doubt else self.entry.evidence.verdict
+
+    @property
+    def doubted(self) -> str:
+        """What the record says and why it is not concluded, in a sentence; empty where nothing is in doubt."""
+        return f"Its record says {self.entry.evidence.verdict}: {self.doubt}." if self.entry and self.doubt else ""
 
     @property
     def look(self) -> str:
@@ -97,13 +107,21 @@ class Told:
 
     @property
     def pairs(self) -> list[Pair]:
-        known = {m.name: m for m in self.measures} if self.alike else {}
-        found = ((p, known.get(p.measured or p.what)) for p in self.claim.published)
+        known = {m.name: m for m in self.measures}
+        found = ((p, known.get(p.measured or p.what)) for p in self.claim.published if not self._is_unlike(p))
         return [Pair(p, m) for p, m in found if m is not None and m.unit == p.unit]
 
     @property
-    def alone(self) -> list[Published]:
-        return [p for p in self.claim.published if p not in [pair.printed for pair in self.pairs]]
+    def alone(self) -> list[tuple[str, list[Published]]]:
+        """The other published numbers, by why they stand alone."""
+        paired = [pair.printed for pair in self.pairs]
+        left = [p for p in self.claim.published if p not in paired]
+        why = "not run" if self.entry is None else "and nothing of the kind was measured here"
+        groups = [(OTHER, [p for p in left if self._is_unlike(p)]), (why, [p for p in left if not self._is_unlike(p)])]
+        return [(why, numbers) for why, numbers in groups if numbers]
+
+    def _is_unlike(self, number: Published) -> bool:
+        return number.what.startswith(self.unlike)
 
     @property
     def others(self) -> list[Measure]:
@@ -117,13 +135,6 @@ class Told:
             return f"{self.entry.evidence.seeds} trainings"
         most = max((m.n or 0 for m in self.measures), default=0)
         return f"n = {most:,}" if most else ""
-
-    @property
-    def apart(self) -> str:
-        """Why a published number stands alone."""
-        if not self.alike:
-            return "of other data or networks than those here"
-        return "not run" if self.entry is None else "and nothing of the kind was measured here"
 
     @property
     def before(self) -> Before | None:
@@ -146,7 +157,7 @@ class Told:
             return ""
         gates = self.entry.evidence.gates
         if not gates:
-            return "No baseline in print was asked for before this verdict."
+            return "Its record names no baseline in print that had to be reached first."
         return f"Reached first: {', '.join(gate.what for gate in gates)}."
 
     @property
@@ -156,7 +167,8 @@ class Told:
 
     @property
     def here(self) -> str:
-        return (self.entry.here if self.entry is not None else "") or self.claim.here
+        """What it was tested on, or would be; a test of today would be another where the record does not say."""
+        return self.claim.here if self.entry is None else self.entry.here or "its record does not say"
 
     @property
     def how(self) -> str:
@@ -254,15 +266,16 @@ def markdown(claims: Sequence[Told]) -> str:
             f"Source: {_md(t.claim.source)}. Tested here on: {_md(t.here)}.",
         ]
         lines += ["", _md(t.entry.evidence.says)] if t.entry is not None else []
+        lines += ["", f"In doubt. {_md(t.doubted)}"] if t.doubt else []
         if t.pairs:
             lines += ["", "| published | | measured here | |", "|---|---|---|---|"]
             lines += [
                 f"| {_md(f'{p.what} ({p.where})')} | {_md(printed(p))} | {_md(m.name)} | {_md(in_full(m))} |"
                 for p, m in t.pairs
             ]
-        if t.alone:
-            lines += ["", f"Published, {t.apart}:", ""]
-            lines += [f"- {_md(f'{p.what} ({p.where}): {printed(p)}')}" for p in t.alone]
+        for why, numbers in t.alone:
+            lines += ["", f"Published, {why}:", ""]
+            lines += [f"- {_md(f'{p.what} ({p.where}): {printed(p)}')}" for p in numbers]
         if t.others:
             lines += ["", "Measured here, without a number of the kind in print:", ""]
             lines += [f"- {_md(f'{m.name}: {in_full(m)}')}" for m in t.others]

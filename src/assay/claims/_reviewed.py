@@ -1,0 +1,88 @@
+"""What a later reading of the records found: verdicts that their evidence does not bear, numbers that are not alike.
+
+It stands here and not in the studies, whose every change makes their records stale: a trained network is not trained
+again for a word. A doubt is about one record, by the moment it was made at, and goes once the study is mended and run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Doubt(NamedTuple):
+    """Why the verdict of one record may not be concluded from what it measured."""
+
+    when: str
+    why: str
+
+
+_ONE_METRIC = (
+    "one set of training images and one metric were drawn, no gate asks for print's baseline, and the error of the "
+    "Euclidean distance without an attack is {} % where print has {}"
+)
+
+DOUBTS: Mapping[str, Doubt] = {
+    "wang2020/certified-error-pendigits": Doubt(
+        "2026-11-17T10:40:13+00:00",
+        "one interval ends on the one point that is allowed, which print does not give, and one metric was drawn",
+    ),
+    "wang2020/certified-error-mnist": Doubt("2026-11-17T16:12:51+00:00", _ONE_METRIC.format("5.0", "3.3")),
+    "wang2020/certified-error-fashion-mnist": Doubt("2026-11-17T16:13:07+00:00", _ONE_METRIC.format("18.1", "14.5")),
+    "wang2020/clean-against-certified-mnist": Doubt("2026-11-17T16:08:09+00:00", _ONE_METRIC.format("9.3", "3.3")),
+    "wang2020/clean-against-certified-fashion-mnist": Doubt(
+        "2026-11-17T16:08:41+00:00", _ONE_METRIC.format("23.5", "14.5")
+    ),
+    "wang2019-votes/eleven-mnist": Doubt("2026-11-17T09:25:56+00:00", _ONE_METRIC.format("6.9", "3.8")),
+    "zhang2021-fair-moel/unfairness-is-tied-to-error": Doubt(
+        "2026-11-17T04:20:12+00:00",
+        "it is an identity of the corrected measures, which no network could break; of the measures as printed, whose "
+        "mean is another, it is not exact, and that is not shown beside it",
+    ),
+    "fuhl2021/combination-differs": Doubt(
+        "2026-11-17T07:06:19+00:00",
+        "print does not say which optimiser it trained with, and under Adam the statement is true",
+    ),
+    "posocco2021/ten-percent": Doubt(
+        "2026-11-17T07:10:13+00:00",
+        "read as an absolute error, which alone can be meant, the best is within twice the printed number, a limit of "
+        "our own; neither has an interval",
+    ),
+    "wang2024-outliers/no-extra-measure": Doubt(
+        "2026-11-17T16:17:40+00:00",
+        "the posterior was held against the best of four measures on each set, chosen by the outliers themselves; none "
+        "of the four alone is ahead of it on every set",
+    ),
+    "wang2022-cifar10/own-loss": Doubt(
+        "2026-11-19T08:05:05+00:00",
+        "it fails by a share of our own, a half, and a gain is left under the worst of the attacks",
+    ),
+    "wang2019-smoothing/smoothing-mnist": Doubt(
+        "2026-11-17T09:33:59+00:00",
+        "1-NN has the lower error at three radii, by far, and the higher at four; which of these the statement is of, "
+        "print does not say, nor which network it smooths",
+    ),
+    "giulivi2020/frozen-is-constant": Doubt(
+        "2026-11-19T08:11:05+00:00", "print compares with no constant: that part of the statement is ours"
+    ),
+    "qiu2021-fading/kept-filters-come-nearer": Doubt(
+        "2026-11-17T19:21:16+00:00",
+        "print draws one late layer of a deeper network; here it is the mean over all layers, and the number that "
+        "decides has no interval",
+    ),
+}
+
+UNLIKE: Mapping[str, tuple[str, ...]] = {
+    "giulivi2020/joint-costs-little": ("",),
+    "giulivi2020/one-step-agrees": ("",),
+    "lehmann2021/detection": ("outliers",),
+    "liu2021-ensembles/closest-to-naive": ("accuracy, corrupted", "NLL, corrupted", "ECE, corrupted"),
+    "liu2021-ensembles/keeps-the-gain-corrupted": ("",),
+    "passov2021-gator/memory-stays": ("FLOPs removed, memory", "memory removed, memory"),
+    "passov2021-gator/own-price-best": ("FLOPs removed, memory", "memory removed, memory", "accuracy, memory"),
+    "viering2019-explanations/constant-maps": ("",),
+    "viering2019-explanations/input-dependent-maps": ("",),
+    "zhang2021-fair-moel/three-objectives-adult": ("hypervolume",),
+    "zhang2021-fair-moel/three-objectives-compas": ("hypervolume",),
+}
+"""How the names of those published numbers begin whose data, networks or scale are not those here."""
