@@ -408,7 +408,7 @@ def test_numbers_of_other_data_stand_beside_none_of_ours(
     ((why, numbers),) = told.alone
     assert "of other data" in why
     assert (len(numbers), len(told.others)) == (2, 2)
-    assert "of other data or networks than those here" in ledger.page(tmp_path)
+    assert "of other data, networks or settings than those here" in ledger.page(tmp_path)
 
 
 def test_a_single_number_of_other_data_stands_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_a_single_number_of_other_data_stands_apart(tmp_path: Path, monkeypatch:
     told = ledger.told(tmp_path)[0]
     assert [pair.printed.what for pair in told.pairs] == [first]
     assert [(why, [n.what for n in numbers]) for why, numbers in told.alone] == [
-        ("of other data or networks than those here", [second])
+        ("of other data, networks or settings than those here", [second])
     ]
 
 
@@ -433,6 +433,7 @@ def test_a_verdict_in_doubt_is_none_and_says_why_on_both_pages(tmp_path: Path, m
     )
     assert ledger.told(tmp_path)[0].verdict == "cannot tell"
     assert "Its record says holds: the rule is &lt;b&gt;ours&lt;/b&gt;." in ledger.page(tmp_path)
+    assert "| holds | cannot tell | 1 |" in ledger.page_markdown(tmp_path)  # among what changed
     assert "In doubt. Its record says holds: the rule is \\<b\\>ours" in ledger.page_markdown(tmp_path)
     changed(tmp_path, when="2031-01-01T00:00:00+00:00")  # tested again
     assert ledger.told(tmp_path)[0].verdict == "holds"

@@ -30,10 +30,10 @@ INTRODUCTION = (
     "tells what was found then, and is counted apart."
 )
 CHANGES = (
-    "Verdicts that became others when a claim was tested again, and claims that were tested for the first time; of "
-    "records from before this was kept, nothing is known."
+    "Verdicts that became others when a claim was tested again or its record was doubted, and claims that were tested "
+    "for the first time; of records from before this was kept, nothing is known."
 )
-OTHER = "of other data or networks than those here"
+OTHER = "of other data, networks or settings than those here"
 WIDTH, ROW, LEFT, RIGHT = 640, 26, 250, 24  # of a figure, in pixels
 MOST_DOTS = 20
 
@@ -137,10 +137,17 @@ class Told:
         return f"n = {most:,}" if most else ""
 
     @property
+    def change(self) -> Before | None:
+        """What was said until the verdict became what it is, a first test among it; None where that is not known."""
+        if self.entry is None or not self.doubt:
+            return None if self.entry is None else self.entry.before
+        verdict, when, made = self.entry.evidence.verdict, self.entry.when, self.entry.commit
+        return Before(verdict=verdict, when=when, commit=made, why=f"in doubt: {self.doubt}")
+
+    @property
     def before(self) -> Before | None:
-        """What its record said until its verdict became another; None where there was no record."""
-        before = None if self.entry is None else self.entry.before
-        return before if before is not None and before.verdict != "not run" else None
+        """What was said until the verdict became another; None where nothing was."""
+        return None if self.change is None or self.change.verdict == "not run" else self.change
 
     @property
     def was(self) -> str:
@@ -222,7 +229,7 @@ def counts(claims: Sequence[Told]) -> list[tuple[Held, int, int, str]]:
 
 def moves(claims: Sequence[Told]) -> list[tuple[Held, Held, int]]:
     """From which verdict to which, and how many: of each claim's last change, a first test among them."""
-    found = Counter((t.entry.before.verdict, t.verdict) for t in claims if t.entry is not None and t.entry.before)
+    found = Counter((t.change.verdict, t.verdict) for t in claims if t.change is not None)
     order = list(VERDICTS)
     return [(*move, n) for move, n in sorted(found.items(), key=lambda m: [order.index(v) for v in m[0]])]
 
@@ -280,7 +287,7 @@ def markdown(claims: Sequence[Told]) -> str:
             lines += ["", "Measured here, without a number of the kind in print:", ""]
             lines += [f"- {_md(f'{m.name}: {in_full(m)}')}" for m in t.others]
         lines += ["", _md(t.gated)] if t.gated else []
-        lines += ["", _md(f"Before: {t.was}. {t.before.says}")] if t.before else []
+        lines += ["", _md(f"Before: {t.was}. {t.before.says}")] if t.before and not t.doubt else []
         lines += ["", _md(t.how)] + ([f"Stale: {_md(t.stale)}."] if t.stale else [])
     return "\n".join(lines) + "\n"
 
