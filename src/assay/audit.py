@@ -129,6 +129,8 @@ class Audit:
     """The remedies that fit the subject; None in an audit that was made before they were kept."""
     tuned: Tuning | None = None
     """What went into tuning it, where whoever asked has told."""
+    limits: Mapping[str, tuple[Standard, ...]] | None = None
+    """The user's own limits, by question; None in an audit from before they were kept."""
     framed: ClassVar[Callable[[Audit], str] | None] = None
     printed: ClassVar[Callable[[Audit], str] | None] = None
     """How it is shown in a notebook, and printed: `assay/__init__.py`, above records and pages, says how."""
@@ -150,13 +152,17 @@ class Audit:
 
     @property
     def status(self) -> int:
-        """2 a question broke, and the audit is not complete; else 1 any fails, 3 some cannot be told, 0 all pass."""
+        """2 a question broke, and the audit is not complete; else 1 any fails, 3 some cannot be told, 0 all pass.
+
+        Where the time was over before anything was answered, nothing can be told.
+        """
         verdicts = [row.verdict for row in self.rows]
         if any(row.answer.status == "failed" for row in self.rows):
             return 2
         if "fail" in verdicts:
             return 1
-        return 3 if "cannot tell" in verdicts else 0
+        over = bool(self.budget.get("seconds")) and all(row.answer.finding is None for row in self.rows)
+        return 3 if "cannot tell" in verdicts or over else 0
 
     def row(self, probe: str) -> Judged:
         for row in self.rows:
@@ -187,6 +193,7 @@ class Audit:
             "links": dict(self.links),
             "offers": None if self.offers is None else [dataclasses.asdict(o) for o in self.offers],
             **({} if self.tuned is None else {"tuned": dataclasses.asdict(self.tuned)}),
+            **({} if self.limits is None else {"limits": {n: _told(each) for n, each in self.limits.items()}}),
             "rows": [
                 {
                     "probe": row.answer.probe,
@@ -225,6 +232,10 @@ class Audit:
         return dataclasses.replace(self, rows=tuple(rows), folder=folder)
 
 
+def _told(limits: Sequence[Standard]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(limit) for limit in limits]
+
+
 def open_audit(folder: Path, whole: bool = False) -> Audit:
     """A stored audit; with `whole`, its samples and witnesses too. Needs no torch."""
     stored = chain.head(folder)
@@ -255,6 +266,9 @@ def open_audit(folder: Path, whole: bool = False) -> Audit:
             links=stored["links"],
             offers=None if (offers := stored.get("offers")) is None else tuple(map(Offer.from_json, offers)),
             tuned=None if (tuned := stored.get("tuned")) is None else Tuning(**tuned),
+            limits=None
+            if (limits := stored.get("limits")) is None
+            else {name: tuple(Standard(**s) for s in each) for name, each in limits.items()},
         )
         check_types(audit, leave=(Finding,))  # findings were looked at as they were read
         return audit

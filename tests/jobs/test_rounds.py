@@ -144,6 +144,46 @@ def test_what_has_no_limit_is_looked_at_once_more_when_all_is_settled_and_there_
         assert slow.now < seconds
 
 
+def once_looked(*measures: Measure, grows: str = "inputs") -> tuple[Simulated, Judged]:
+    """A question that was looked at once, at 50 of 3,000 inputs, with a limit of at least 0.5 on each measure."""
+    model, limits = Simulated(), tuple(Standard(measure=m.name, at_least=0.5) for m in measures)
+    model.audit(["accuracy"], "10m", own={"accuracy": limits}, rows={})
+    budget = dataclasses.replace(timed("10m"), inputs=50, samples=None)
+    answer = dataclasses.replace(
+        model.answer("accuracy", budget, 0.05), finding=Finding(says="From 0.2 (0.1 to 0.3).", measures=measures)
+    )
+    answer = looked(answer, (), budget, grows, 1.0, 3000)
+    found = tuple(rounds.kept_open(j, answer) for j in judgements(answer, limits, ()))
+    model.now = 0.0
+    return model, Judged(answer=answer, judgements=found)
+
+
+def test_one_limit_that_failed_does_not_stop_the_work_on_another():
+    failed = Measure.proportion("failed", np.arange(50) < 2, better="higher")
+    open_one = Measure.proportion("open", np.arange(50) < 26, better="higher")
+    model, row = once_looked(failed, open_one)
+    assert row.verdict == "fail"
+    assert [j.verdict for j in row.judgements] == ["fail", "cannot tell"]
+    assert list(model.rounds._again(0, row))
+    assert not list(model.rounds._again(0, once_looked(failed)[1]))
+
+
+@pytest.mark.parametrize("value", [0.0, 30.0])
+def test_values_that_are_all_equal_settle_nothing_where_nobody_knows_how_far_others_lie(value):
+    same = Measure.mean("steps lost", np.full(50, value), better="higher", seed=0, unit="steps")
+    model, row = once_looked(same)
+    assert row.verdict == "cannot tell"
+    assert "nobody knows how far another may lie" in row.judgements[0].why
+    assert list(model.rounds._again(0, row))
+    assert once_looked(same, grows="")[1].verdict != "cannot tell"  # all inputs that there are were asked
+
+
+def test_a_sentence_with_an_interval_says_that_it_is_of_one_look():
+    half = Measure.proportion("share", np.arange(50) < 25, better="higher")
+    assert once_looked(half)[1].answer.finding.says.endswith(rounds.OF_ONE_LOOK)
+    assert once_looked(half, grows="")[1].answer.finding.says == "From 0.2 (0.1 to 0.3)."
+
+
 @pytest.mark.parametrize("text", ["20s", "90s", "5m", "30m"])
 @pytest.mark.parametrize("slower", [0.3, 1.0, 3.0])
 def test_it_never_takes_longer_than_it_was_given(text, slower):

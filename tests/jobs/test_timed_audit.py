@@ -23,15 +23,17 @@ from assay.engine.guarded import Limits
 from assay.errors import AssayError
 from assay.jobs.audit import Record, guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
-from assay.jobs.audit.job import Job
+from assay.jobs.audit.job import Job, continued
 from assay.jobs.verify import verify
 from assay.methods.uncertainty import sequences
 from assay.probe import Answer
+from assay.standard import Standard, Standards
 from assay.subjects import Source
 
 if TYPE_CHECKING:
     from conftest import Command
 
+NONE = Standards()
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is watched here, Linux alone shows")
 
 CHILD = """
@@ -104,10 +106,11 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> Non
     monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
 
 
-def audited(text: str) -> Any:
+def audited(text: str, standards: Standards = NONE) -> Any:
     limits = Limits(seconds=60, memory=None, sandbox=False)
     with metered() as meter:
-        return audit_guarded(Job(source=Source("digits-mlp"), budget=text), limits, Path("runs"), meter)
+        job = Job(source=Source("digits-mlp"), budget=text, standards=standards)
+        return audit_guarded(job, limits, Path("runs"), meter)
 
 
 def test_it_asks_until_verdicts_are_settled_and_keeps_each_look(child: None) -> None:
@@ -155,7 +158,8 @@ def test_it_ends_in_time_though_a_question_hangs_and_keeps_what_was_known(
     began = time.monotonic()
     done = audited("12s")
     assert time.monotonic() - began < 15
-    assert [row.verdict for row in done.rows] == ["pass", "not asked"]
+    assert [row.verdict for row in done.rows] == ["pass", "cannot tell"]  # it fits the subject and has a limit
+    assert done.status == 3
     assert done.rows[1].answer.why.startswith("it does not fit into 12s: it took more time than there was; assay audit")
     monkeypatch.setattr(guarded, "ASK", "timekeeper:speaks")
     more = audited("40s")
@@ -179,15 +183,16 @@ def test_stopped_or_killed_it_leaves_a_report_of_what_is_known(child: None, sent
     words = [sys.executable, "-c", STOPPED, "audit", "digits-mlp", "--budget", "10m", "--no-sandbox"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:
         until = time.monotonic() + 60
-        while not list(Path("runs").glob("*/audit.json")) and time.monotonic() < until:
+        while not list(Path("runs").glob("*/report.html")) and time.monotonic() < until:
             time.sleep(0.05)
+        time.sleep(0.3)  # the head is written after the report
         parent.send_signal(getattr(signal, sent))
         _, said = parent.communicate(timeout=60)
     assert parent.returncode == status
     (folder,) = Path("runs").iterdir()
     known = open_audit(folder)
-    assert [row.verdict for row in known.rows] == ["pass", "not asked"]
-    assert (folder / "report.html").exists()
+    assert [row.verdict for row in known.rows] == ["pass", "cannot tell"]
+    assert not verify(folder).broken
     why = {"SIGINT": "it was not asked: the audit was stopped before", "SIGKILL": "it was not asked yet"}[sent]
     assert known.rows[1].answer.why.startswith(why)
     if sent == "SIGINT":
@@ -229,15 +234,33 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
 
 
-def test_between_two_reports_a_run_is_unfinished_and_not_changed(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_go_on_with_a_run_also_those_of_what_had_no_answer(child: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded, "ASK", "timekeeper:hangs")
+    monkeypatch.setattr(guarded, "LATE", 0.2)
+    mine = {"accuracy": (), "everyday-change": (Standard(at_least=0.9),)}
+    done = audited("12s", Standards(limits=mine))
+    assert done.row("accuracy").verdict == "no standard"  # an empty section takes its own limit away
+    monkeypatch.setattr(type(Source("digits-mlp")), "words", lambda self: ("digits-mlp",))
+    job, out = continued(done.folder, "30m")
+    assert job.standards.limits == mine
+    runs = done.folder.resolve().parent
+    assert out == runs
+    monkeypatch.chdir(done.folder)
+    assert continued(Path("."), "30m")[1] == runs
+
+
+def test_after_each_look_a_run_is_one_that_can_be_verified_and_goes_on(
+    child: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[str] = []
     look = Record.look
 
     def looked(self: Record, *given: Any) -> bool:
         kept = look(self, *given)
         assert self.folder is not None
-        with pytest.raises(AssayError, match=r"holds no finished audit .* run the audit again to finish it"):
-            verify(self.folder)
+        found.extend(verify(self.folder).broken)
+        known = open_audit(self.folder).row(next(iter(self.rows.values())).answer.probe)
+        assert known.answer.looks == next(iter(self.rows.values())).answer.looks
         self.conclude({}, lambda place: "not yet")  # as it is written now and then
         found.extend(verify(self.folder).broken)
         return kept

@@ -12,6 +12,7 @@ from assay.audit import Audit, Judged
 from assay.errors import AssayError
 from assay.store import chain, slug, strict_json, turn, write_atomically
 from assay.store.answers import finding_of
+from assay.store.files import digest
 from assay.trace import Asked
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ def write(audit: Audit, folder: Path, kept: Kept | None = None) -> None:
                 return
         kept.clear()
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
+
+
+def vouch(audit: Audit, folder: Path) -> None:
+    """Write `audit.json` for what is known by now; figures and pages stay as they are, and it vouches for them so."""
+    with turn(folder):
+        links = chain.stored(folder, [row.answer.probe for row in audit.rows])
+        there = (*sorted(chain.DRAWN), *(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")))
+        links |= {name: digest(folder, name) for name in there if (folder / name).exists()}
+        write_atomically(folder / chain.HEAD, strict_json(dataclasses.replace(audit, links=links).to_json()))
 
 
 def draw_ahead(rows: Iterable[Judged], folder: Path, kept: Kept) -> None:

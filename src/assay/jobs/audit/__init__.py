@@ -24,9 +24,9 @@ from assay.audit import Audit, Described, Judged, Offer, Question, describe, jud
 from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.jobs.audit.effort import seconds_of
-from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked, most_inputs
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, kept_open, keyed, looked, most_inputs
 from assay.probe import Answer, Probe, configure, put
-from assay.report import Kept, draw_ahead, write, write_profile
+from assay.report import Kept, draw_ahead, vouch, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 PACE = 1e-3  # seconds an input: a guess, on which the order of questions hangs and nothing else
+GOES_ON = "it was not asked yet: the audit goes on"
 STOPPED = "it was not asked: the audit was stopped before; the same command goes on"
 
 
@@ -320,16 +321,30 @@ class Record:
         self._enter(place, answer, asked=True)
         return True
 
-    def look(self, turn: Turn, answer: Answer, drawn: str | None, at: float) -> bool:
-        """Keep and judge one look of several; False where it broke and an earlier one stands."""
+    def look(
+        self, turn: Turn, answer: Answer, drawn: str | None, at: float, surroundings: Mapping[str, str] | None = None
+    ) -> bool:
+        """Keep and judge one look of several; False where it broke and an earlier one stands.
+
+        Whoever is killed after it has an `audit.json` that knows it; in the moment between, the run is unfinished, and
+        not one that somebody changed.
+        """
         row = self.rows.get(turn.place)
         if row is not None and answer.finding is None:
             return False
         before = () if row is None else row.answer.looks
-        if self.folder is not None:  # killed from here on, the run is unfinished, and not one that somebody changed
+        if self.folder is not None:
             (self.folder / chain.HEAD).unlink(missing_ok=True)
         most = most_inputs(self.budget, max(1, self.begun.subject.splits.get("test", 1)))
-        return self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, most))
+        taken = self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, most))
+        if self.folder is not None:
+            vouch(self._done(surroundings, lambda place: GOES_ON), self.folder)
+        return taken
+
+    @property
+    def _fitting(self) -> set[int]:
+        """The questions that can be put to the subject, as far as that was looked at before."""
+        return {place for place, fits in enumerate(self.begun.applies) if fits}
 
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""
@@ -352,15 +367,24 @@ class Record:
         `surroundings` are those in which it was asked, where that was not this process; `missing` says of a question
         that has no answer why that is so.
         """
+        done = self._done(surroundings, missing)
+        if self.folder is not None:
+            write(done, self.folder, self.kept)
+        return done
+
+    def _done(self, surroundings: Mapping[str, str] | None, missing: Callable[[int], str] | None) -> Audit:
         rows = []
         for place, question in enumerate(self.asked):
             row = self.rows.get(place)
             if row is None and missing is not None:
                 answer = question.unanswered(self.begun.keys[place], missing(place), 0.0)
                 answer = dataclasses.replace(answer, status="does not apply", environment=surroundings or {})
-                row = Judged(answer=answer, judgements=_judgements(question, answer, self.standards, self.begun.alarms))
+                # it fits the subject and should have been asked: its own limit was not put to the test either
+                wanted = question.left_out is None and place in self._fitting
+                limits = self.standards.limits.get(question.probe, question.own if wanted else ())
+                row = Judged(answer=answer, judgements=judgements(answer, limits, self.begun.alarms))
             rows.append(self.rows[place] if row is None else row)
-        done = Audit(
+        return Audit(
             subject=self.begun.subject,
             rows=tuple(rows),
             budget=dataclasses.asdict(self.budget),
@@ -373,10 +397,8 @@ class Record:
             folder=self.folder,
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
             tuned=self.tuned,
+            limits=self.standards.limits,
         )
-        if self.folder is not None:
-            write(done, self.folder, self.kept)
-        return done
 
     def draw(self) -> None:
         """What is known by now, while somebody else is asked the next."""
@@ -388,7 +410,7 @@ class Record:
         if self.folder is None or not rounds.unwritten or rounds.clock() < self.due or rounds.left < rounds.ending:
             return
         before = rounds.clock()
-        self.conclude(surroundings, lambda place: "it was not asked yet: the audit goes on")
+        self.conclude(surroundings, lambda place: GOES_ON)
         took = rounds.clock() - before
         rounds.wrote(took)
         self.due = rounds.clock() + 20 * took
@@ -500,11 +522,11 @@ def _in_rounds(rounds: Rounds, record: Record, asker: Asker) -> Audit:
             if found is None or not record.look(turn, *found, rounds.clock()):
                 rounds.leave(turn.place)
             record.write_now_and_then(rounds)
+        return record.conclude(missing=partial(not_asked, rounds))
     except KeyboardInterrupt:
         if record.folder is not None:
             record.conclude(missing=lambda place: STOPPED)
         raise
-    return record.conclude(missing=partial(not_asked, rounds))
 
 
 def not_asked(rounds: Rounds, place: int) -> str:
@@ -516,4 +538,5 @@ def _judgements(
     question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
 ) -> tuple[Judgement, ...]:
     own = () if answer.finding is None else question.own
-    return judgements(answer, standards.limits.get(question.probe, own), alarms)
+    found = judgements(answer, standards.limits.get(question.probe, own), alarms)
+    return tuple(kept_open(judgement, answer) for judgement in found)

@@ -64,11 +64,11 @@ def audit_guarded(job: Job, limits: Limits, out: Path, meter: Meter, began: floa
         try:
             while not asking.complete:
                 asking.go_on()
+            assert asking.record is not None  # complete
+            done = asking.record.conclude(asking.surroundings, asking.missing)
         except KeyboardInterrupt:
             asking.leave_what_is_known()
             raise
-        assert asking.record is not None  # complete
-        done = asking.record.conclude(asking.surroundings, asking.missing)
         if job.profile:
             write_profile(done, asking.traced, asking.pace)
         return done
@@ -303,7 +303,9 @@ class _Asking:
         self.settled += 1
         if self.turn is None or self.rounds is None:
             self.record.take(place, answer)
-        elif not self.record.look(self.turn, answer, drawn if isinstance(drawn, str) else None, self.clock()):
+            return
+        grows = drawn if isinstance(drawn, str) else None
+        if not self.record.look(self.turn, answer, grows, self.clock(), self.surroundings):
             self.rounds.leave(place)
 
     def _enter(self, place: int, why: str, seconds: float) -> None:

@@ -119,7 +119,9 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
         raise AssayError(f"No code is taken from a run: {_typed_again(stored, folder, more, probes)}")
     rows = [row for row in stored.rows if row.answer.probe in shelf.names("probes")]
     standards = Standards(
-        limits={row.answer.probe: row.standards for row in rows if row.standards},
+        limits={row.answer.probe: row.standards for row in rows if row.standards}
+        if stored.limits is None
+        else {name: each for name, each in stored.limits.items() if name in shelf.names("probes")},
         settings={row.answer.probe: row.answer.settings for row in rows},
         inputs=stored.budget.get("inputs"),
     )
@@ -134,7 +136,7 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
         debug=debug,
         tuned=stored.tuned,
     )
-    return job, folder.parent
+    return job, folder.resolve().parent  # of '.', or of a link to a run, too
 
 
 def _typed_again(stored: Audit, folder: Path, more: str, probes: tuple[str, ...] | None) -> str:

@@ -37,7 +37,7 @@ from assay.jobs.audit.effort import EFFORTS, OTHERWISE, inputs_of, seconds_of
 from assay.probe import Answer, Grows, Look
 from assay.run import BUDGETS, Budget
 from assay.run import budget as budget_named
-from assay.standard import Standards
+from assay.standard import Judgement, Standards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +63,9 @@ HOPELESS = 1e-9  # the least chance that counts: what is left to ask at the end 
 FIRST_ROUND = 1 / 8
 """Of the time, what the first round may take by the estimates where it searches as hard as a named budget does."""
 LAW = NormalDist()
+SPANS = re.compile(r"\([^()]*\d[^()]* to [^()]*\d[^()]*\)")
+"""An interval in a sentence."""
+OF_ONE_LOOK = "Intervals in these sentences are those of one look; those of the measures allow for all looks."
 WRITING = (1.0, 0.4)
 """Seconds that writing the report takes, and more for each look that is new in it, until it was seen."""
 
@@ -285,7 +288,7 @@ class Rounds:
         from assay.methods.uncertainty.sequences import ladder
 
         answer = row.answer
-        if answer.finding is None or not answer.looks or place in self.done or row.verdict != "cannot tell":
+        if answer.finding is None or not answer.looks or place in self.done:
             return
         open_ones = list(unsettled(row))
         if not open_ones or not answer.looks[-1].grows:
@@ -305,7 +308,7 @@ class Rounds:
                 times = inputs_of(probe, budget, self.there) / inputs_of(probe, before, self.there)
                 search = searches(first, budget.steps)
                 wider = quantile(error_of(probe, search, first.inputs, inputs, self.most)) / z
-                chance = min(settles(m, limit, times, z, wider) for m, limit in open_ones)
+                chance = max(settles(m, limit, times, z, wider) for m, limit in open_ones)
                 yield Offered(max(chance, HOPELESS) / self._costs(about), Turn(place, budget, about, left))
 
     def _wider(self, place: int, row: Judged) -> Iterator[Offered]:
@@ -359,8 +362,16 @@ def unsettled(row: Judged) -> Iterator[tuple[Measure, float]]:
         limit = judgement.standard.limit
         if not m.n or m.value is None or m.low is None or m.high is None:
             continue
-        if m.low < m.high and m.low <= limit <= m.high:
+        if m.low <= limit <= m.high or says_nothing_of_others(m):
             yield m, limit
+
+
+def says_nothing_of_others(m: Measure) -> bool:
+    """Whether all that was seen had one value, and nobody knows how far another may lie: an interval of no width."""
+    bounded = m.unit == "%" and m.value is not None and 0 <= m.value <= 1
+    if m.n is None or m.value is None or m.low is None or m.high is None or bounded:
+        return False
+    return m.high - m.low <= 1e-9 * max(1.0, abs(m.value))
 
 
 def settles(m: Measure, limit: float, times: float, z: float, wider: float) -> float:
@@ -373,6 +384,8 @@ def settles(m: Measure, limit: float, times: float, z: float, wider: float) -> f
     value, low, high = m.value, m.low, m.high
     if times <= 1 or value is None or low is None or high is None:
         return 0.0
+    if says_nothing_of_others(m):
+        return UNLIMITED
     next_value = NormalDist(value, (high - low) / 2 / z * math.sqrt(1 - 1 / times))
     shrunk = wider / math.sqrt(times)
     above, below = limit + shrunk * (value - low), limit - shrunk * (high - value)
@@ -394,6 +407,19 @@ def contention(spin: float = 0.02) -> float:
     while time.process_time() - worked < spin:
         pass
     return max(1.0, (time.monotonic() - begun) / spin)
+
+
+def kept_open(judgement: Judgement, answer: Answer) -> Judgement:
+    """What more inputs may turn over stays open where those that were seen tell nothing of how far others may lie."""
+    if answer.finding is None or not answer.looks or answer.looks[-1].grows != "inputs":
+        return judgement
+    if judgement.verdict not in ("pass", "fail") or judgement.standard is None:
+        return judgement
+    m = answer.finding.measure(judgement.standard.measure)
+    if not says_nothing_of_others(m):
+        return judgement
+    one = "one input was seen" if m.n == 1 else f"all {m.n:,} values that were seen are {m.value:.3g}"
+    return dataclasses.replace(judgement, verdict="cannot tell", why=f"{one}: nobody knows how far another may lie")
 
 
 def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float, most: int) -> Answer:
@@ -426,7 +452,8 @@ def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str 
         grows=grows,
     )
     looks = (*before, look)
-    finding = dataclasses.replace(finding, views=(*finding.views, *_over_time(headline, looks)))
+    says = finding.says if once or not SPANS.search(finding.says) else f"{finding.says} {OF_ONE_LOOK}"
+    finding = dataclasses.replace(finding, says=says, views=(*finding.views, *_over_time(headline, looks)))
     return dataclasses.replace(answer, finding=finding, looks=looks)
 
 
