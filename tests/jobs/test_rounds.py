@@ -144,6 +144,21 @@ def test_what_has_no_limit_is_looked_at_once_more_when_all_is_settled_and_there_
         assert slow.now < seconds
 
 
+def test_inputs_that_take_long_to_read_count_once_each():
+    """As where each is a picture to decode: the first look is at fewer, and what it takes is foreseen."""
+
+    def rounds_with(reading: float) -> Rounds:
+        return Rounds(
+            timed("60s"), [question("accuracy")], [True], Standards(), pace=1e-6, reading=reading, there=20_000,
+            clock=lambda: 0.0,
+        )  # fmt: skip
+
+    fast, slow = rounds_with(0.0), rounds_with(4e-3)
+    assert slow.first[0] < fast.first[0]
+    about = slow.next({}).about
+    assert about == pytest.approx(fast._about(0, slow.next({}).budget) + 4e-3 * slow.first[0])
+
+
 def once_looked(*measures: Measure, grows: str = "inputs") -> tuple[Simulated, Judged]:
     """A question that was looked at once, at 50 of 3,000 inputs, with a limit of at least 0.5 on each measure."""
     model, limits = Simulated(), tuple(Standard(measure=m.name, at_least=0.5) for m in measures)

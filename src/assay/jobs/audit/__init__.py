@@ -97,13 +97,20 @@ class Begun:
     """Of an audit with a time limit: which questions can be put to the subject."""
     pace: float = 0.0
     """Likewise: the seconds that the model takes for an input."""
+    reading: float = 0.0
+    """Likewise: the seconds that it takes to read one."""
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
         alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
-        applies, pace = told.get("applies", ()), told.get("pace", 0.0)
-        if not isinstance(applies, list | tuple) or not isinstance(pace, int | float) or not 0 <= pace < math.inf:
-            raise AssayError(f"The model's process says that it takes {str(pace)[:40]} s an input; audit again.")
+        applies, pace, reading = told.get("applies", ()), told.get("pace", 0.0), told.get("reading", 0.0)
+        for seconds in (pace, reading):
+            if (
+                not isinstance(applies, list | tuple)
+                or not isinstance(seconds, int | float)
+                or not 0 <= seconds < math.inf
+            ):
+                raise AssayError(f"The model's process says that it takes {str(seconds)[:40]} s an input; audit again.")
         try:
             offers = tuple(map(Offer.from_json, told.get("offers", ())))
             for offer in offers:
@@ -117,6 +124,7 @@ class Begun:
             offers=offers,
             applies=tuple(map(bool, applies)),
             pace=float(pace),
+            reading=float(reading),
         )
 
 
@@ -161,7 +169,7 @@ class Asker:
         )
         if run.budget.seconds is not None:
             applies = tuple(probe.why_not(self.subject) is None for probe, _ in planned)
-            self.begun = dataclasses.replace(self.begun, applies=applies, pace=self.pace)
+            self.begun = dataclasses.replace(self.begun, applies=applies, pace=self.pace, reading=self.reading)
         self.heard, self.trace = heard, Trace()
         if heard is not None:
             from assay.engine.traced import Traced, in_parts
@@ -176,6 +184,13 @@ class Asker:
 
         with self._asked():
             return pace(self.subject.in_classes(), self.run.device)
+
+    @cached_property
+    def reading(self) -> float:
+        """The seconds that it takes to read an input."""
+        from assay.jobs.audit.pace import reading
+
+        return reading(self.subject)
 
     @cached_property
     def wants_rows(self) -> bool:
@@ -508,7 +523,9 @@ def rounds_of(
     there = begun.subject.splits.get("test", 1)
     if len(begun.applies) != len(asked):
         raise AssayError(f"The model's process tells of {len(begun.applies)} questions of {len(asked)}; audit again.")
-    rounds = Rounds(budget, asked, begun.applies, standards, pace=begun.pace, there=there, clock=clock)
+    rounds = Rounds(
+        budget, asked, begun.applies, standards, pace=begun.pace, reading=begun.reading, there=there, clock=clock
+    )
     rounds.refuse_what_is_too_short()
     return rounds
 

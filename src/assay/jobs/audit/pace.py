@@ -1,4 +1,4 @@
-"""Pace: how fast a model answers, tried on some of its inputs."""
+"""Pace: how fast a model answers, and how fast its inputs are read, tried on some of them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,19 @@ def pace(subject: Subject, device: str) -> float:
     """The seconds that the model takes for an input, in the batches in which it is fastest; it is left as it was."""
     with _asked(subject, device):
         return _fastest(subject, device)
+
+
+def reading(subject: Subject) -> float:
+    """The seconds that it takes to read an input: nothing where they lie in memory, more than a pass where they are
+    decoded."""
+    took = []
+    for count in (1, *BATCHES[:2]):
+        before = time.perf_counter()
+        _some(subject, count)
+        took.append((time.perf_counter() - before) / min(count, len(subject.data["test"])))
+        if took[-1] * count > ENOUGH:
+            break
+    return took[-1]
 
 
 def _fastest(subject: Subject, device: str) -> float:

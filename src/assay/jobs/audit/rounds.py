@@ -133,12 +133,13 @@ class Rounds:
         pace: float,
         there: int,
         clock: Callable[[], float],
+        reading: float = 0.0,
     ) -> None:
         from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
 
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
-        self.pace, self.there, self.seconds = pace, max(1, there), budget.seconds
+        self.pace, self.reading, self.there, self.seconds = pace, reading, max(1, there), budget.seconds
         self.most = most_inputs(budget, self.there)
         """Inputs that a question may have."""
         self.may = rungs(self.most)
@@ -224,7 +225,8 @@ class Rounds:
         return dataclasses.replace(BUDGETS[level], name=self.budget.name, samples=None, dear=inputs, inputs=inputs)
 
     def _about(self, place: int, budget: Budget) -> float:
-        return seconds_of(self.asked[place].probe, budget, self.pace, self.there)
+        probe = self.asked[place].probe
+        return seconds_of(probe, budget, self.pace, self.there) + self.reading * inputs_of(probe, budget, self.there)
 
     def _about_again(self, place: int, last: Look, budget: Budget) -> float:
         """Seconds of another look, by what the last one took."""
