@@ -19,6 +19,7 @@ from assay.data.multiplicative_noise import spoil
 from assay.errors import AssayError, ShapeError
 from assay.methods.train.fit import fit
 from assay.nn.local_norm import LocalNorm, LocalNormed, Mode, majority, norms, with_local_norm
+from assay.nn.variational import as_variational
 
 MODES: tuple[Mode, ...] = ("single", "single-vote", "batch", "voting")
 
@@ -259,6 +260,72 @@ def test_without_batch_normalisation_it_stands_behind_every_convolution() -> Non
     assert not net_of().put_in
     assert [m.channels for m in made.modules() if isinstance(m, LocalNorm)] == [2, 3]
     assert made(torch.rand(4, 1, 8, 8)).shape == (4, 48)
+
+
+class Down(nn.Module):
+    """No batch normalisation; it reads a layer's weight and hands another one the size that it should give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 2, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # n 1 h w -> n 2 h w
+        z = self.down(input=x.to(self.down.weight.dtype))
+        out: Tensor = self.up(z.relu(), output_size=x.shape[-2:])
+        return out
+
+
+def test_a_net_reads_and_calls_a_layer_that_it_stands_behind_as_it_did() -> None:
+    net, x = Down(), torch.rand(6, 1, 8, 8)
+    z = F.instance_norm(net.down(x)).relu()
+    assert_close(with_local_norm(net, 2, "single").eval()(x), F.instance_norm(net.up(z, output_size=(8, 8))))
+
+
+def test_it_stands_behind_gaussian_weights_too() -> None:
+    net, x = Down(), torch.rand(6, 1, 8, 8)
+    gaussian = as_variational(net, draws=2, sigma=1e-30, prior=0.1, kinds=(nn.Conv2d,))
+    assert_close(with_local_norm(gaussian, 2, "single").eval()(x), with_local_norm(net, 2, "single").eval()(x))
+
+
+class Frames(nn.Module):
+    """Each input and its mirror image are two rows of what its layers see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.line = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Linear(108, 2)
+
+    def forward(self, x: Tensor) -> Tensor:  # n 1 8 8 -> n 2
+        rows = torch.cat([x, x.flip(-1)], 1).reshape(-1, 1, 8, 8)
+        said: Tensor = self.line(self.norm(self.conv(rows)).flatten(1))
+        return said.view(len(x), 2, 2).mean(1)
+
+
+def test_a_net_that_folds_frames_into_the_batch_has_one_group() -> None:
+    net, x = Frames(), torch.rand(4, 1, 8, 8)
+    folds = r"LocalNorm got \d+ rows of a batch of \d+: the net folds more .*; use groups=1 and rotations=0"
+    for mode in ("single-vote", "batch", "voting"):
+        with pytest.raises(ShapeError, match=folds):
+            with_local_norm(net, 4, mode).eval()(x)
+    two = with_local_norm(net, 2).train()
+    with pytest.raises(ShapeError, match="LocalNorm got 8 rows of a batch of 4"):
+        two(x)
+    assert two.net(x).shape == (4, 2)  # a pass that broke off leaves nothing behind
+    with pytest.raises(ShapeError, match="LocalNorm got 32 rows of a batch of 16"):
+        with_local_norm(net, 1, "single", rotations=3).eval()(x)
+    one = with_local_norm(net, 1, "batch")
+    assert_close(one.train()(x), net.train()(x))
+    nested = with_local_norm(net_of(2), 2, "single", rotations=1).eval()  # the inner one sends more rows again
+    assert nested(rand(3, 1, 8, 8)).shape == (3, 3)
+    alone = with_local_norm(net, 4, "single").eval()
+    assert_close(torch.cat([alone(x[i : i + 1]) for i in range(4)]), alone(x))
+
+
+def test_without_a_scale_it_is_of_the_kind_that_the_net_is() -> None:
+    for tracks in (True, False):
+        norm = nn.BatchNorm2d(3, affine=False, track_running_stats=tracks)
+        made = with_local_norm(nn.Sequential(nn.Conv2d(1, 3, 3), norm).double(), 2)
+        x = rand(4, 1, 8, 8)
+        assert_close(made.eval()(x), F.instance_norm(made.net[0](x)).log_softmax(-1))
 
 
 def test_it_starts_anew_with_ones_and_zeros() -> None:

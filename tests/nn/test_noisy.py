@@ -17,6 +17,7 @@ from assay.errors import AssayError
 from assay.nn import members
 from assay.nn.members import Drawn, log_mean, passes
 from assay.nn.noisy import Noise, with_noise
+from assay.nn.variational import MeanField, as_variational
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +192,77 @@ def test_training_moves_the_weights_of_a_noisy_net() -> None:
     noisy = with_noise(cnn(), inputs(), first=0.2, inner=0.1, draws=2).train()
     torch.autograd.backward(F.cross_entropy(noisy(inputs()), torch.arange(5) % 3))
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in noisy.parameters())
+
+
+class Down(nn.Module):
+    """Reads a layer's weight before it calls it, and hands another one the size that it should give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 3, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # n 2 h w -> n 3 h w
+        z = self.down(input=x.to(self.down.weight.dtype))
+        assert z.shape[-1] * self.down.stride[0] == x.shape[-1]
+        out: Tensor = self.up(z.tanh(), output_size=x.shape[-2:])
+        return out
+
+
+def test_a_net_reads_and_calls_its_convolutions_as_it_did() -> None:
+    net, x = Down().eval(), inputs()
+    quiet = with_noise(net, x, first=0.0, inner=0.0, draws=2).eval()
+    assert torch.equal(quiet(x), net(x))
+    loud = with_noise(net, x, first=0.0, inner=0.5, draws=2).eval()
+    assert not torch.equal(loud(x), loud(x))
+    assert list(loud.state_dict()) == list(quiet.state_dict())
+    assert {name for name in loud.state_dict() if "up" in name} == {
+        "net.1.up.0.std",
+        "net.1.up.1.weight",
+        "net.1.up.1.bias",
+    }
+
+
+class Twice(nn.Module):
+    """Its first convolution is its last as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.between = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # n 2 h w -> n 2
+        out: Tensor = self.conv(self.conv(x).relu()).mean((2, 3))
+        return out
+
+
+def test_a_first_convolution_that_is_used_again_is_noisy_from_its_second_use_on() -> None:
+    net, x = Twice().eval(), torch.zeros(300, 2, 8, 8)
+    noisy = with_noise(net, x[:1], first=0.0, inner=0.3, draws=2).eval()
+    seen: list[Tensor] = []
+    noisy.net[1].conv[1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    for _ in range(2):  # the second pass begins as the first did
+        seen.clear()
+        with torch.no_grad():
+            assert not torch.equal(noisy(x), net(x))
+            assert torch.equal(seen[0], x)
+            away = seen[1] - net.conv(x).relu()
+        assert float(away.std()) == pytest.approx(0.3, rel=0.05)
+    assert_close(with_noise(net, x[:1], first=0.0, inner=0.0, draws=2).eval()(x), net(x))
+    with pytest.raises(RuntimeError, match="to have 2 channels"):
+        noisy(torch.zeros(1, 3, 8, 8))
+    seen.clear()
+    noisy(x)  # a pass that broke off leaves nothing behind
+    assert torch.equal(seen[0], x)
+
+
+def test_noise_stands_in_front_of_gaussian_weights() -> None:
+    net, x = cnn(), inputs()
+    gaussian = as_variational(net, draws=2, sigma=1e-30, prior=0.1)
+    noisy = with_noise(gaussian, x, first=0.2, inner=0.1, draws=2).eval()
+    assert_close(with_noise(gaussian, x, first=0.0, inner=0.0, draws=2).eval()(x), net(x))
+    second = noisy.net[1].net[3]
+    assert isinstance(second[1], MeanField)
+    assert float(second[0].std) == pytest.approx(0.1)
+    assert isinstance(second[1].layer, nn.Conv2d)
 
 
 @pytest.mark.parametrize("noise", [(-0.1, 0.1), (0.1, -0.1), (float("nan"), 0.1), (0.1, float("inf"))])

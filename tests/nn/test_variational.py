@@ -218,6 +218,94 @@ def test_gradients_through_a_draw_are_those_of_differences_with_the_noise_held()
         assert (up - down) / 2e-6 == pytest.approx(float(slope[at]), rel=1e-3, abs=1e-7)
 
 
+class Own(nn.Module):
+    """Reads a weight, calls by keyword, comes by a layer twice, and has a layer's weight without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.tied = nn.Linear(16, 16), nn.Linear(16, 5, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        z = x.flatten(1).to(self.fc.weight.dtype)
+        return self.fc(input=z), self.fc(z), F.linear(z, self.tied.weight), self.tied(z)
+
+
+def test_a_pass_is_one_net_however_it_uses_its_layers() -> None:
+    net, x = Own(), inputs()
+    drawn = as_variational(net, draws=2, sigma=0.3, prior=1.0).eval()
+    torch.manual_seed(4)
+    first, again, read, called = drawn(x)
+    assert torch.equal(first, again)
+    assert torch.equal(read, called)
+    torch.manual_seed(4)
+    w, b = net.fc.weight + 0.3 * torch.randn(16, 16), net.fc.bias + 0.3 * torch.randn(16)
+    assert_close(first, F.linear(x.flatten(1), w, b))
+    assert not torch.equal(drawn(x)[0], first)
+    assert not torch.equal(drawn(x)[2], read)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        drawn(x[:, :, :3])
+    layer = drawn.net.fc
+    assert not torch.equal(layer(x.flatten(1)), layer(x.flatten(1)))  # by itself each call is a draw
+    assert torch.equal(layer.weight, net.fc.weight)  # and what is read are the means
+    assert layer.in_features == 16
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'kernel_size'"):
+        layer.kernel_size  # noqa: B018
+
+
+def test_an_encoder_whose_kernel_reads_the_weights_is_one_net_a_pass_too() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    drawn = as_variational(layer, draws=2, sigma=0.3, prior=1.0).eval()
+    x, said = torch.rand(3, 4, 16), list[Tensor]()
+    for _ in range(2):
+        torch.manual_seed(4)
+        said.append(drawn(x).detach())  # with gradients: layer by layer
+        torch.manual_seed(4)
+        with torch.no_grad():  # without: torch's own kernel, which is given the weights
+            said.append(drawn(x))
+    assert_close(said[1], said[0], rtol=1e-4, atol=1e-5)
+    assert torch.equal(said[1], said[3])
+    with torch.no_grad():
+        assert not torch.equal(drawn(x), drawn(x))
+
+
+def test_what_is_frozen_stays_a_point_where_something_learns() -> None:
+    net = cnn()
+    net[0].requires_grad_(False)
+    drawn = robust(net).eval()
+    assert [type(m.layer) for m in drawn.modules() if isinstance(m, MeanField)] == [nn.BatchNorm2d, nn.Linear]
+    assert torch.equal(drawn.net[0](inputs()), net[0](inputs()))
+    assert [name for name, p in drawn.named_parameters() if not p.requires_grad] == ["net.0.weight", "net.0.bias"]
+    net.requires_grad_(False)  # nothing learns: then nothing counts as frozen
+    assert sum(isinstance(m, MeanField) for m in robust(net).modules()) == 3
+    net[1].requires_grad_(True)
+    with pytest.raises(AssayError, match="no Linear or Conv2d layer that is not frozen"):
+        as_variational(net, draws=2, sigma=0.1, prior=1.0)
+
+
+def test_gaussian_weights_begin_again_around_their_means() -> None:
+    once = as_variational(cnn(), draws=2, sigma=0.3, prior=1.0)  # its batch normalisation is a point
+    twice = robust(once, sigma=0.01).eval()
+    layers = [m for m in twice.modules() if isinstance(m, MeanField)]
+    assert [type(m.layer) for m in layers] == [nn.Conv2d, nn.BatchNorm2d, nn.Linear]
+    assert_close(layers[0].sigma("weight"), torch.full((4, 1, 3, 3), 0.01))
+    assert_close(robust(once, sigma=1e-30).eval()(inputs()), cnn()(inputs()))
+    torch.manual_seed(4)
+    want = robust(cnn(), sigma=0.01).eval()(inputs())
+    torch.manual_seed(4)
+    assert_close(twice(inputs()), want)
+    again = robust(Again(once)).eval()
+    assert torch.equal(*again(inputs()))  # one draw for the whole pass, not one for each use of the inner net
+
+
+class Again(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.net(x), self.net(x)
+
+
 def test_an_exponential_starts_afresh_where_it_began() -> None:
     drawn = robust(sigma=0.05)
     with torch.no_grad():

@@ -14,8 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError, ShapeError
+from assay.nn.in_place import InPlace
 from assay.nn.members import AT_ONCE, AT_ONCE_GPU, Members, log_mean
 from assay.nn.replaced import replaced
+from assay.nn.variational import bare
 
 Mode = Literal["single", "single-vote", "batch", "voting"]
 ALONE: tuple[Mode, ...] = ("single", "single-vote")
@@ -35,7 +37,9 @@ class LocalNorm(nn.Module):
 
     `alone` = s > 0 says that in eval mode an input is normalised by itself: of n = s b K rows those of one input stand
     b K apart, s of them (itself and what was made of it), and no others share its statistics. `only` names the first of
-    the groups that rows are dealt to in eval mode, and the one after the last. What sets both is `LocalNormed`.
+    the groups that rows are dealt to in eval mode, and the one after the last. `sent` holds how many rows the net was
+    sent in the pass under way: where a layer sees others, as of a net that folds frames or patches into the batch, no
+    row tells its group, and that is refused. What sets all three is `LocalNormed`.
 
     Source: Yin, Scholte and Bohte, ICANN 2021, doi:10.1007/978-3-030-86380-7_20, sec. 3. Departs from print: in print
         groups are blocks of neighbours; `LocalNormed` deals a batch so that they are.
@@ -53,6 +57,7 @@ class LocalNorm(nn.Module):
         self.channels, self.groups, self.eps = channels, groups, eps
         self.alone: int = 0
         self.only: tuple[int, int] | None = None
+        self.sent: list[int] = []
         self.weight = nn.Parameter(torch.ones(groups, channels))
         self.bias = nn.Parameter(torch.zeros(groups, channels))
 
@@ -63,9 +68,15 @@ class LocalNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # n c *d -> n c *d
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ShapeError(f"LocalNorm of {self.channels} channels got shape {tuple(x.shape)}; it wants (n, c, ...).")
-        if not self.training and (self.alone or self.only is not None):
-            first, last = self.only or (0, self.groups)
-            shared = self.alone or max(1, x.shape[0] // (last - first))
+        alone, only = (0, None) if self.training else (self.alone, self.only)
+        first, last = only or (0, self.groups)
+        if self.sent and x.shape[0] != self.sent[-1] and (last - first > 1 or alone > 1):
+            raise ShapeError(
+                f"LocalNorm got {x.shape[0]} rows of a batch of {self.sent[-1]}: the net folds more than its inputs "
+                "into the batch, and no row tells its group; use groups=1 and rotations=0, or a row for each input."
+            )
+        if alone or only is not None:
+            shared = alone or max(1, x.shape[0] // (last - first))
             if x.shape[0] % (shared * (last - first)):
                 raise ShapeError(
                     f"LocalNorm got {x.shape[0]} rows where {shared} of an input go through {last - first} groups; "
@@ -140,7 +151,10 @@ class LocalNormed(Members):
             raise AssayError(f"LocalNorm got group={group}, which is none of its {groups}; count them from 0.")
         self.net, self.groups, self.mode, self.rotations, self.group = net, groups, mode, rotations, group
         self.put_in = False  # whether the layers were added, in place of none
+        self.sent: list[int] = []  # one list, that all layers look into
         for layer in net.modules():
+            if isinstance(layer, LocalNorm | LocalNormed):
+                layer.sent = self.sent
             if isinstance(layer, LocalNorm):
                 layer.alone = 1 + rotations if mode in ALONE else 0
                 layer.only = (group, group + 1) if mode == "single" else None
@@ -181,7 +195,7 @@ class LocalNormed(Members):
                     "images."
                 )
             rows = torch.cat([torch.rot90(x, -quarters, (-2, -1)) for quarters in range(self.rotations + 1)])
-        each: Tensor = self.net(rows.repeat_interleave(through, 0))[: through * x.shape[0]]
+        each = self._asked(rows.repeat_interleave(through, 0))[: through * x.shape[0]]
         return each.reshape(x.shape[0], through, *each.shape[1:]).transpose(0, 1)
 
     def _voted(self, x: Tensor, first: int, last: int) -> Tensor:  # n *d -> m n *o
@@ -190,7 +204,7 @@ class LocalNormed(Members):
         for layer in layers:
             layer.only = (first, last)
         try:
-            each: Tensor = self.net(x.repeat_interleave(last - first, 0))
+            each = self._asked(x.repeat_interleave(last - first, 0))
         finally:
             for layer in layers:
                 layer.only = None
@@ -206,14 +220,22 @@ class LocalNormed(Members):
         """The net's answer where neighbours are a group: the layers deal rows out in turn, so they are put that way."""
         size, longer = divmod(x.shape[0], self.groups)
         if not longer:
-            told: Tensor = self.net(x.view(self.groups, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1))
+            told = self._asked(x.view(self.groups, size, *x.shape[1:]).transpose(0, 1).flatten(0, 1))
             return told.view(size, self.groups, *told.shape[1:]).transpose(0, 1).flatten(0, 1)
         cut = longer * (size + 1)
         place = torch.arange(x.shape[0], device=x.device)
         blocks = place[:cut].view(longer, size + 1), place[cut:].view(self.groups - longer, size)
         order = torch.cat([block.T.flatten() for block in blocks])
-        out: Tensor = self.net(x[order])
-        return out[order.argsort()]
+        return self._asked(x[order])[order.argsort()]
+
+    def _asked(self, rows: Tensor) -> Tensor:  # n *d -> n *o
+        """What the net says of these rows, of which its layers are told how many there are."""
+        self.sent.append(rows.shape[0])
+        try:
+            out: Tensor = self.net(rows)
+        finally:
+            self.sent.pop()
+        return out
 
     def extra_repr(self) -> str:
         return f"groups={self.groups}, mode={self.mode}, rotations={self.rotations}"
@@ -246,10 +268,14 @@ def with_local_norm(net: nn.Module, groups: int, mode: Mode = "single-vote", *, 
     Source: Yin, Scholte and Bohte, ICANN 2021, sec. 3, "Implementation".
     """
 
+    seen = set[nn.Module]()
+
     def in_place_of(module: nn.Module) -> nn.Module | None:
         if not isinstance(module, _BatchNorm):
             return None
-        local = LocalNorm(module.num_features, groups, eps=module.eps)
+        # without a scale of its own it is as its running mean is, or as the net's weights are
+        like = (t for t in (module.weight, module.running_mean, *net.parameters()) if isinstance(t, Tensor))
+        local = LocalNorm(module.num_features, groups, eps=module.eps).to(next(like, torch.empty(0)))
         for ours, theirs in ((local.weight, module.weight), (local.bias, module.bias)):
             if isinstance(theirs, Tensor):  # else it has no scale
                 ours.data = theirs.detach().clone().repeat(groups, 1)
@@ -257,10 +283,12 @@ def with_local_norm(net: nn.Module, groups: int, mode: Mode = "single-vote", *, 
         return local.train(module.training)
 
     def behind(module: nn.Module) -> nn.Module | None:
-        if not isinstance(module, _ConvNd):
+        layer = bare(module)
+        if not isinstance(layer, _ConvNd) or module in seen:
             return None
-        local = LocalNorm(module.out_channels, groups).to(module.weight)
-        return nn.Sequential(module, local).train(module.training)
+        seen.add(layer)
+        local = LocalNorm(layer.out_channels, groups).to(layer.weight)
+        return InPlace(module, local, layer=module).train(module.training)
 
     own = norms(net) > 0
     made = replaced(net, in_place_of if own else behind, "batch normalisation and no convolution")

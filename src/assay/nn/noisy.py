@@ -7,14 +7,17 @@ import math
 from collections.abc import Callable
 from functools import cache
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from assay.errors import AssayError
+from assay.nn.in_place import InPlace
 from assay.nn.members import Drawn
 from assay.nn.replaced import replaced
+from assay.nn.variational import bare
 
 WORTH = 1 << 20  # values, below which starting the kernel takes longer than what it saves
 
@@ -83,7 +86,8 @@ def with_noise(
         code adds the noise in place, so that shortcuts carry it too; here they do not.
 
     Convolutions of any kind count that are modules and that are called; one that a `forward` calls as a function is
-    not seen. A convolution that is used again is noisy each time. Batch normalisation follows the mode.
+    not seen. A convolution that is used again is noisy each time, the first one from its second use on. One of Gaussian
+    weights (variational.py) has the noise in front of them. Batch normalisation follows the mode.
     """
     if not (0 <= first < math.inf and 0 <= inner < math.inf):
         raise AssayError(
@@ -100,12 +104,48 @@ def with_noise(
     if not called:
         does = "calls none of its convolutions" if convolutions else "has no convolution"
         raise AssayError(f"{type(net).__name__} {does}, and noise is put in front of those.")
-    first_place, places = convolutions.index(called[0]), count()
+    first_place, places, seen = convolutions.index(called[0]), count(), set[nn.Module]()
+    is_reused = called.count(called[0]) > 2  # two passes were made
 
     def make(module: nn.Module) -> nn.Module | None:
-        if not isinstance(module, _ConvNd):
+        layer = bare(module)
+        if not isinstance(layer, _ConvNd) or module in seen:
             return None
-        return nn.Sequential(Noise(0.0 if next(places) == first_place else inner), module)  # its noise is the input's
+        seen.add(layer)
+        if next(places) != first_place:
+            return InPlace(Noise(inner), module, layer=module)
+        # the noise of its first use is the input's
+        return QuietAtFirst(Noise(inner), module) if is_reused else InPlace(Noise(0.0), module, layer=module)
 
-    noise = Noise(first * torch.as_tensor(span))
-    return Drawn(nn.Sequential(noise, replaced(net, make, "convolution")), draws, rows_apart=is_steady)
+    noise, made = Noise(first * torch.as_tensor(span)), replaced(net, make, "convolution")
+    body = OnePass(noise, made) if is_reused else nn.Sequential(noise, made)
+    return Drawn(body, draws, rows_apart=is_steady)
+
+
+class QuietAtFirst(InPlace):
+    """Noise in front of a convolution from its second use in a pass on; `OnePass` says when a pass begins."""
+
+    def __init__(self, noise: Noise, layer: nn.Module) -> None:
+        super().__init__(noise, layer, layer=layer)
+        self.was_used = False
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        noise, layer = self
+        given = noise(input) if self.was_used else input
+        self.was_used = True
+        out: Tensor = layer(given, *args, **kwargs)
+        return out
+
+
+class OnePass(nn.Sequential):
+    """Noise on the input and the net behind it, whose first convolution is used again."""
+
+    def forward(self, input: Tensor) -> Tensor:  # n *d -> n *o
+        layers = [module for module in self.modules() if isinstance(module, QuietAtFirst)]
+        noise, net = self
+        try:
+            out: Tensor = net(noise(input))
+        finally:
+            for layer in layers:
+                layer.was_used = False
+        return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,9 @@ class MeanField(nn.Module):
         w = mu + sigma * e,   e ~ N(0, I),   sigma = log(1 + exp(rho)),   or with spread="exp"   sigma = exp(rho)
 
     mu are the parameters of the layer that it is built on. Each pass, in training and in eval mode, draws one w for
-    the whole batch, so a pass is one net. (Drawing the outputs instead, one for each input, has gradients of less
+    the whole batch, so a pass is one net: a layer that `Variational` comes by again is the one that it was, and so is a
+    weight that the net reads without calling its layer, as torch's encoder does in eval mode. By itself each call draws
+    anew, and what is read are the means. (Drawing the outputs instead, one for each input, has gradients of less
     variance, but doubles the cost, and for a convolution it is an approximation: its outputs share weights.) Running
     statistics of a batch normalisation are those of all draws.
 
@@ -48,19 +50,39 @@ class MeanField(nn.Module):
         super().__init__()
         self.layer, self.start, self.prior, self.spread = layer, sigma, prior, spread
         self.names = [name for name, _ in layer.named_parameters()]
+        self.held: list[dict[str, Tensor]] = []  # within a pass of the net what it has drawn, {} before
         for name, mu in layer.named_parameters():
             self.register_parameter(f"rho_{name}", nn.Parameter(torch.empty_like(mu)))
         self.reset_parameters()
 
     def sigma(self, name: str) -> Tensor:
         """The standard deviations of the layer's parameter of that name."""
-        rho = self.get_parameter(f"rho_{name}")
+        rho: Tensor = getattr(self, f"rho_{name}")
         return rho.exp() if self.spread == "exp" else F.softplus(rho)
 
-    def forward(self, x: Tensor) -> Tensor:
-        drawn = {name: mu + self.sigma(name) * torch.randn_like(mu) for name, mu in self.layer.named_parameters()}
-        out: Tensor = functional_call(self.layer, drawn, (x,))
+    def drawn(self) -> dict[str, Tensor]:
+        """The layer's parameters, drawn: within a pass of the net once."""
+        if self.held and self.held[0]:
+            return self.held[0]
+        layer = self.layer
+        means = [(name, getattr(layer, name)) for name in self.names]
+        drawn = {name: mu + self.sigma(name) * torch.randn_like(mu) for name, mu in means}
+        if self.held:
+            self.held[0] = drawn
+        return drawn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        out: Tensor = functional_call(self.layer, self.drawn(), args, kwargs)
         return out
+
+    def __getattr__(self, name: str) -> Any:
+        """What is read that is not here is the layer's, of its parameters within a pass what was drawn."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "held" not in self.__dict__ or name.startswith("__"):
+                raise
+        return self.drawn()[name] if self.held and name in self.names else getattr(self.layer, name)
 
     def kl(self) -> Tensor:  # -> scalar
         """KL( q || N(0, prior^2) ), in closed form."""
@@ -80,9 +102,24 @@ class MeanField(nn.Module):
 class Variational(Drawn):
     """A net of `MeanField` layers; `draws` nets drawn from it make its opinion."""
 
+    def forward(self, x: Tensor) -> Tensor:  # n *d -> n *o, by one net
+        layers = [module for module in self.net.modules() if isinstance(module, MeanField) and not module.held]
+        for layer in layers:
+            layer.held.append({})
+        try:
+            return super().forward(x)
+        finally:
+            for layer in layers:
+                layer.held.clear()
+
     def kl(self) -> Tensor:  # -> scalar
         """KL of all its Gaussian weights from the prior."""
         return torch.stack([module.kl() for module in self.net.modules() if isinstance(module, MeanField)]).sum()
+
+
+def bare(module: nn.Module) -> nn.Module:
+    """The layer that Gaussian weights were given to; any other module itself."""
+    return module.layer if isinstance(module, MeanField) else module
 
 
 def as_variational(
@@ -97,19 +134,29 @@ def as_variational(
     """A copy of `net` whose layers of these kinds have Gaussian weights, around those of `net`.
 
     `sigma` is the standard deviation that each starts with, `prior` that of the prior N(0, prior^2) of each. What else
-    has parameters (batch normalisation, unless it is among the `kinds`, and other layers) stays a point. The random
-    numbers come from torch's global generator, as in dropout: seed it for the same draws again.
+    has parameters (batch normalisation, unless it is among the `kinds`, and other layers) stays a point, and so does a
+    layer that is frozen where others learn. Weights of `net` that are Gaussian begin again around their means. The
+    random numbers come from torch's global generator, as in dropout: seed it for the same draws again.
     """
     if not 0 < sigma < math.inf or not 0 < prior < math.inf:
         raise AssayError(f"as_variational got sigma={sigma}, prior={prior}; both are standard deviations, above 0.")
     if spread not in get_args(Spread):
         raise AssayError(f"as_variational got spread={spread!r}; it knows {' and '.join(get_args(Spread))}.")
 
+    some_learn, seen = any(p.requires_grad for p in net.parameters()), set[nn.Module]()
+
     def make(module: nn.Module) -> nn.Module | None:
+        layer = bare(module)
+        own = list(layer.parameters(recurse=False))
         # by exact type: a subclass may hold or compute its weight in another way
-        if type(module) not in kinds or next(module.parameters(recurse=False), None) is None:
+        if type(layer) not in kinds or module in seen or not own:
             return None
-        return MeanField(module, sigma=sigma, prior=prior, spread=spread)
+        if some_learn and not any(p.requires_grad for p in own):
+            return None
+        seen.add(layer)
+        return MeanField(layer, sigma=sigma, prior=prior, spread=spread)
 
     wanted = f"{', '.join(kind.__name__ for kind in kinds[:-1])} or {kinds[-1].__name__} layer"
+    if not all(p.requires_grad for p in net.parameters()) and some_learn:
+        wanted += " that is not frozen"
     return Variational(replaced(net, make, wanted), draws)
