@@ -241,6 +241,12 @@ def test_without_a_gradient_only_the_random_error_is_followed(run: Run) -> None:
     assert [line.label for line in cut.views[0].lines] == ["random error"]  # type: ignore[union-attr]
 
 
+def test_one_input_alone_has_no_other_to_be_far_from(run: Run) -> None:
+    found = asked(Subject.classifier(Scaled(1.0), flat()), run, inputs=1)
+    assert found.measure().value is None
+    assert "the usual distance of two inputs, and one input is asked about" in found.says
+
+
 def test_where_it_does_not_apply_it_says_so_in_a_line(run: Run) -> None:
     x, y = flat()
     script = nn.Sequential(torch.jit.script(Scaled(1.0)))  # type: ignore[no-untyped-call]

@@ -60,11 +60,12 @@ def test_it_states_its_price_and_refuses_in_a_line_what_it_cannot_do(digits: Sub
         (AdvBnn(draws=1), "draws=1 of 'adv-bnn' must be at least 2"),
         (AdvBnn(sigma=0.0), "sigma=0.0"),
         (AdvBnn(prior=float("inf")), "prior=inf"),
-        (AdvBnn(radius=2.0), "radius=2.0"),
-        (AdvBnn(alpha=-1.0), "alpha=-1.0"),
-        (AdvBnn(steps=0), "steps=0"),
     ):
         with pytest.raises(AssayError, match=says):
             bad.apply(digits, run)
+    for settings, says in (({"radius": 2.0}, "radius=2.0"), ({"alpha": -1.0}, "alpha=-1.0"), ({"steps": 0}, "steps=0")):
+        with pytest.raises(AssayError, match=says):
+            AdvBnn(**settings)  # type: ignore[arg-type]
+    assert AdvBnn(radius=0, draws=9).cost() == Cost(1, 9)  # nothing is searched for
     with pytest.raises(AssayError, match="no split 'train'"):
         cure("adv-bnn", replace(digits, data={"test": digits.data["test"]}))

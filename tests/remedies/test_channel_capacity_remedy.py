@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +43,8 @@ def test_it_stands_on_the_shelf_and_without_prices_it_is_its_control(few: Subjec
     assert isinstance(control, PlainRetraining)
     assert_close(said(free.apply(few, run)), said(control.apply(few, run)))
     assert free.cost() == Cost(1, 1)
-    assert ChannelCapacity().cost() == Cost(2, 1)
+    assert ChannelCapacity().cost() == ChannelCapacity(eic=0, mic=0.1).cost() == Cost(2, 1)
+    assert ChannelCapacity(mic=0.1).cost() == Cost(3, 1)  # fake inputs of each price go through
 
 
 @pytest.mark.parametrize("prices", [{"eic": 1.0, "mic": 0.0}, {"eic": 0.0, "mic": 1.0}])
@@ -52,6 +54,28 @@ def test_a_price_makes_its_weights_shorter(few: Subject, run: Run, prices: dict[
         for made in (ChannelCapacity(epochs=30, **prices), PlainRetraining(epochs=30))
     ]
     assert lengths[0] < 0.7 * lengths[1]
+
+
+class Inside(nn.Module):
+    """Takes and gives float32, and reckons in another type."""
+
+    def __init__(self, net: nn.Module, kind: torch.dtype) -> None:
+        super().__init__()
+        self.net, self.kind = copy.deepcopy(net).to(kind), kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.net(x.to(self.kind))
+        return out.float()
+
+
+def test_a_net_of_other_numbers_inside_is_priced_as_its_float32_twin(few: Subject, run: Run) -> None:
+    remedy = ChannelCapacity(mic=0.1, epochs=2, start="weights")
+    plain, double, half = (
+        said(remedy.apply(replace(few, model=Inside(few.model, kind).eval()), run))
+        for kind in (torch.float32, torch.float64, torch.bfloat16)
+    )
+    assert_close(double, plain, rtol=1e-3, atol=1e-4)
+    assert_close(half, plain, rtol=0.1, atol=0.1)
 
 
 def test_what_cannot_be_is_refused_in_one_line(few: Subject) -> None:

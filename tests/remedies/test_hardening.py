@@ -15,7 +15,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from assay import shelf
+from assay.data.column import Column
 from assay.errors import AssayError
+from assay.inputs.row import Row
 from assay.jobs.cure import cure
 from assay.methods.attack.pgd import pgd
 from assay.nn.bounded_relu import BoundedReLU
@@ -32,6 +34,7 @@ from assay.remedies.mixup import Mixup
 from assay.remedies.pgd_training import PgdTraining
 from assay.remedies.rse import Rse
 from assay.remedies.trades import Trades
+from assay.remedies.universal_adversarial_training import UniversalAdversarialTraining
 from assay.remedy import Cost
 from assay.run import Run
 from assay.subject import Subject
@@ -104,6 +107,7 @@ def test_their_costs_and_settings() -> None:
     assert PgdTraining(radius=0).cost() == Cost(1, 1)
     assert Trades().cost() == Mart().cost() == Cost(12, 1)
     assert FgsmTraining().cost() == Cost(1.5, 1)
+    assert FgsmTraining(radius=0).cost() == Cost(1, 1)
     assert GaussianTraining().cost() == BoundedRelu().cost() == Cost(1, 1)
     assert configure(PgdTraining, {"radius": "4/255", "start": "weights", "optimiser": "adam", "step": "none"}) == (
         PgdTraining(radius=4 / 255, start="weights", optimiser="adam")
@@ -150,6 +154,59 @@ def test_the_radius_is_a_share_of_the_range(few: Subject, run: Run) -> None:
     for remedy in (PgdTraining(radius=0.1, steps=2, epochs=2, lr=0.01), GaussianTraining(epochs=2, lr=0.01)):
         x, _ = pairs["test"]
         assert_close(remedy.apply(wide, run).predict(255 * x), remedy.apply(few, run).predict(x), atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        PgdTraining(radius=0.3, steps=2, epochs=1), FgsmTraining(clean=0.0, epochs=1),
+        AdvBnn(radius=0.3, steps=2, draws=2, epochs=1), UniversalAdversarialTraining(radius=0.3, epochs=1),
+    ],
+    ids=lambda r: r.name(),
+)  # fmt: skip
+def test_a_training_under_attack_moves_what_an_attacker_may_move(
+    remedy: Retraining, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an applicant neither the age, which is fixed, nor where he lives, nor half a child."""
+    from assay.remedies import _retraining
+
+    columns = (
+        Column("income", "number", 0.0, 100.0, 50.0), Column("children", "integer", 0.0, 10.0, 2.0),
+        Column("home", "category", 0.0, 2.0, 0.0, categories=("rent", "own", "none")),
+        Column("age", "number", 18.0, 99.0, 40.0, fixed=True),
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 4, generator=draw) * torch.tensor([100.0, 10.0, 2.0, 81.0]) + torch.tensor([0.0, 0, 0, 18])
+    x[:, 1:3] = x[:, 1:3].round()
+    y = (x[:, 0] > 50).long()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    bounds = [column.low for column in columns], [column.high for column in columns]
+    plain = Subject.classifier(model, {"train": (x, y), "test": (x, y)}, bounds=bounds, name="applicants")
+    subject = replace(plain, kind=Row(columns))
+    real, change = _retraining.fit, []
+
+    def watched(net: nn.Module, data: Any, *, augment: Any, **how: Any) -> Any:
+        def seen(a: torch.Tensor, b: torch.Tensor, rng: torch.Generator) -> Any:
+            moved, b = augment(a, b, rng)
+            change.append(moved - a)
+            return moved, b
+
+        return real(net, data, augment=seen, **how | {"batch": 10})
+
+    monkeypatch.setattr(_retraining, "fit", watched)
+    assert remedy.why_not(subject) is None
+    remedy.apply(subject, run)
+    moved = torch.cat(change)
+    assert float(moved[:, 0].abs().max()) > 15
+    assert float(moved[:, 1].abs().max()) >= 2
+    assert torch.equal(moved[:, 1], moved[:, 1].round())
+    assert not bool(moved[:, 2:].any())
+    rigid = replace(subject, kind=Row(tuple(replace(column, fixed=True) for column in columns)))
+    assert remedy.why_not(rigid) == (
+        "it changes numbers, and of an input here none may change; take `fixed` off a column of numbers"
+    )
 
 
 def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Subject, run: Run) -> None:

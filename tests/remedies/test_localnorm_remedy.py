@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from torch.testing import assert_close
 from assay import shelf
 from assay.door import admit
 from assay.errors import AssayError
-from assay.nn.local_norm import LocalNorm, LocalNormed
+from assay.nn.local_norm import LocalNorm, LocalNormed, Mode
+from assay.nn.members import Drawn
 from assay.probe import configure
 from assay.remedies.localnorm import Localnorm
 from assay.remedy import Cost
@@ -95,6 +97,38 @@ def test_the_remarks_count_the_answers_of_each_mode(few: Subject, run: Run) -> N
     x, y = few.data["test"].take(np.arange(40))
     right = 100 * float((cured.predict(x).argmax(1) == y).double().mean())
     assert f"single {right:.1f} %" in said
+
+
+def test_each_number_by_mode_is_that_of_its_own_mode(few: Subject, run: Run) -> None:
+    """A constant that the groups' shifts add to an answer is not the same in each, so that the modes differ."""
+    remedy = Localnorm(groups=4, epochs=1, rotations=0)
+    cured = remedy.apply(few, run)
+    assert isinstance(cured.model, LocalNormed)
+    layer = next(module for module in cured.model.modules() if isinstance(module, LocalNorm))
+    with torch.no_grad():
+        layer.bias.copy_(3 * torch.randn(layer.bias.shape, generator=torch.Generator().manual_seed(1)))
+    told = next(r for r in remedy.remarks(cured, run) if "by mode" in r).split("by mode: ")[1].rstrip(".")
+    x, y = few.data["test"].take(np.arange(40))
+    wanted = {}
+    for mode in get_args(Mode):
+        with torch.no_grad():
+            right = cured.model.asked(mode, rotations=0)(x).argmax(1) == y
+        wanted[mode] = f"{100 * float(right.double().mean()):.1f}"
+    assert told == ", ".join(f"{mode} {value} %" for mode, value in wanted.items())
+    assert len(set(wanted.values())) > 2
+
+
+def test_a_net_that_draws_leaves_the_global_generator_alone(run: Run) -> None:
+    random = Drawn(nn.Sequential(AlwaysDropped(0.2), *net()), 2).eval()
+    subject = replace(subject_of(random), draws=2)
+    before = torch.get_rng_state()
+    Localnorm(groups=4, epochs=1).apply(subject, run)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class AlwaysDropped(nn.Dropout):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, self.p, training=True)
 
 
 def test_a_net_without_batch_normalisation_gets_it_behind_its_convolutions_and_is_told_so(run: Run) -> None:

@@ -16,7 +16,10 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.jobs.cure import cure
 from assay.methods.train.fit import Diverged
+from assay.methods.uncertainty.activations import features
+from assay.nn.members import Drawn
 from assay.probe import configure
+from assay.remedies import mmf
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies.mmf import Mmf
 from assay.remedy import Cost
@@ -87,6 +90,69 @@ def test_trees_come_from_files_whose_text_is_kept(few: Subject, run: Run, tmp_pa
     assert configure(Mmf, remedy.settings()) == remedy
     assert remedy.why_not(few) is None
     assert Mmf(trees=(TREE, TREE)).weights == (0.1, 0.1)
+
+
+class OneStage(nn.Module):
+    """One convolution, and nothing else with maps that is a module."""
+
+    def __init__(self, kind: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.kind = kind
+        self.conv, self.fc = nn.Conv2d(1, 4, 3, padding=1, dtype=kind), nn.Linear(64, 4, dtype=kind)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = nn.functional.max_pool2d(torch.relu(self.conv(x.to(self.kind))), 2)
+        out: torch.Tensor = self.fc(maps.flatten(1))
+        return out.float()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_of_a_net_with_one_stage_the_heads_read_its_convolution_in_any_type(
+    kind: torch.dtype, few: Subject, run: Run
+) -> None:
+    pairs = {split: few.data[split].take(np.arange(40)) for split in ("train", "test")}
+    one = Subject.classifier(OneStage(kind).eval(), pairs, name="one", classes=("0", "1", "2", "3"))
+    remedy = Mmf(epochs=1, trees=(TREE,), start="weights")
+    assert remedy.why_not(one) is None
+    default, named = (made.apply(one, run).model.state_dict() for made in (remedy, replace(remedy, stage="conv")))
+    assert_close(default, named, rtol=0, atol=0)
+    assert default["conv.weight"].dtype == kind
+
+
+def test_where_no_head_can_read_it_is_told_at_the_door(few: Subject) -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1) @ self.a.weight.T @ self.b.weight.T  # no module is called
+
+    why = Mmf(trees=(TREE,)).why_not(replace(few, model=Inner().eval(), layers={}))
+    assert why == "Inner has no module inside it that a head could read; name one with stage="
+
+
+def test_a_tree_of_features_of_a_net_that_draws_is_that_of_the_seed(few: Subject, run: Run) -> None:
+    random = Drawn(nn.Sequential(AlwaysDropped(0.5), *few.model.children()), 2).eval()  # type: ignore[arg-type]
+    subject = replace(few, model=random, layers={"head": "net.7"}, draws=2)
+    spreads = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(), pytest.MonkeyPatch.context() as patch:
+            torch.manual_seed(seed)
+            before = torch.get_rng_state()
+            patch.setattr(mmf, "trees_from", lambda *given, **_: spreads.append(random_features(*given)) or [])
+            Mmf(groups=2)._trees(subject, run)
+            assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(*spreads)
+
+
+def random_features(_: Any, __: Any, model: nn.Module, head: str, inputs: Any) -> torch.Tensor:
+    return features(model, inputs()[0], head, entering=True)
+
+
+class AlwaysDropped(nn.Dropout):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, self.p, training=True)
 
 
 def test_what_cannot_be_is_refused_in_one_line_before_any_training(few: Subject, run: Run, tmp_path: Path) -> None:

@@ -82,6 +82,21 @@ def test_residual_blocks_become_equations_and_the_old_model_stays(residual: Subj
     assert "members answer differently" in told[2]
 
 
+def test_the_number_without_noise_is_that_of_the_quiet_net(residual: Subject, run: Run) -> None:
+    """Weights of a training without noise, asked under so much of it that little is left."""
+    without = NeuralSde(epochs=3, noise="none").apply(residual, run)
+    loud = NeuralSde(noise="additive", sigma=30.0, draws=2)
+    cured = loud.frame(residual)
+    assert isinstance(cured.model, Drawn)
+    cured.model.net.load_state_dict(without.model.state_dict())
+    told = loud.remarks(cured, run)[1]
+    x, y = cured.data["test"].take(run.pick(cured.data["test"]))
+    with torch.no_grad():
+        still = 100 * float((quiet(cured.model.net)(x).argmax(1) == y).float().mean())
+    assert told.endswith(f"with the noise turned off on {still:.1f} %.")
+    assert still > 80 > 60 > float(told.split("it is right on ")[1].split(" %")[0])
+
+
 def test_fine_tuning_begins_at_the_model_itself(residual: Subject, run: Run) -> None:
     tuned = NeuralSde(epochs=1, lr=1e-9, start="weights", noise="none").apply(residual, run)
     x, _ = residual.data["test"].take(np.arange(20))

@@ -18,7 +18,7 @@ from assay.methods.train.typicality import neighbours, typicality, unit_rows
 from assay.probe import configure
 from assay.remedies import _retraining
 from assay.remedies import typicality_curriculum as remedy_of
-from assay.remedies._retraining import PlainRetraining
+from assay.remedies._retraining import Hardening, PlainRetraining
 from assay.remedies.typicality_curriculum import EqualUpdates, TypicalityCurriculum
 from assay.remedy import Cost
 from assay.run import Run
@@ -120,6 +120,17 @@ def test_costs_and_settings() -> None:
     assert configure(TypicalityCurriculum, typed) == TypicalityCurriculum(
         scheduler="ordered", curriculum="entropy", batch=16, more=8
     )
+
+
+def test_its_rate_is_prints_of_adam_and_a_tenth_from_trained_weights() -> None:
+    assert TypicalityCurriculum().learning_rate == 1e-3
+    assert TypicalityCurriculum(start="weights").learning_rate == pytest.approx(1e-4)
+    assert TypicalityCurriculum(optimiser="sgd").learning_rate == 0.1
+    assert TypicalityCurriculum(lr=0.5, start="weights").learning_rate == 0.5
+    for one in (TypicalityCurriculum(start="weights"), EqualUpdates(start="weights")):
+        control = one.control()
+        assert isinstance(control, Hardening)
+        assert control.learning_rate == one.learning_rate
 
 
 def test_what_cannot_be_is_refused_in_one_line(blobs: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_its_radius_is_a_share_of_the_range(digits: Subject, run: Run) -> None:
 
 def test_its_settings_and_its_cost(digits: Subject, run: Run) -> None:
     assert UniversalAdversarialTraining().cost() == Cost(2, 1)
+    assert UniversalAdversarialTraining(radius=0).cost() == Cost(1, 1)
     assert configure(UniversalAdversarialTraining, {"radius": "0.2", "step": "0.1"}) == UniversalAdversarialTraining(
         radius=0.2, step=0.1
     )

@@ -130,6 +130,9 @@ class AcrossDomains(Hardening):
         """How many inputs a batch holds from each domain."""
         return self.each(subject) * len(_classes(self.roles(subject).sources))
 
+    def fewest(self, subject: Subject) -> int:
+        return self.batch if self.evenly else super().fewest(subject)  # even ones hold every class
+
     def why_not(self, subject: Subject) -> str | None:
         if (lacks := super().why_not(subject)) is not None:
             return lacks
@@ -277,6 +280,7 @@ class Aligning(Adapting):
     def distance(self, a: Tensor, b: Tensor) -> Tensor: ...  # m f, n f -> scalar
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_weight(self.weight, self.name())
 
     def why_not(self, subject: Subject) -> str | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from assay.errors import AssayError
+from assay.inputs.reach import Reach
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, anew, fit, trainable
+from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, fit, into_training, reset, trainable
 from assay.methods.train.label_noise import plant
 from assay.methods.uncertainty.alike import CLONES, alike
 from assay.methods.uncertainty.pixel_spread import gain, together
@@ -35,14 +39,90 @@ GENTLER = 0.1  # times that rate where trained weights go on
 LARGE = 1_000_000  # parameters: of a smaller net compiling takes longer than it saves (40 s of a ResNet-18 on an H200)
 LOOKED_AT = 256  # training inputs, to tell how often the model is right as it trains
 PLANTED = 20181805  # any number, added to the seed
+MARK = 12345.0  # which no initialisation draws
 Start = Literal["scratch", "weights"]
+_DRAWN: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
 
 
 def epochs_on(data: Data, chosen: int | None, batch: int = BATCH) -> int:
     """The epochs that were chosen, or as many as a plain training takes on these data."""
+    check_batch(batch)
+    return max(EPOCHS, math.ceil(STEPS / max(1, math.ceil(len(data) / batch)))) if chosen is None else chosen
+
+
+def check_batch(batch: int) -> None:
     if batch < 1:
         raise AssayError(f"batch={batch} holds no input; give a whole number of at least 1, such as {BATCH}.")
-    return max(EPOCHS, math.ceil(STEPS / max(1, math.ceil(len(data) / batch)))) if chosen is None else chosen
+
+
+def anew(model: nn.Module, rng: Generator) -> nn.Module:
+    """A copy to train from scratch: what `trainable` trains is drawn anew, what is frozen stays, nothing else does.
+
+    torch's attention calls its own `_reset_parameters`. What a `reset_parameters` leaves as it was is found by a mark.
+    """
+    begun = trainable(model)
+    lent = [module for module in begun.modules() if _draws_by_another_name(module)]
+    for module in lent:
+        module.reset_parameters = module._reset_parameters
+    with torch.no_grad():
+        for p in begun.parameters():
+            if p.requires_grad:
+                p.fill_(MARK)
+    fresh = reset(begun, rng, keep_frozen=True)
+    for module in fresh.modules():
+        if _draws_by_another_name(module):
+            del module.__dict__["reset_parameters"]
+    kept = [name for name, p in fresh.named_parameters() if p.requires_grad and p.numel() and bool((p == MARK).all())]
+    if kept:
+        raise AssayError(
+            f"Cannot re-initialise {', '.join(kept)}: the reset_parameters() of its module leaves it as it was trained "
+            "(old weight_norm, spectral_norm and pruning do); let it draw that too, or train from the present weights."
+        )
+    return fresh
+
+
+def _draws_by_another_name(module: nn.Module) -> bool:
+    """Whether only torch's underscored name says how its own parameters are drawn."""
+    own = next(module.parameters(recurse=False), None) is not None
+    return own and not hasattr(type(module), "reset_parameters") and hasattr(type(module), "_reset_parameters")
+
+
+def why_scripted(model: nn.Module) -> str | None:
+    """Why its layers cannot be worked on."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return "its layers are those of TorchScript, which cannot be changed or drawn anew; give the module itself"
+    return None
+
+
+def why_not_anew(model: nn.Module) -> str | None:
+    """Why its weights cannot be drawn anew; found out on a copy, once for a model."""
+    if model not in _DRAWN:
+        try:
+            anew(model, Generator())
+            _DRAWN[model] = None
+        except AssayError as e:
+            _DRAWN[model] = str(e).removesuffix(".")
+        except Exception as e:  # somebody else's code copies it and draws its weights
+            told = (str(e).splitlines() or ["no message"])[0]
+            _DRAWN[model] = f"its weights cannot be drawn anew: {type(e).__name__}: {told}"
+    return _DRAWN[model]
+
+
+def why_no_attack(subject: Subject) -> str | None:
+    """Why nobody can climb from its inputs by small steps."""
+    if subject.tokens:
+        return "it changes inputs by a little, and an input here is a row of words by number"
+    reach = subject.reach()
+    if isinstance(reach, Reach) and not bool(reach.movable().any()):
+        return "it changes numbers, and of an input here none may change; take `fixed` off a column of numbers"
+    if not subject.leads():
+        return "it climbs along gradients, and none leads from the model's answers to its inputs"
+    return None
+
+
+def why_no_noise(subject: Subject) -> str | None:
+    """Why noise on its inputs makes no inputs."""
+    return "it adds noise to inputs, and an input here is a row of words by number" if subject.tokens else None
 
 
 @dataclass(frozen=True)
@@ -61,9 +141,54 @@ class Retraining(Remedy):
     batch: int = field(default=BATCH, kw_only=True)
 
     needs_train: ClassVar[bool] = True
+    of_layers: ClassVar[bool] = False
+    """Whether it watches, changes or replaces single layers."""
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch)
+        if self.epochs is not None and self.epochs < 1:
+            raise AssayError(f"epochs={self.epochs} train nothing; give at least 1, such as {EPOCHS}.")
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise AssayError(f"lr={self.lr} is no length of a step; give a number above 0, such as 0.1.")
+        if not 0 <= self.momentum < 1:
+            raise AssayError(f"momentum={self.momentum} never forgets or turns back; give 0 to below 1, such as 0.9.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise AssayError(f"weight_decay={self.weight_decay} lets weights grow; give 0 or more, such as 5e-4.")
 
     def cost(self) -> Cost | None:
         return Cost(1, 1)
+
+    def network(self, subject: Subject) -> nn.Module | None:
+        """The subject's own network, where that is what is trained."""
+        return subject.model
+
+    @property
+    def from_scratch(self) -> bool:
+        return True
+
+    def why_not(self, subject: Subject) -> str | None:
+        if (lacks := super().why_not(subject)) is not None:
+            return lacks
+        if (model := self.network(subject)) is None:
+            return None
+        if next(model.parameters(), None) is None:
+            return f"it trains weights, and {type(model).__name__} has none"
+        if (self.from_scratch or self.of_layers) and (why := why_scripted(model)) is not None:
+            return why
+        least = self.fewest(subject)
+        if least < 2 and any(isinstance(module, _BatchNorm) for module in model.modules()) and _wants_two(subject):
+            n = len(subject.data["train"])
+            told = f"with batch={self.batch} of {n:,} training inputs a batch holds one; set another batch"
+            return (
+                "its batch normalisation cannot train on one input, and "
+                f"{told if n > 1 else 'there is one training input; give it more'}"
+            )
+        return why_not_anew(model) if self.from_scratch else None
+
+    def fewest(self, subject: Subject) -> int:
+        """The inputs in its smallest batch."""
+        n = len(subject.data["train"])
+        return n // max(1, math.ceil(n / self.batch))
 
     def settled(self, subject: Subject) -> Self:
         return replace(self, epochs=self.epochs_on(subject), lr=self.learning_rate)
@@ -161,6 +286,20 @@ def loss_of(subject: Subject) -> Loss:
     return lambda out, y: subject.task.loss(out, y).mean()
 
 
+def _wants_two(subject: Subject) -> bool:
+    """Whether its network refuses to train on one input, as batch normalisation of rows does."""
+    x = subject.data["train"].take(np.arange(1))[0]
+    try:
+        trial = into_training(copy.deepcopy(subject.model))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            trial(x.to(next(trial.parameters()).device))
+    except ValueError:
+        return True
+    except Exception:  # what else ails it is not told here
+        return False
+    return False
+
+
 def _right(model: nn.Module, data: Data, few: NDArray[np.int64], device: str) -> float:
     """The share of these training inputs, as they are, that the model gets right now."""
     x, y = data.take(few)
@@ -180,6 +319,10 @@ class Hardening(Retraining):
     """
 
     start: Start = "scratch"
+
+    @property
+    def from_scratch(self) -> bool:
+        return self.start == "scratch"
 
     @property
     def learning_rate(self) -> float:
@@ -225,10 +368,10 @@ class Hardening(Retraining):
     def adversary(
         model: nn.Module, subject: Subject, run: Run, radius: float, steps: int = 1, step: float | None = None
     ) -> Adversary:
-        """The attacker of a training, in shares of the subject's range."""
+        """The attacker of a training, in shares of the subject's range and within what may change of its inputs."""
         low, span = subject.inputs.edges()
         fast = _is_swift(subject.model, run)
-        return Adversary(model, radius, steps=steps, step=step, low=low, span=span, swift=fast)
+        return Adversary(model, radius, steps=steps, step=step, low=low, span=span, reach=subject.reach, swift=fast)
 
 
 def _is_swift(model: nn.Module, run: Run) -> bool:
@@ -282,6 +425,7 @@ class OnPlanted(Retraining):
     planted: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.planted <= 0.5:
             raise AssayError(f"planted={self.planted:g} is no share of labels to flip; give one from 0 to 0.5.")
 

@@ -50,6 +50,7 @@ class Shrinking(Hardening):
     needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         within(self.price)
 
     @property

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import nn
+
 from assay.errors import AssayError
-from assay.methods.train.adv_bnn import robust_elbo
+from assay.methods.train.adv_bnn import check_alpha, robust_elbo, worst_inputs
 from assay.methods.train.fit import Optimiser
 from assay.nn.variational import NORMALISED, Variational, as_variational
-from assay.remedies._retraining import Hardening, how_alike
+from assay.remedies._retraining import Hardening, how_alike, why_no_attack
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -41,9 +43,19 @@ class AdvBnn(Hardening):
 
     source: ClassVar[str] = "Liu, Li, Wu & Hsieh, ICLR 2019, arXiv:1810.01279; Liu, UCLA 2021, sec. 2.2"
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy", "distance-to-failure")
+    of_layers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_alpha(self.alpha)
+        worst_inputs(nn.Identity(), radius=self.radius, steps=self.steps, eot=self.eot)
 
     def cost(self) -> Cost | None:
-        return Cost(1 + self.steps * (1 if self.as_published else self.eot), self.draws)
+        searching = self.steps * (1 if self.as_published else self.eot) if self.radius else 0
+        return Cost(1 + searching, self.draws)
+
+    def why_not(self, subject: Subject) -> str | None:
+        return super().why_not(subject) or (why_no_attack(subject) if self.radius else None)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -58,6 +70,7 @@ class AdvBnn(Hardening):
             eot=self.eot,
             low=low,
             span=span,
+            reach=subject.reach,
             as_published=self.as_published,
         )
         about = "training Gaussian weights under attack"

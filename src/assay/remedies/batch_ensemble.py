@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from assay.methods.train.fit import anew, trainable
+from assay.methods.train.fit import trainable
 from assay.nn.batch_ensemble import as_batch_ensemble
-from assay.remedies._retraining import Retraining, averaged, how_alike
+from assay.remedies._retraining import Retraining, anew, averaged, how_alike
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from assay.methods.train.gaussian_training import GaussianTraining
 from assay.nn.bounded_relu import BoundedReLU, relus, with_bounded_relus
-from assay.remedies._retraining import Hardening
+from assay.remedies._retraining import Hardening, why_no_noise
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -27,14 +27,17 @@ class BoundedRelu(Hardening):
 
     source: ClassVar[str] = "Zantedeschi, Nicolae & Rawat, AISec 2017, arXiv:1707.06728"
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy",)
+    of_layers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         BoundedReLU(self.bound)
         GaussianTraining(self.sigma)
 
     def why_not(self, subject: Subject) -> str | None:
         without = f"it bounds layers of nn.ReLU, and {type(subject.model).__name__} has none"
-        return super().why_not(subject) or (None if relus(subject.model) else without)
+        lacks = super().why_not(subject) or (None if relus(subject.model) else without)
+        return lacks or (why_no_noise(subject) if self.sigma else None)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

@@ -18,9 +18,8 @@ from assay.methods.train.class_similarity import (
     word_distances,
     word_vectors,
 )
-from assay.methods.train.fit import anew
 from assay.methods.uncertainty.activations import features
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 from assay.remedy import Tried
 
 if TYPE_CHECKING:

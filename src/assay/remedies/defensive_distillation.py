@@ -28,6 +28,7 @@ class DefensiveDistillation(Hardening):
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Distillation(self.temperature)
 
     def cost(self) -> Cost | None:

@@ -11,8 +11,7 @@ from torch import nn
 from assay import shelf
 from assay.errors import AssayError
 from assay.methods.compress.distil import Taught, narrower, refuse_width
-from assay.methods.train.fit import anew
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 from assay.remedies._shipping import example, measured
 from assay.remedy import Cost, Remedy
 
@@ -27,6 +26,9 @@ class Student(Retraining):
 
     width: float = 0.5
     student: str = ""
+
+    def network(self, subject: Subject) -> nn.Module | None:
+        return None  # the student is another
 
     def small(self, subject: Subject) -> nn.Module:
         """The network that learns, untrained: it must answer as the subject does."""
@@ -94,6 +96,7 @@ class KnowledgeDistillation(Student):
     trainings: ClassVar[float] = 1 + 1 / 3  # the teacher's answers to each batch
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Taught(self.temperature, nn.Identity(), self.mix)
         refuse_width(self.width)
 

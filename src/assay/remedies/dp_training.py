@@ -10,8 +10,7 @@ from torch import nn
 
 from assay.errors import AssayError
 from assay.methods.private.dp_sgd import dp_fit, epsilon_of, noise_for, refuse_mixing, without_batch_norm
-from assay.methods.train.fit import anew
-from assay.remedies._retraining import Retraining, epochs_on
+from assay.remedies._retraining import Retraining, anew, epochs_on
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ class DpTraining(Retraining):
     mends: ClassVar[tuple[str, ...]] = ("who-was-in-the-training",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.epsilon is not None and self.noise is not None:
             raise AssayError(
                 f"Both epsilon={self.epsilon:g} and noise={self.noise:g} are given; each makes the other, so give one."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.methods.train.gaussian_training import GaussianTraining as Method
-from assay.remedies._retraining import Hardening
+from assay.remedies._retraining import Hardening, why_no_noise
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -26,7 +26,11 @@ class GaussianTraining(Hardening):
     mends: ClassVar[tuple[str, ...]] = ("certified-radius", "everyday-change")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Method(self.sigma)  # a noise that cannot be is refused before anything is trained
+
+    def why_not(self, subject: Subject) -> str | None:
+        return super().why_not(subject) or (why_no_noise(subject) if self.sigma else None)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

@@ -33,6 +33,7 @@ class GradientReversal(Adapting):
     mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "how-far-is-it-from-home", "confidence-under-shift")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_weight(self.weight, self.name())
 
     def why_not(self, subject: Subject) -> str | None:

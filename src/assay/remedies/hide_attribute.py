@@ -35,10 +35,11 @@ from assay.methods.private.gan import train_gan
 from assay.methods.private.laplace import picture_sensitivity, recording_sensitivity, voted, with_noise
 from assay.methods.private.mask_agent import MaskAgent, Training, correctness, reward
 from assay.methods.private.masks import with_zeros
-from assay.methods.train.fit import anew, fit
+from assay.methods.train.fit import fit
 from assay.nn.hidden import FromShares, Hidden, PixelNoise
 from assay.nn.masked import KERNELS, Autoencoder, FixedMask, Masked, MaskNet, StackClassifier
 from assay.probe import undisturbed
+from assay.remedies._retraining import anew
 from assay.remedy import Cost, Remedy
 
 if TYPE_CHECKING:

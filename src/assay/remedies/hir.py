@@ -30,6 +30,7 @@ class Hir(AcrossDomains):
     mends: ClassVar[tuple[str, ...]] = ("does-it-extrapolate", "confidence-under-shift")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Method(self.alpha or 0.0)
 
     def why_not(self, subject: Subject) -> str | None:

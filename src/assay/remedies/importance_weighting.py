@@ -47,6 +47,7 @@ class ImportanceWeighting(Adapting):
     evenly: ClassVar[bool] = False  # the ratio is that of the inputs as they come
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         importance_weights(torch.zeros(1), power=self.power)
         if not self.nu > 0:
             raise AssayError(f"nu={self.nu} are no degrees of freedom; give a number above 0, such as {NU:g}, or inf.")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import anew
 from assay.methods.train.jacobian_regularization import JacobianRegularizer
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:

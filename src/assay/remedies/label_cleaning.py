@@ -12,10 +12,9 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import share
 from assay.inputs.reach import Reach
-from assay.methods.train.fit import anew
 from assay.methods.train.label_cleaning import Suspects, suspects
 from assay.methods.train.typicality import comparable, unit_rows
-from assay.remedies._retraining import OnPlanted
+from assay.remedies._retraining import OnPlanted, anew
 
 if TYPE_CHECKING:
     from torch import Tensor

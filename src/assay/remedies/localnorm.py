@@ -45,8 +45,10 @@ class Localnorm(Hardening):
 
     source: ClassVar[str] = "Yin, Scholte & Bohte, ICANN 2021, doi:10.1007/978-3-030-86380-7_20"
     mends: ClassVar[tuple[str, ...]] = ("everyday-change",)
+    of_layers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.groups < 1:
             raise AssayError(f"groups={self.groups} split nothing; give at least 1, such as 8.")
         check(self.mode, self.rotations or 0)
@@ -76,7 +78,7 @@ class Localnorm(Hardening):
         rng = run.rng()
         begun = self.begun(subject.model, rng)
         model = self._local(begun, subject)
-        self._refuse_blind(model, replace(subject, model=begun))
+        self._refuse_blind(model, replace(subject, model=begun), run)
         self.hardened(model, subject, run, rng, about="training with LocalNorm")
         return subject.cured(model, self.name())
 
@@ -98,17 +100,18 @@ class Localnorm(Hardening):
         usual = QUARTERS if self.mode in ALONE and _is_square(shape) else 0
         return usual if self.rotations is None else self.rotations
 
-    def _refuse_blind(self, model: LocalNormed, subject: Subject) -> None:
+    def _refuse_blind(self, model: LocalNormed, subject: Subject, run: Run) -> None:
         """A map of 1 x 1, or one whose mean is all that is used of it, is the shift of its group after LocalNorm."""
         if self.mode not in ALONE:
             return
         x, _ = subject.data["test"].take(np.arange(min(LOOKED_AT, len(subject.data["test"]))))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tells_apart = [
-                bool((out - out[:1]).abs().max() > SAME * out.abs().max())
-                for out in (answer_once(subject.model, x), answer_once(model, x))
-            ]
+            tells_apart = []
+            for each in (subject.model, model):
+                with undisturbed(each, run):
+                    out = answer_once(each, x.to(run.device))
+                tells_apart.append(bool((out - out[:1]).abs().max() > SAME * out.abs().max()))
         if tells_apart == [True, False]:
             raise AssayError(
                 f"Behind LocalNorm {type(subject.model).__name__} says the same of every input alone: a map of 1 x 1, "

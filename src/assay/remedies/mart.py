@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.adversary import check_radius
+from torch import nn
+
+from assay.methods.train.adversary import Adversary
 from assay.methods.train.mart import Mart as Method
-from assay.remedies._retraining import Hardening
+from assay.remedies._retraining import Hardening, why_no_attack
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -31,10 +33,14 @@ class Mart(Hardening):
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy", "distance-to-failure")
 
     def __post_init__(self) -> None:
-        check_radius(self.radius)
+        super().__post_init__()
+        Method(Adversary(nn.Identity(), self.radius, steps=self.steps, step=self.step), lam=self.lam)
 
     def cost(self) -> Cost | None:
         return Cost(1 if self.radius == 0 else self.steps + 2, 1)
+
+    def why_not(self, subject: Subject) -> str | None:
+        return super().why_not(subject) or (why_no_attack(subject) if self.radius else None)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

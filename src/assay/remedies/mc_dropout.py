@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.train.fit import anew
 from assay.nn.mc_dropout import with_dropout
 from assay.nn.members import Drawn
-from assay.remedies._retraining import Retraining, how_alike
+from assay.remedies._retraining import Retraining, anew, how_alike
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import anew
 from assay.methods.train.mixup import mixup
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 
 if TYPE_CHECKING:
     from assay.run import Run

@@ -16,10 +16,11 @@ from assay.methods.right.visual_tree import FOUND, how_many, trees_from
 from assay.methods.train.fit import Diverged
 from assay.methods.train.mmf import Mmf as Losses
 from assay.methods.train.mmf import WithHeads, early_stage
+from assay.probe import undisturbed
 from assay.remedies._retraining import Hardening
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from assay.data.label_tree import LabelTree
     from assay.run import Run
@@ -45,8 +46,10 @@ class Mmf(Hardening):
 
     source: ClassVar[str] = "Li, Zhou, Zhou & Wang, ICANN 2021"
     mends: ClassVar[tuple[str, ...]] = ("how-bad-are-its-mistakes",)
+    of_layers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.trees:
             raise AssayError(f"{self.name()!r} wants a label tree; give trees=FILE, trees=features or trees=inputs.")
         # a file is read once and kept as its text: what it says then is what the weights were trained with
@@ -85,6 +88,13 @@ class Mmf(Hardening):
         for tree in self.trees:
             if tree not in FOUND:
                 read_tree(tree, subject.task.classes)  # says what is wrong with it before anything is trained
+        try:
+            x = subject.data["train"].take(np.arange(min(2, len(subject.data["train"]))))[0]
+            self._read(subject.model, subject, x.to(next(subject.model.parameters()).device))
+        except AssayError as e:
+            return str(e).removesuffix(".")
+        except Exception as e:  # somebody else's code
+            return f"its heads read what a stage gives out, and on two inputs the model fails: {type(e).__name__}"
         return None
 
     def apply(self, subject: Subject, run: Run) -> Subject:
@@ -94,7 +104,10 @@ class Mmf(Hardening):
         model = self.begun(subject.model, rng).to(run.device)
         x = subject.data["train"].take(run.pick(subject.data["train"], 2))[0].to(run.device)
         own = torch.Generator(run.device).manual_seed(run.seed + 1)  # weights 0 draw what the plain training draws
-        heads = WithHeads(model, self.stage or early_stage(model, x), losses.sizes, x, rng=own)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):  # it asks the model once, which may draw
+            heads = WithHeads(model, self._read(model, subject, x), losses.sizes, x, rng=own)
+        for head in heads.heads:  # a stage may reckon in another type than a head
+            head.register_forward_pre_hook(lambda head, given: given[0].to(head.weight.dtype))
         try:
             self.hardened(heads, subject, run, rng, about="training with heads for groups", loss=losses.loss)
         except Diverged as e:
@@ -102,6 +115,17 @@ class Mmf(Hardening):
             raise
         heads.close()
         return subject.cured(model, self.name())
+
+    def _read(self, model: nn.Module, subject: Subject, x: Tensor) -> str:
+        """The name of the module that the heads read: where there is but one with maps, its last convolution."""
+        if self.stage:
+            return self.stage
+        try:
+            return early_stage(model, x)
+        except AssayError:
+            if "last_conv" not in subject.layers:
+                raise
+            return subject.layers["last_conv"]
 
     def _trees(self, subject: Subject, run: Run) -> list[LabelTree]:
         def inputs() -> tuple[Tensor, Tensor]:
@@ -111,7 +135,8 @@ class Mmf(Hardening):
         model = copy.deepcopy(subject.model).to(run.device).eval()
         _, span = subject.inputs.edges()
         head = subject.layers.get("head")
-        return trees_from(self.trees, subject.task.classes, model, head, inputs, span=span, groups=self.groups)
+        with undisturbed(model, run):  # a model that draws is asked with the same draws each time
+            return trees_from(self.trees, subject.task.classes, model, head, inputs, span=span, groups=self.groups)
 
 
 SHELVED = Mmf

@@ -59,6 +59,7 @@ class NeuralSde(Hardening):
     mends: ClassVar[tuple[str, ...]] = ("everyday-change", "does-an-error-grow")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         noise = self._noise()
         if self.draws < 2 and noise.is_random:
             raise AssayError(f"The setting draws={self.draws} of {self.name()!r} must be at least 2; 10 is usual.")
@@ -79,6 +80,9 @@ class NeuralSde(Hardening):
             return super().control()
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_NOISE}
         return NeuralOde(**kept, noise="none")
+
+    def network(self, subject: Subject) -> nn.Module | None:
+        return subject.model if self._blocks(subject) else None  # else a small one stands in its place
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)

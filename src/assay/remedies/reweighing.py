@@ -10,9 +10,8 @@ import torch
 
 from assay.methods.fair.groups import crossed
 from assay.methods.fair.reweighing import reweighing
-from assay.methods.train.fit import anew
 from assay.methods.train.importance_weighted import Weighted, weighted_loss
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.nn.riap import why_not, with_riap
-from assay.remedies._retraining import Hardening, Start
+from assay.remedies._retraining import Hardening, Start, why_scripted
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -28,11 +28,15 @@ class RiapPadding(Hardening):
     source: ClassVar[str] = "Li, Poon & Yang, ICANN 2021"
     mends: ClassVar[tuple[str, ...]] = ("does-it-depend-on-where-it-stands",)
 
+    def __post_init__(self) -> None:
+        if self.epochs != 0:
+            super().__post_init__()
+
     def cost(self) -> Cost | None:
         return Cost(1.1, 1.1)  # 9 to 11 % more in print; more where maps are small
 
     def why_not(self, subject: Subject) -> str | None:
-        missing = why_not(subject.model)
+        missing = why_scripted(subject.model) or why_not(subject.model)
         if missing is not None or self.epochs == 0:
             return missing
         lacks = super().why_not(subject)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from assay.methods.train.fit import Loss, anew
+from assay.methods.train.fit import Loss
 from assay.methods.train.robust_loss import generalised_cross_entropy, symmetric_cross_entropy
-from assay.remedies._retraining import OnPlanted
+from assay.remedies._retraining import OnPlanted, anew
 
 if TYPE_CHECKING:
     from assay.run import Run

@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 from assay.errors import AssayError
 from assay.nn.members import Drawn
 from assay.nn.noisy import with_noise
-from assay.remedies._retraining import Hardening, how_alike
+from assay.remedies._retraining import Hardening, how_alike, why_no_noise
 from assay.remedy import Cost
 
 if TYPE_CHECKING:
@@ -33,14 +33,17 @@ class Rse(Hardening):
 
     source: ClassVar[str] = "Liu, Cheng, Zhang & Hsieh, ECCV 2018, arXiv:1712.00673; Liu, UCLA 2021, sec. 2.1"
     mends: ClassVar[tuple[str, ...]] = ("worst-case-accuracy", "distance-to-failure")
+    of_layers: ClassVar[bool] = True
 
     def cost(self) -> Cost | None:
         return Cost(1, self.draws)
 
     def why_not(self, subject: Subject) -> str | None:
+        if (lacks := super().why_not(subject)) is not None:
+            return lacks
         if not any(isinstance(module, _ConvNd) for module in subject.model.modules()):
             return "it puts noise in front of convolutions, and the model has none"
-        return super().why_not(subject)
+        return why_no_noise(subject)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()

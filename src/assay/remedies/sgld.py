@@ -6,10 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from assay.methods.train.fit import anew
 from assay.methods.train.sgld import sgld
 from assay.nn.members import Ensemble
-from assay.remedies._retraining import EPOCHS, Retraining, averaged, how_alike, loss_of
+from assay.remedies._retraining import EPOCHS, Retraining, anew, averaged, how_alike, loss_of
 from assay.remedy import Cost
 
 if TYPE_CHECKING:

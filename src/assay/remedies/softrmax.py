@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from assay.methods.train.fit import anew
 from assay.nn.softrmax import SoftRmax
 from assay.nn.student_head import StudentHead
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 from assay.remedy import Tried
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ class Softrmax(Retraining):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._headed(nn.Identity())  # a head that cannot be is refused before anything is trained
 
     def apply(self, subject: Subject, run: Run) -> Subject:

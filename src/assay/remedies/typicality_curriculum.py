@@ -14,7 +14,7 @@ from assay.inputs.reach import Reach
 from assay.methods.train.curriculum import Schedule, Scheduler
 from assay.methods.train.fit import Optimiser
 from assay.methods.train.typicality import Curriculum, comparable, neighbours, typicality, unit_rows
-from assay.remedies._retraining import Hardening, PlainRetraining
+from assay.remedies._retraining import GENTLER, Hardening, PlainRetraining
 from assay.remedy import Cost, Remedy
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 BATCH = 32
+ADAM = 1e-3  # the learning rate
 MOST_BYTES = 2**31  # of inputs that are compared with each other
 AT_ONCE = 2**23  # values of inputs in one batch: what a small CNN makes of them on its way takes 100 times as much
 SOURCE = "Krysinska, Morzy & Kajdanowicz, ICANN 2021"
@@ -33,7 +34,6 @@ SOURCE = "Krysinska, Morzy & Kajdanowicz, ICANN 2021"
 class _Scheduled(Hardening):
     """What the curriculum and its control share: how an order becomes batches."""
 
-    lr: float | None = 1e-3
     weight_decay: float = 0.0
     optimiser: Optimiser = "adam"
     scheduler: Scheduler = "batch-repetition"
@@ -42,7 +42,15 @@ class _Scheduled(Hardening):
     batch: int = field(default=BATCH, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.schedule  # what makes no batches is refused before anything is trained
+
+    @property
+    def learning_rate(self) -> float:
+        """Print's, of Adam; of SGD that of any training."""
+        if self.lr is not None or self.optimiser == "sgd":
+            return super().learning_rate
+        return ADAM * (GENTLER if self.start == "weights" else 1)
 
     @property
     def schedule(self) -> Schedule:
@@ -52,6 +60,10 @@ class _Scheduled(Hardening):
         """By how many inputs are seen; of repeat-until-remember that hangs on how many there are."""
         seen = {"ordered": 1, "mini-batch": 1, "batch-repetition": self.times}
         return Cost(seen[self.scheduler], 1) if self.scheduler in seen else None
+
+    def fewest(self, subject: Subject) -> int:
+        n = len(subject.data["train"])
+        return min(n, self.batch) if self.scheduler == "repeat-until-remember" else super().fewest(subject)
 
     def why_not(self, subject: Subject) -> str | None:
         layers = subject.model.modules()
@@ -75,7 +87,7 @@ class TypicalityCurriculum(_Scheduled):
     both. `scheduler` makes batches of the order: of one input (ordered), of `batch` inputs (mini-batch), each of those
     `times` times over (batch-repetition), or growing by `more` inputs each (repeat-until-remember, whose cost grows
     with the square of the number of inputs). It is compared with as many updates in a random order, and that with a
-    plain retraining: only the first difference is the order's.
+    plain retraining: only the first difference is the order's. `lr` left out is 0.001 for Adam and AdamW here.
     """
 
     curriculum: Curriculum = "degree-adjusted"
@@ -154,7 +166,7 @@ class EqualUpdates(_Scheduled):
     def control(self) -> Remedy | None:
         return PlainRetraining(
             self.epochs,
-            self.lr,
+            self.learning_rate,
             self.weight_decay,
             self.optimiser,
             self.start,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from assay.errors import AssayError
-from assay.methods.train.fit import Optimiser, anew, trainable
+from assay.methods.train.fit import Optimiser, trainable
 from assay.methods.train.variational import negative_elbo
 from assay.nn.variational import Variational as Net
 from assay.nn.variational import as_variational
-from assay.remedies._retraining import Retraining, how_alike, loss_of
+from assay.remedies._retraining import Retraining, anew, how_alike, loss_of
 from assay.remedy import Cost
 
 if TYPE_CHECKING:

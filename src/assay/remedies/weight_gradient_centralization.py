@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from assay.methods.train.centralize import Centralizer, centred_errors, reparametrised
-from assay.methods.train.fit import anew
-from assay.remedies._retraining import Retraining
+from assay.remedies._retraining import Retraining, anew
 
 if TYPE_CHECKING:
     from assay.run import Run

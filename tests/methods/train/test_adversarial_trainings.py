@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.inputs.reach import Reach
 from assay.methods.attack.carlini_wagner import carlini_wagner
 from assay.methods.attack.fgsm import fgsm
 from assay.methods.attack.pgd import pgd
+from assay.methods.train.adv_bnn import worst_inputs
 from assay.methods.train.adversary import Adversary, Range
 from assay.methods.train.fgsm_training import FgsmTraining
-from assay.methods.train.fit import fit
+from assay.methods.train.fit import Augment, fit
 from assay.methods.train.gaussian_training import GaussianTraining
 from assay.methods.train.mart import Mart, boosted
 from assay.methods.train.pgd_training import PgdTraining
@@ -269,6 +272,78 @@ def test_pixels_to_255_and_columns_of_other_units_are_changed_by_the_same_share(
         shares.shares(changed), Adversary(net, 0.1, steps=3).worst(x, y, rng(5)) * (span > 0), atol=1e-4, rtol=0
     )
     assert bool((changed >= low - 1e-4).all() & (changed <= low + span + 1e-4).all())
+
+
+def table(*, low: float = 0.0, span: float = 10.0) -> tuple[Reach, Tensor, Tensor]:
+    """Six columns of that range: two numbers, two whole numbers, a category and a number that is fixed."""
+    reach = Reach(
+        norms=("linf",), gradient=True, free=torch.tensor([True, True, True, True, True, False]),
+        low=torch.full((6,), low, dtype=torch.float64), span=torch.full((6,), span, dtype=torch.float64),
+        step=torch.tensor([0.0, 0.0, 1.0, 1.0, span, 0.0], dtype=torch.float64),
+        choices=torch.tensor([0, 0, 0, 0, 3, 0]),
+    )  # fmt: skip
+    x, y = toy(n=40)
+    x = low + span * x
+    return reach, torch.cat([x[:, :2], x[:, 2:].round()], 1), y
+
+
+def attacks(net: nn.Module, reach: Reach | None, low: float, span: float) -> dict[str, Augment]:
+    """Every search of a training, over 0.25 of the range."""
+
+    def of(x: Tensor) -> Reach | None:
+        return reach
+
+    adversary = Adversary(net, 0.25, steps=3, low=low, span=span, reach=of)
+    universal = UniversalAdversary(net, 0.25, low=low, span=span, reach=of)
+
+    def moved(x: Tensor, y: Tensor, r: torch.Generator) -> tuple[Tensor, Tensor]:
+        universal.augment(x, y, r)
+        universal.after_step()
+        return universal.augment(x, y, r)
+
+    return {
+        "pgd": PgdTraining(adversary).augment,
+        "fgsm": FgsmTraining(adversary, clean=0.0, least=0.25).augment,
+        "trades": lambda x, y, r: (Trades(adversary).augment(x, y, r)[0][len(x) :], y),
+        "random net": worst_inputs(net, radius=0.25, steps=3, low=low, span=span, reach=of),
+        "one change": moved,
+    }
+
+
+@pytest.mark.parametrize("name", ["pgd", "fgsm", "trades", "random net", "one change"])
+@pytest.mark.parametrize(("low", "span"), [(0.0, 10.0), (-5.0, 10.0)])
+def test_a_search_moves_what_may_move_as_worst_case_accuracy_does(name: str, low: float, span: float) -> None:
+    reach, x, y = table(low=low, span=span)
+    changed, _ = attacks(dense(), reach, low, span)[name](x, y, rng())
+    assert torch.equal(changed[:, 4:], x[:, 4:])  # the category and what is fixed, to the bit
+    whole = changed[:, 2:4] - x[:, 2:4]
+    assert torch.equal(whole, whole.round())
+    assert float(whole.abs().max()) == 2  # of 2.5
+    assert 2.4 < float((changed - x)[:, :2].abs().max()) <= 2.5 + 1e-5
+    assert bool((changed >= low).all() & (changed <= low + span).all())
+
+
+def test_what_differs_from_input_to_input_is_held_where_it_is_held() -> None:
+    """Padding: the second half of the first ten inputs."""
+    reach, x, y = table()
+    free = torch.ones(40, 6, dtype=torch.bool)
+    free[:10, 3:] = False
+    padded = replace(reach, free=free, step=torch.zeros(6), choices=torch.zeros(6, dtype=torch.long))
+    for name, search in attacks(dense(), padded, 0.0, 10.0).items():
+        changed, _ = search(x, y, rng())
+        assert torch.equal(changed[:10, 3:], x[:10, 3:]), name
+        assert float((changed - x)[10:, 3:].abs().max()) > 1, name
+        assert float((changed - x)[:10, :3].abs().max()) > 1, name
+
+
+def test_where_all_may_change_nothing_is_held() -> None:
+    reach, x, y = table()
+    anything = replace(
+        reach, free=torch.ones(6, dtype=torch.bool), step=torch.zeros(6), choices=torch.zeros(6, dtype=torch.long)
+    )
+    with_it, without = attacks(dense(), anything, 0.0, 10.0), attacks(dense(), None, 0.0, 10.0)
+    for name in without:
+        assert_close(with_it[name](x, y, rng())[0], without[name](x, y, rng())[0], rtol=0, atol=0)
 
 
 class Natural(nn.Module):

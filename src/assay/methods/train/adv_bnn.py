@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from assay.errors import AssayError
 from assay.methods.attack.pgd import pgd
-from assay.methods.train.adversary import Adversary
+from assay.methods.train.adversary import Adversary, Reaches
 from assay.methods.train.fit import Augment, Loss
 from assay.methods.train.variational import negative_elbo
 from assay.nn.members import passes
@@ -44,6 +44,11 @@ class RobustElbo(NamedTuple):
     loss: Loss
 
 
+def check_alpha(alpha: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise AssayError(f"alpha={alpha} is no price on leaving the prior; give one from 0 to 1, such as 0.02.")
+
+
 def robust_elbo(
     model: Variational,
     n: int,
@@ -54,12 +59,14 @@ def robust_elbo(
     eot: int = 1,
     low: Tensor | float = 0.0,
     span: Tensor | float = 1.0,
+    reach: Reaches | None = None,
     as_published: bool = False,
 ) -> RobustElbo:
     """`n` is the number of training inputs; the rest is the search's, see `worst_inputs`."""
-    if not 0 <= alpha <= 1:
-        raise AssayError(f"alpha={alpha} is no price on leaving the prior; give one from 0 to 1, such as 0.02.")
-    search = worst_inputs(model, radius=radius, steps=steps, eot=eot, low=low, span=span, as_published=as_published)
+    check_alpha(alpha)
+    search = worst_inputs(
+        model, radius=radius, steps=steps, eot=eot, low=low, span=span, reach=reach, as_published=as_published
+    )
     return RobustElbo(search, negative_elbo(model.kl, n, beta=alpha))
 
 
@@ -71,15 +78,18 @@ def worst_inputs(
     eot: int = 1,
     low: Tensor | float = 0.0,
     span: Tensor | float = 1.0,
+    reach: Reaches | None = None,
     as_published: bool = False,
 ) -> Augment:
     """The inputs of a batch as they are worst for a random net in the mean of `eot` draws a step.
 
-    `radius` is a share of the range of a value, which begins at `low` and is `span` wide, one for all or one for each.
+    `radius` is a share of the range of a value, which begins at `low` and is `span` wide, one for all or one for each;
+    `reach` says of inputs what may change of them.
     """
     if eot < 1:
         raise AssayError(f"eot={eot} draws a step search nothing; give at least 1.")
-    attacker = Adversary(model, radius, steps=steps, step=PRINTED_STEP if as_published else None, low=low, span=span)
+    step = PRINTED_STEP if as_published else None
+    attacker = Adversary(model, radius, steps=steps, step=step, low=low, span=span, reach=reach)
     draws = 1 if as_published else eot
 
     def augment(x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:  # n *d, n -> n *d, n
@@ -90,6 +100,7 @@ def worst_inputs(
             """The mean over draws of log p: what the search makes small at y."""
             return passes(model, attacker.range.natural(at), draws).log_softmax(-1).mean(0)
 
+        reach = attacker.reach(x)
         with attacker.asked():
             found = pgd(
                 said,
@@ -100,9 +111,10 @@ def worst_inputs(
                 step=attacker.step,
                 random_start=not as_published,
                 loss=lambda z, y: F.nll_loss(z, y, reduction="none"),
+                mask=None if reach is None else reach.mask,
                 rng=rng,
                 as_published=True,  # the last point: of a random net the best of several is the luckiest
             )
-        return attacker.range.natural(found.x), y
+        return attacker.settled(found.x, x, reach), y
 
     return augment

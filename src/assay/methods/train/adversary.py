@@ -6,7 +6,8 @@ searched as methods/attack/pgd.py and fgsm.py do as published (the last point, t
 step. The climb is that of pgd without what only a verdict needs: nobody asks which inputs broke, so no pass verifies
 the last points, no best point is kept, and a GPU waits only for the check of the batch. What is asked meanwhile is the
 model in eval mode: it draws nothing, moves no running mean, and is the function that an attacker meets later. Its
-weights collect no gradient.
+weights collect no gradient. Where not every value may change by any amount (`assay.inputs.reach`), the climb moves what
+has an order, and its last point is cut back to whole steps; categories stay.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +27,17 @@ from assay.methods.attack.fgsm import fgsm
 from assay.methods.attack.loss import Goal, Loss, LossName
 from assay.methods.train.fit import into_training, laid_out, swiftly
 
+if TYPE_CHECKING:
+    from assay.inputs.reach import Reach
+
+Reaches = Callable[[Tensor], "Reach | None"]  # of a batch of inputs, what may change of them; None: all, by any amount
+
 
 class Adversary:
     """Searches around inputs whose values begin at `low` and span `span`, one for all or one for each.
 
-    `radius` and `step` are shares of that range; `step` left out is 2.5 radius / steps. `swift`: as in `fit`.
+    `radius` and `step` are shares of that range; `step` left out is 2.5 radius / steps. `reach` says of inputs what
+    may change of them. `swift`: as in `fit`.
     """
 
     def __init__(
@@ -41,6 +49,7 @@ class Adversary:
         step: float | None = None,
         low: Tensor | float = 0.0,
         span: Tensor | float = 1.0,
+        reach: Reaches | None = None,
         swift: bool = False,
     ) -> None:
         check_radius(radius)
@@ -49,7 +58,7 @@ class Adversary:
         if step is not None and not 0 < step < math.inf:
             raise AssayError(f"step={step} does not move an input; give a share of the range above 0, such as 2/255.")
         self.model, self.radius, self.steps, self.step = model, radius, steps, step
-        self.range = Range(low, span)
+        self.range, self.reach = Range(low, span), reach or all_of_it
         self._ask: Callable[[Tensor], Tensor] = swiftly(model) if swift else model
         self._swift = self._records = swift
         self._head: Head | None = None  # what the outputs are, found out at the first look
@@ -63,7 +72,8 @@ class Adversary:
         stride = self.step if self.step is not None else 2.5 * self.radius / self.steps
         u = laid_out(self.range.shares(x.detach())) if self._swift else self.range.shares(x.detach())
         check(u, y, bounds=(0.0, 1.0))
-        region = Ball("linf", self.radius).around(u)
+        reach = self.reach(x)
+        region = Ball("linf", self.radius, mask=None if reach is None else reach.mask).around(u)
         at = region.sample(rng)
         self._records &= u.is_cuda
         with self.asked() as ask:
@@ -75,7 +85,7 @@ class Adversary:
                 for _ in range(self.steps):
                     at = region.project(torch.add(at, slope.gradient(at).sign_(), alpha=stride))
                 self._head = slope.head
-        return self.range.natural(at)
+        return self.settled(at, x, reach)
 
     def _recorded(
         self, ask: Callable[[Tensor], Tensor], at: Tensor, region: Region, y: Tensor, stride: float
@@ -98,8 +108,15 @@ class Adversary:
         """One step of full length up the cross-entropy, from the input itself: n *d, n -> n *d."""
         if radius == 0:
             return x
+        reach, u = self.reach(x), self.range.shares(x)
+        mask = None if reach is None else reach.mask
         with self.asked() as ask:
-            return self.range.natural(fgsm(ask, self.range.shares(x), y, radius=radius, as_published=True).x)
+            return self.settled(fgsm(ask, u, y, radius=radius, mask=mask, as_published=True).x, x, reach)
+
+    def settled(self, at: Tensor, x: Tensor, reach: Reach | None) -> Tensor:  # n *d, n *d -> n *d
+        """What a point in shares, met around the inputs `x`, comes to in their units."""
+        natural = self.range.natural(at)
+        return natural if reach is None else reach.settled(natural, x)
 
     @contextmanager
     def asked(self) -> Iterator[Callable[[Tensor], Tensor]]:
@@ -148,6 +165,10 @@ class Step:
         for _ in range(times):
             self.graph.replay()
         return self.at.clone()
+
+
+def all_of_it(x: Tensor) -> None:  # n *d
+    """Nobody said what an input is: all of it may change."""
 
 
 class Range:

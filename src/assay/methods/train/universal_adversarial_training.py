@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.errors import AssayError
+from assay.methods.train.adversary import Reaches, all_of_it
 from assay.methods.train.fit import into_training
 
 CAP = 12.0
@@ -35,7 +36,8 @@ class UniversalAdversary:
     """The two pieces that `fit` takes beside `model`: `fit(model, ..., augment=u.augment, after_step=u.after_step)`.
 
     `radius` and `step` (left out: the radius) are shares of the range of a value, which begins at `low` and is `span`
-    wide, one for all or one for each. `delta` is the change as it stands, in the inputs' units, None before any batch.
+    wide, one for all or one for each; `reach` says of inputs what may change of them. `delta` is the change as it
+    stands, in the inputs' units, None before any batch; where values have steps an input moves by the whole ones in it.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class UniversalAdversary:
         cap: float = CAP,
         low: Tensor | float = 0.0,
         span: Tensor | float = 1.0,
+        reach: Reaches | None = None,
     ) -> None:
         if not 0 <= radius < math.inf:
             raise AssayError(f"radius={radius} is no size of a change; give a share of the range, such as 0.1.")
@@ -56,6 +59,7 @@ class UniversalAdversary:
             raise AssayError(f"cap={cap} leaves no loss to raise; give a number above 0, such as {CAP:g}.")
         self.model, self.radius, self.step, self.cap = model, radius, radius if step is None else step, cap
         self.low, self.span = torch.as_tensor(low), torch.as_tensor(span)
+        self.reach = reach or all_of_it
         self.delta: Tensor | None = None  # *d
         self._batch: tuple[Tensor, Tensor] | None = None
 
@@ -81,7 +85,8 @@ class UniversalAdversary:
         assert self.delta is not None
         if self.radius == 0:
             return x  # as it is, also where it lies outside of its range
-        return torch.clamp(x + self.delta, self.low, self.low + self.span)
+        reach, at = self.reach(x), torch.clamp(x + self.delta, self.low, self.low + self.span)
+        return at if reach is None else reach.settled(at, x)
 
     def _slope(self, x: Tensor, y: Tensor) -> Tensor:  # n *d, n -> *d
         """The gradient of the capped loss by the change, summed over the batch."""
@@ -92,5 +97,7 @@ class UniversalAdversary:
             (slope,) = torch.autograd.grad(height.sum(), seen)
         finally:
             into_training(self.model)  # as fit has it
-        total: Tensor = slope.sum(0)
+        reach = self.reach(x)
+        mask = None if reach is None else reach.mask
+        total: Tensor = (slope if mask is None else slope * mask).sum(0)
         return total

@@ -79,6 +79,12 @@ class DoesAnErrorGrow(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         index = run.pick(subject.data["test"], self.inputs or run.budget.few(EACH * run.budget.steps))
+        if len(index) < 2:
+            return _nothing(
+                len(index),
+                "No error could be followed: its size is a share of the usual distance of two inputs, and one input is "
+                "asked about; give it another.",
+            )
         few = subject.data["test"].take(index[:LOOKED])[0].to(run.device)
         if not repeats(subject.model, few, seed=run.seed):
             return _nothing(
