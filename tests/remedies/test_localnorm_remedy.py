@@ -176,3 +176,26 @@ def test_a_net_of_which_nothing_is_left_alone_is_refused_before_it_is_trained(ke
     with pytest.raises(AssayError, match="says the same of every input alone.*use --set mode=batch or mode=voting"):
         Localnorm(groups=4, rotations=0, epochs=1).apply(subject, run)
     assert Localnorm(groups=4, mode="batch", epochs=1).apply(subject, run).model(torch.rand(8, 1, 6, 6)).shape == (8, 2)
+
+
+class Frames(nn.Module):
+    """Each picture is seen as it is and turned, both as rows of one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # n 1 h w -> n 3
+        each: torch.Tensor = self.net(torch.stack([x, x.flip(-1)], 1).flatten(0, 1))
+        return each.view(len(x), 2, -1).mean(1)
+
+
+def test_a_net_that_folds_more_than_its_inputs_into_the_batch_is_refused_at_the_door() -> None:
+    model = Frames().eval()
+    model(torch.rand(2, 1, 6, 6))
+    folds = subject_of(model)
+    before = torch.get_rng_state()
+    assert "the net folds more than its inputs into the batch" in (Localnorm().why_not(folds) or "")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert Localnorm(groups=1, rotations=0, mode="batch").why_not(folds) is None
+    assert not any(module.training for module in model.modules())

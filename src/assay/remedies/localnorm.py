@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, get_args
 
 import numpy as np
+import torch
 from torch.nn.modules.conv import _ConvNd
 
-from assay.errors import AssayError
+from assay.errors import AssayError, ShapeError
+from assay.methods.train.fit import into_training
 from assay.nn.local_norm import ALONE, QUARTERS, LocalNorm, LocalNormed, Mode, check, with_local_norm
 from assay.probe import undisturbed
 from assay.remedies._retraining import Hardening, how_alike
@@ -72,7 +74,7 @@ class Localnorm(Hardening):
             return f"a batch of {least} inputs cannot be split into {self.groups} groups; use groups={least} or fewer"
         if self.rotations and not _is_square(subject.inputs.shape):
             return f"inputs of shape {subject.inputs.shape} cannot be turned by a quarter; use rotations=0"
-        return None
+        return self._folds(subject)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -95,6 +97,20 @@ class Localnorm(Hardening):
 
     def _local(self, net: nn.Module, subject: Subject) -> LocalNormed:
         return with_local_norm(net, self.groups, self.mode, rotations=self._turns(subject.inputs.shape))
+
+    def _folds(self, subject: Subject) -> str | None:
+        """Why rows cannot be told their groups: the net makes more of them, which one pass of a training shows."""
+        x, _ = subject.data["train"].take(np.arange(min(len(subject.data["train"]), max(2, self.groups))))
+        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            model = into_training(self._local(subject.model, subject))
+            try:
+                model(x.to(next(model.parameters()).device))
+            except ShapeError as e:
+                return str(e).removesuffix(".")
+            except Exception:  # what else ails it, the training tells
+                return None
+        return None
 
     def _turns(self, shape: tuple[int, ...]) -> int:
         usual = QUARTERS if self.mode in ALONE and _is_square(shape) else 0
