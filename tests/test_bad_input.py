@@ -115,7 +115,7 @@ SCRIPTS = {
     ),
     "values that are NaN": (
         script("x[0, 0, 0, 0] = float('nan')"),
-        r"Input 0 of 'test' has the value nan outside the bounds",
+        r"Input 0 of 'test' has the value nan in feature 0; mend that input or leave it out",
     ),
     "labels out of range": (
         script("y[7] = 3"),

@@ -81,6 +81,8 @@ class Probe(ABC):
     goes_through: ClassVar[bool] = False
     """Whether it knows what to do with a model of torch whose answers carry no gradient. To others such a model is one
     that gives answers only, see `Subject.leads`."""
+    takes_missing: ClassVar[bool] = False
+    """Whether it only asks the model, so that inputs may have empty cells where the model takes them."""
     stands_under: ClassVar[str | None] = None
     """Its theme, for a third party's file that lies in no folder of that name."""
 
@@ -135,6 +137,10 @@ class Probe(ABC):
                 "it needs the model that this one was made from: name it with --original MODEL, or make the smaller "
                 "one with `assay ship`"
             )
+        for split in () if self.takes_missing else ("test", "train") if "train" in self.needs else ("test",):
+            where = subject.empty_cell(split)
+            if where is not None:
+                return f"it computes with inputs, and those of {split!r} have empty cells, in {where}; fill them"
         return None
 
     def refuse_below(self, least: float, *names: str) -> None:
@@ -370,6 +376,8 @@ def put(probe: Probe, subject: Subject, run: Run, key: str | None = None, *, lef
         return Answer(**told, status="does not apply", why=reason)
     if subject.differentiable and not probe.goes_through and not subject.leads():
         subject = dataclasses.replace(subject, differentiable=False)
+    if probe.takes_missing:
+        run = dataclasses.replace(run, missing=True)
     from assay.nn.tally import counted
 
     start = time.perf_counter()

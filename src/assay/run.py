@@ -240,6 +240,8 @@ class Run:
     """A folder in which a long training keeps its last epoch, to go on from after a kill."""
     whole: Budget | None = None
     """The budget of the whole audit, where `budget` is that of one look of several."""
+    missing: bool = False
+    """Whether inputs may come with empty cells where their kind says so: those who only ask the model take them."""
     drawn: list[Drawn] = field(default_factory=list, repr=False, compare=False)
     """What was picked so far, for whoever asks whether more could have been."""
 
@@ -313,7 +315,7 @@ class Run:
         from assay.space import check_bounds
 
         def guarded(shard: Shard) -> Mapping[str, Tensor]:
-            check_bounds(shard.x, shard.index, split, subject.inputs)
+            check_bounds(shard.x, shard.index, split, subject.inputs, subject.kind, missing=self.missing)
             return work(shard)
 
         with self.progress(about, len(indices)) as tick:

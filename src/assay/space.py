@@ -15,7 +15,7 @@ from assay.data.column import WHOLE
 from assay.data.texts import Texts
 from assay.errors import AssayError, SubjectError
 from assay.given import Bound, Data, pixel_bounds
-from assay.inputs.kind import Told
+from assay.inputs.kind import Bounded, Told
 
 ALIKE = 0.1  # columns are alike where the middle one has at least this share of the widest range
 
@@ -116,7 +116,7 @@ def extremes(splits: Mapping[str, Data], shape: tuple[int, ...]) -> tuple[NDArra
             x = data.take(np.arange(start, min(start + 4096, len(data))))[0].numpy().astype(np.float64)
             if x.shape[1:] != shape:
                 break  # told where the split is asked about
-            low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
+            low, high = np.fmin(low, np.fmin.reduce(x)), np.fmax(high, np.fmax.reduce(x))  # an empty cell is no value
     return low, high
 
 
@@ -146,27 +146,59 @@ def left_open(space: InputSpace, domains: Mapping[str, Data]) -> tuple[InputSpac
     )
 
 
-def check_bounds(x: Tensor, indices: NDArray[np.int64], split: str, inputs: InputSpace) -> None:
-    """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255."""
+def check_bounds(
+    x: Tensor,
+    indices: NDArray[np.int64],
+    split: str,
+    inputs: InputSpace,
+    kind: Bounded | None = None,
+    *,
+    missing: bool = True,
+) -> None:
+    """Refuse values outside the bounds: a budget of 8/255 means nothing on pixels from 0 to 255.
+
+    A cell that is empty, NaN where the kind says that the model takes that, is no value, and fine where `missing`.
+    """
     if tuple(x.shape[1:]) != inputs.shape:
         raise SubjectError(
             f"Inputs of {split!r} have shape {tuple(x.shape[1:])}, those of 'test' {inputs.shape}; make them the same."
         )
     if not x.numel():
         return
-    low, span = inputs.edges()
+    low, span = (edge.to(x.device) for edge in inputs.edges())
     slack = 1e-6 * span.clamp_min(torch.finfo(torch.float32).tiny)
-    bad = ~((x >= low - slack) & (x <= low + span + slack)).flatten(1)  # NaN compares false, so it is caught too
+    fine = (x >= low - slack) & (x <= low + span + slack)  # NaN compares false, so that it is caught too
     if split in (inputs.natural or inputs).beyond:
-        bad = ~torch.isfinite(x).flatten(1)
-    if bool(bad.any()):
-        row = int(torch.nonzero(bad)[0, 0])
-        beyond = torch.maximum(low - x[row], x[row] - low - span).flatten()
+        fine = torch.isfinite(x)
+    known = kind if kind is not None and kind.shape == inputs.shape else None
+    may_miss = torch.zeros(inputs.shape, dtype=torch.bool) if known is None else known.may_miss().expand(inputs.shape)
+    if missing:
+        fine = fine | (x.isnan() & may_miss.to(x.device))
+    if not bool(fine.all()):
+        row = int(torch.nonzero(~fine.flatten(1))[0, 0])
+        beyond = torch.maximum(low - x[row], x[row] - low - span).where(~fine[row], -torch.inf).flatten()
         feature = int(torch.nan_to_num(beyond, nan=torch.inf).argmax())
         value = float(x[row].flatten()[feature])
+        what = f"Input {indices[row]} of {split!r}"
+        if math.isnan(value):
+            place = tuple(map(int, np.unravel_index(feature, inputs.shape)))
+            where = f"feature {feature}" if known is None else known.place(place)
+            raise SubjectError(f"{what} {_empty(where, allowed=bool(may_miss[place]), row=len(inputs.shape) == 1)}")
         lowest, highest = (inputs.low, inputs.high) if inputs.ranges is None else inputs.ranges[feature]
         column = "" if inputs.ranges is None else f" in feature {feature}"
         raise SubjectError(
-            f"Input {indices[row]} of {split!r} has the value {value:g}{column} outside the bounds [{lowest:g}, "
+            f"{what} has the value {value:g}{column} outside the bounds [{lowest:g}, "
             f"{highest:g}]; scale the data (pixels: divide by 255) or give --bounds LOW HIGH."
         )
+
+
+def _empty(where: str, *, allowed: bool, row: bool) -> str:
+    """What is wrong with a NaN, and how to mend it."""
+    if allowed:
+        return f"has an empty cell in {where}, and here inputs are computed with, not only shown to the model; fill it."
+    if row:
+        return (
+            f"has the value nan in {where}; fill it, or say that the model takes empty cells there: "
+            "kind=Row((Column(..., missing=True), ...))."
+        )
+    return f"has the value nan in {where}; mend that input or leave it out."

@@ -55,6 +55,7 @@ from assay.tasks import Classification, Comparison, Ranking, Search, Similarity,
 SURE = 4  # inputs that are looked at before anything is asked
 LOOKS = 256  # inputs that a model is shown to find out how it is to be read, and whether it is the one of before
 LOOKS_BYTES = 32 * 2**20  # and no more than these: hundreds of photographs at once fill the memory of a large model
+LOOKED = 4096  # rows of a table that are held together to find an empty cell
 AT_ONCE = 128  # witnesses that are answered together
 DRAWS = 16  # passes to an answer of a model that is random and does not say so: a quarter of the spread of one pass
 GALLERY = "gallery"  # what items are called where a split would be named
@@ -203,10 +204,10 @@ class Subject:
                     "them out."
                 )
             opened = importlib.import_module("assay.subjects").brought  # doors lie above: they know this word
-            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains)
+            subject: Subject = opened(model, data, task, bounds=bounds, draws=draws, domains=domains, kind=kind)
             told_at = positions(at or {}, subject.domains())
             named = replace(subject, name=name or subject.name, about=about or subject.about, at=told_at)
-            whole = replace(named, kind=kind or named.kind, environment=environment)
+            whole = replace(named, environment=environment)
             return whole.with_attributes(attributes)
         given = in_splits(data, bounds, classes=task is None or "classes" in task.gives)
         if task is None:
@@ -214,9 +215,10 @@ class Subject:
         if task is None:
             chosen = cls.classifier(
                 model, given, name=name, bounds=bounds, mean=mean, std=std, layers=layers, draws=draws,
-                differentiable=differentiable, about=about, domains=domains, at=at, attributes=attributes, **told,
+                differentiable=differentiable, about=about, domains=domains, at=at, attributes=attributes, kind=kind,
+                **told,
             )  # fmt: skip
-            return replace(chosen, kind=kind, environment=environment)
+            return replace(chosen, environment=environment)
         if told:
             raise AssayError(f"{', '.join(told)} belong to classifiers, and this is {task.name()}; leave them out.")
         splits = {split: as_targets(each, split, bounds) for split, each in given.items()}
@@ -268,13 +270,14 @@ class Subject:
         domains: Mapping[str, Any] | None = None,
         at: Mapping[str, float] | None = None,
         attributes: Mapping[str, Any] | None = None,
+        kind: Bounded | None = None,
     ) -> Subject:
         """A classifier and its data: a pair (x, y) of arrays or tensors, a torch Dataset, a path (image folder, .npz,
         .parquet), anything that is `Data`, or a mapping from split names ('test', 'train', ...) to such.
 
         `bounds` are what input values lie between, numbers or one for each feature: 0 and 1 unless given, and for rows
         of a table that are not, what each column has in the data. 8-bit pixels are brought to these bounds. `domains`,
-        `at` and `attributes` are as in `of`.
+        `at`, `attributes` and `kind` are as in `of`.
         """
         if not isinstance(model, nn.Module):
             raise AssayError(f"Subject.classifier wants a torch.nn.Module, got {type(model).__name__}; wrap it in one.")
@@ -307,6 +310,7 @@ class Subject:
             differentiable=differentiable,
             about=about,
             notes=(*notes, *read),
+            kind=kind,
             tokens=isinstance(test, Texts),
             unlabelled=unlabelled,
             at=positions(at or {}, domains_of(splits, unlabelled, {})),
@@ -525,6 +529,17 @@ class Subject:
             return reach
         there = self.kind.present(x if space is None else (low.to(x.device) + x.double() * span.to(x.device)).to(x))
         return replace(reach.to(x.device), free=reach.free.to(x.device) & there)
+
+    def empty_cell(self, split: str) -> str | None:
+        """Where inputs of a split first have an empty cell that the model takes, in words; None where none is."""
+        if self.kind is None or self.kind.shape != self.inputs.shape or not bool(self.kind.may_miss().any()):
+            return None
+        data = self.data[split]
+        for start in range(0, len(data), LOOKED):
+            empty = data.take(np.arange(start, min(start + LOOKED, len(data))))[0].isnan().nonzero()
+            if len(empty):
+                return self.kind.place(tuple(empty[0, 1:].tolist()))
+        return None
 
     def everyday(self) -> Mapping[str, Change[Tensor]]:
         """What happens to such inputs without anyone attacking them, by name; nothing is known where it is empty."""
@@ -829,9 +844,9 @@ def check(subject: Subject) -> None:
         if not domain.labelled:
             refuse_few(domain.name, len(domain.data))
         x, _ = domain.data.take(np.arange(min(SURE, len(domain.data))))
-        check_bounds(x, np.arange(len(x)), domain.name, subject.inputs)
+        check_bounds(x, np.arange(len(x)), domain.name, subject.inputs, subject.kind)
     x, _ = subject.data["test"].take(np.arange(min(SURE, len(subject.data["test"]))))
-    check_bounds(x, np.arange(len(x)), "test", subject.inputs)
+    check_bounds(x, np.arange(len(x)), "test", subject.inputs, subject.kind)
     task.checked(answer_once(subject.model, x), len(x))
 
 

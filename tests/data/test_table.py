@@ -94,13 +94,15 @@ def test_what_was_understood_is_told():
     told = Table.of(frame, "y").described()
     assert told == [
         "The target 'y' has 2 classes: '0' 50.0%, '1' 50.0%.",
-        "'age': integer from 18 to 30, half are up to 24; 25.0% are missing and read as the median, 24.",
+        "'age': integer from 18 to 30, half are up to 24; 25.0% are missing.",
         f"'city': 3 categories: 'X', 'Y', '{MISSING}'; 25.0% are missing and read as a category of their own.",
         f"'flag': 3 categories: 'false', 'true', '{MISSING}'; 25.0% are missing and read as a category of their own.",
         "'same': integer from 3 to 3, half are up to 3.",
         "'z': number from 0.1 to 2, half are up to 0.5.",
         "'id' is another number of one run in every row: an id, left out.",
         "'name' is another word in every row: an id, left out.",
+        "'age' is empty in 25.0% of the rows, and the model is shown the median, 24; one that takes empty cells gets "
+        "them from Subject.of(..., kind=Row(...)).",
         "'same' is '3' in every row.",
         "'void' holds nothing; it is left out.",
         "The code of a category is its place among the sorted ones of this table.",

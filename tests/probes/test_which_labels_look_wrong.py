@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+import assay as package
 from assay.data.column import Column
 from assay.errors import AssayError
 from assay.finding import Gallery
 from assay.inputs.row import Row
+from assay.jobs.verify import verify
 from assay.probe import configure, put
 from assay.probes.right import which_labels_look_wrong as module
 from assay.probes.right.which_labels_look_wrong import WhichLabelsLookWrong
@@ -188,6 +191,16 @@ def test_what_it_cannot_be_asked_of_is_said_in_one_line(run: Run, monkeypatch: p
             configure(WhichLabelsLookWrong, setting)
     monkeypatch.setattr(module, "MOST", 50)
     assert len(asked(subject, run).samples) == 50
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_nobody_touched_is_whole(tmp_path: Path) -> None:
+    """Its headline tells of no number of inputs, because more of them would not settle it."""
+    done = package.audit(blobs(0.05), probes=["which-labels-look-wrong"], out=tmp_path)
+    assert done.folder is not None
+    found = verify(done.folder)
+    assert found.broken == ()
+    assert found.questions[0].follow == 3
 
 
 @pytest.mark.parametrize("by", ["typicality", "left-out"])

@@ -109,6 +109,15 @@ def test_only_the_inputs_that_both_asked_about_are_paired(audit_of):
     assert change.why == "paired on 30 inputs, those that both asked about (50 before, 50 after)"
 
 
+def test_a_measure_that_no_number_of_inputs_settles_is_paired_and_not_said_to_be_of_none(audit_of):
+    """`which-labels-look-wrong` has an interval that more inputs do not narrow, and so tells of no number of them."""
+    sides = [audit_of(RNG.random(50) < 0.5) for _ in range(2)]
+    for side in sides:
+        finding = side.rows[0].answer.finding
+        object.__setattr__(finding, "measures", tuple(dataclasses.replace(m, n=None) for m in finding.measures))
+    assert only(*sides).why == "paired on 50 inputs"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [

@@ -166,6 +166,7 @@ class Table:
             source.append(column)
             values.append(encoded)
             self.lines.append(_line(column, cells))
+            self.notes += _filled(column, cells)
             if column.low == column.high:
                 self.notes.append(f"{short(name)} is {short(column.told(column.low))} in every row.")
             leak = _leak(column, encoded, self.target)
@@ -185,6 +186,7 @@ class Table:
         cells = cells_of(column.name, found, as_words=column.type == "category")
         encoded = _encoded(cells, column)
         self.lines.append(_line(column, cells))
+        self.notes += _filled(column, cells, " here")
         low, high = encoded.min(), encoded.max()
         if low < column.low or high > column.high:
             self.notes.append(
@@ -326,8 +328,19 @@ def _line(column: Column, cells: Cells) -> str:
     gaps = float(cells.gone.mean())
     if not gaps:
         return f"{short(column.name)}: {told}."
-    filled = "a category of their own" if column.type == "category" else f"the median, {column.usual:g}"
-    return f"{short(column.name)}: {told}; {gaps:.1%} are missing and read as {filled}."
+    read = " and read as a category of their own" if column.type == "category" else ""
+    return f"{short(column.name)}: {told}; {gaps:.1%} are missing{read}."
+
+
+def _filled(column: Column, cells: Cells, where: str = "") -> list[str]:
+    """A sentence where a model is shown a number that nobody measured."""
+    gaps = float(cells.gone.mean())
+    if not gaps or column.type == "category":
+        return []
+    return [
+        f"{short(column.name)} is empty in {gaps:.1%} of the rows{where}, and the model is shown the median, "
+        f"{column.usual:g}; one that takes empty cells gets them from Subject.of(..., kind=Row(...))."
+    ]
 
 
 def _brief(word: str) -> str:

@@ -71,7 +71,7 @@ def _change(before: Audit, after: Audit, old: Judged, new: Judged, was: Measure,
         n = len(a)
         difference, low, high = paired_difference(a, b)
         why = f"paired on {n:,} inputs"
-        if was.n != n or now.n != n:
+        if (was.n, now.n) not in ((n, n), (None, None)):
             why += f", those that both asked about ({was.n or 0:,} before, {now.n or 0:,} after)"
     verdict = _verdict(now.better, low, high)
     other = _settings(old.answer.settings, new.answer.settings)

@@ -245,7 +245,7 @@ def _follows(m: Measure, samples: Table, stored: Audit, probe: str, looks: int) 
     mean = float(v.mean())
     if abs(mean - m.value) > CLOSE * max(1.0, abs(mean)):
         return f"it is said to be {m.value:.6g}, and the column {m.column!r} has the mean {mean:.6g}", False
-    if m.n != len(v):
+    if m.n is not None and m.n != len(v):  # None: more inputs would not settle it
         return f"it is said to be of {m.n} inputs, and the column {m.column!r} has {len(v)}", False
     if m.low is None or m.high is None:
         return "", True
@@ -398,8 +398,11 @@ def _clean(probe: str, witnesses: Witnesses, subject: Subject) -> list[str]:
         clean, changed = witnesses.clean[rows], witnesses.changed[rows]
         if clean.shape != x.shape:
             return [f"{name} holds inputs of shape {clean.shape[1:]}, and those of the data have {x.shape[1:]}"]
-        same = (np.abs(clean - x) <= room).reshape(len(x), -1).all(1)
-        kept = (clean == changed).reshape(len(x), -1).all(1) | [how != AS_IT_IS for how in witnesses.how[rows]]
+        empty = np.isnan(clean)  # a cell without a value
+        same = ((np.abs(clean - x) <= room) | (empty & np.isnan(x))).reshape(len(x), -1).all(1)
+        kept = ((clean == changed) | (empty & np.isnan(changed))).reshape(len(x), -1).all(1) | [
+            how != AS_IT_IS for how in witnesses.how[rows]
+        ]
         for holds, says in ((same, "is not the one of the data"), (kept, "is said to be as it is, and was changed")):
             if not holds.all():
                 return [f"{name}: input {witnesses.index[start + int(np.argmin(holds))]} {says}"]

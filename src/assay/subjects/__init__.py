@@ -17,6 +17,7 @@ from assay.errors import AssayError
 from assay.subjects import doors
 
 if TYPE_CHECKING:
+    from assay.inputs import Bounded
     from assay.subject import Subject
     from assay.tasks import Task
 
@@ -311,12 +312,13 @@ def brought(
     bounds: Any = None,
     draws: int = 1,
     domains: Mapping[str, Any] | None = None,
+    kind: Bounded | None = None,
 ) -> Subject:
     """Whatever was brought in Python, through the door that fits it, with its data: see `Subject.of`."""
     from assay.subjects._assembly import joined
 
     opened = doors.of(model)
-    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task, domains)
+    return joined(opened, data, Source(opened.name, bounds=bounds, draws=draws), task, domains, kind)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:

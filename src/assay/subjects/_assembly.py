@@ -26,7 +26,7 @@ from assay.data.texts import Texts
 from assay.domain import Unlabelled, about_domain, apart, by_name, refuse_domain, refuse_few
 from assay.errors import AssayError, SubjectError
 from assay.given import PAIRS, Data, as_data, as_targets, in_splits, pixel_bounds, refuse_places, task_of
-from assay.inputs import Observation, Row
+from assay.inputs import Bounded, Observation, Row
 from assay.space import extremes
 from assay.subject import SURE, InputSpace, Subject, answer_once, check, first_inputs
 from assay.subjects import Source
@@ -160,6 +160,7 @@ def joined(
     source: Source,
     task: Task | None = None,
     domains: Mapping[str, Any] | None = None,
+    kind: Bounded | None = None,
 ) -> Subject:
     """A model that came through its door, and data and domains in any form that `Subject.of` takes."""
     chosen = _chooses(source, opened) if task is None else "classes" in task.gives
@@ -197,11 +198,12 @@ def joined(
         mean=source.mean,
         std=source.std,
         about=opened.about,
+        kind=kind,
         **told,
     )
     return dataclasses.replace(
         subject,
-        kind=_row(given, subject.inputs, source.fixed),
+        kind=kind or _row(given, subject.inputs, source.fixed),
         tokens=tokens,
         differentiable=opened.gradients is not False and subject.leads(),
         draws=source.draws or 1,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from assay.inputs import Column, Row
 from assay.methods.attack.average_sample import class_means
-from assay.methods.attack.masking import ATTACKS, GAP, MANY, VITAL, Examined, examine, read, vital_signs
+from assay.methods.attack.masking import ATTACKS, GAP, MANY, VITAL, Examined, examine, read, read_vitals, vital_signs
 
 from .conftest import apart
 
@@ -106,6 +106,14 @@ def test_rounded_inputs_are_seen_and_stay_open(digits):
     assert seen["flat"].open
     assert seen["flat"].seen == 1
     assert seen["square beats gradients"].open  # the blind attack finds what the others cannot
+
+
+def test_an_answer_that_saturates_is_not_called_a_rounding_of_inputs(digits):
+    """No small change shows in either; which of the two it is, nobody has looked."""
+    full = Wrapped(digits.model, after=lambda z: torch.tanh(200 * z))
+    vitals = vital_signs(full, digits.x[:40], digits.y[:40])
+    (says,) = (s.says for s in read_vitals({k: v.numpy() for k, v in vitals.items()}) if s.name == "stairs")
+    assert "the model rounds them or its answer saturates" in says
 
 
 def test_a_model_that_rolls_dice_is_seen_unless_it_says_so(digits, monkeypatch):

@@ -80,8 +80,8 @@ VITAL = {
         True,
     ),
     "stairs": (
-        "The model rounds its inputs (no change below 1e-5 of their range shows): gradients through rounding are 0 or "
-        "made up. Only attacks without gradients are to be believed here.",
+        "No change of the inputs below 1e-5 of their range shows: the model rounds them or its answer saturates, and "
+        "gradients are 0 or made up. Only attacks without gradients are to be believed here.",
         True,
     ),
     "saturated": (
@@ -128,7 +128,7 @@ def vital_signs(
     dice            two passes over the same input differ
     company         the answer depends on the other inputs of the batch, as with batch statistics in use
     stairs          no change below 1e-5 of the range shows, a larger one does: inputs are rounded inside the model,
-                    and not because they are whole numbers
+                    and not because they are whole numbers, or the answer saturates
     saturated       the gradient of the plain float32 cross-entropy is exactly 0
     flat            the gradient of the margin is exactly 0
     standardised    inputs with mean about 0 and spread about 1, on both sides of 0: normalised before the model

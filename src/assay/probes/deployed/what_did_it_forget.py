@@ -62,6 +62,7 @@ class WhatDidItForget(Probe):
     """Which inputs does it answer otherwise than the model that it was made from, and who pays for it?"""
 
     needs: ClassVar[tuple[Need, ...]] = ("original",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Hooker et al. 2019, arXiv:1911.05248 (exemplars that compression picks out); McNemar, Psychometrika 1947; "
         "Clopper & Pearson, Biometrika 1934; Bonett & Price, J. Educ. Behav. Stat. 2012"

@@ -79,6 +79,7 @@ class IsItFair(Probe):
     radius: float = 8 / 255
 
     needs: ClassVar[tuple[Need, ...]] = ("attributes",)
+    takes_missing: ClassVar[bool] = True
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.1),)
     source: ClassVar[str] = (
         "Hardt, Price & Srebro, NeurIPS 2016, arXiv:1610.02413 (equalised odds); Feldman et al., KDD 2015, "
@@ -121,9 +122,11 @@ class IsItFair(Probe):
         flips = [m for part in parts if not part.crossed and (m := _flipped(subject, run, index, part)) is not None]
         entropy, gamed = _entropies(asked, parts[-1], run.seed)
         measures += [*flips, *entropy, *self._elsewhere(subject, run, asked)]
+        empty = None
         if run.budget.name != "quick" if self.hard is None else self.hard:
+            empty = subject.empty_cell("test")
             measures += self._changed(subject, run, index, parts, asked)
-            measures += self._attacked(subject, run, index, parts)
+            measures += self._attacked(subject, run, index, parts) if empty is None else []
         for part in parts:
             measures += [] if part.crossed else _calibrated(asked, part, run.seed)
         columns = {"index": index, "label": asked.label, "said": asked.said, "right": asked.said == asked.label}
@@ -132,7 +135,7 @@ class IsItFair(Probe):
             measures=tuple(measures),
             samples=Table("test", columns | _codes(parts)),
             views=tuple(view for each in seen for view in each.views(asked)),
-            alarms=(*_small(seen, asked), *_blind(single), *_unmeasured(measures), *gamed),
+            alarms=(*_small(seen, asked), *_blind(single), *_unmeasured(measures), *gamed, *_unattacked(empty)),
         )
 
     def _classes(self, subject: Subject) -> tuple[int, ...]:
@@ -634,6 +637,13 @@ def _blind(seen: Sequence[_Seen]) -> list[Alarm]:
 def _codes(parts: Sequence[_Part]) -> dict[str, NDArray[np.int64]]:
     """The columns of the samples that say who is in which group; an attribute may be called as another column is."""
     return {f"group: {part.name}": part.codes for part in parts if not part.crossed}
+
+
+def _unattacked(empty: str | None) -> list[Alarm]:
+    """Where a cell is empty; None where nothing was left out for it."""
+    if empty is None:
+        return []
+    return [Alarm(f"Nobody was attacked: an attack computes with inputs, and some have empty cells, in {empty}.")]
 
 
 def _unmeasured(measures: Sequence[Measure]) -> list[Alarm]:

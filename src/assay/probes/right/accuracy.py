@@ -53,6 +53,7 @@ TRAINED = 500  # training inputs that a model at chance is shown
 class Accuracy(Probe):
     """How often is it right on inputs like those it was made for?"""
 
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = "Wilson, JASA 1927 (the interval of a proportion)"
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.8),)
 

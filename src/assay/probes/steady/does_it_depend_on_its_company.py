@@ -35,6 +35,7 @@ class DoesItDependOnItsCompany(Probe):
 
     company: int = 32
 
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = "Ioffe & Szegedy, ICML 2015, arXiv:1502.03167, sec. 3.1; Yin, Scholte & Bohte, ICANN 2021"
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_most=0.05),)
 

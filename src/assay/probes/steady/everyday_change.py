@@ -59,6 +59,7 @@ class EverydayChange(Probe):
     corruptions: tuple[str, ...] = ()
     """By name; all that the kind of input has, unless given."""
 
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = "Hendrycks & Dietterich, ICLR 2019, arXiv:1903.12261"
     standards: ClassVar[tuple[Standard, ...]] = (Standard(at_least=0.7),)
 

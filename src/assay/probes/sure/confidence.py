@@ -73,6 +73,7 @@ class Confidence(Probe):
     bins: int = 15
     sure: float = 0.9
 
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Posocco & Bonnefoy 2021 (estimators); Guo et al., ICML 2017, arXiv:1706.04599; Kumar et al., NeurIPS 2019, "
         "arXiv:1909.10155 (debiased); Naeini et al., AAAI 2015 (maximum); Murphy 1973 (Brier's parts); "

@@ -50,6 +50,7 @@ class ConfidenceUnderShift(Probe):
     inputs: int | None = None
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Liu, dissertation, UCLA 2021, sec. 5.5; Ovadia et al., NeurIPS 2019, arXiv:1906.02530; Hendrycks & "
         "Dietterich, ICLR 2019, arXiv:1903.12261 (corruptions)"

@@ -65,6 +65,7 @@ class DoesItKnowHowFarOff(Probe):
     level: float = 0.9
 
     needs: ClassVar[tuple[Need, ...]] = ("spread",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Gneiting & Raftery, JASA 2007, doi:10.1198/016214506000001437 (CRPS, interval score); Gneiting, Balabdaoui & "
         "Raftery, JRSS B 2007, doi:10.1111/j.1467-9868.2007.00587.x (sharpness subject to calibration, PIT)"

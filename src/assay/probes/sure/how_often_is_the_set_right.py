@@ -58,6 +58,7 @@ class HowOftenIsTheSetRight(Probe):
     severity: int = 3
 
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Sadinle, Lei & Wasserman, JASA 2019, arXiv:1609.00451 (LAC); Romano, Sesia & Candes, NeurIPS 2020, "
         "arXiv:2006.02544 (APS); Angelopoulos et al., ICLR 2021, arXiv:2009.14193 (RAPS); Vovk, ACML 2012, "

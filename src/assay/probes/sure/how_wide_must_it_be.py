@@ -69,6 +69,7 @@ class HowWideMustItBe(Probe):
     alpha: float = 0.1
 
     needs: ClassVar[tuple[Need, ...]] = ("numbers",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = (
         "Lei et al., JASA 2018, arXiv:1604.04173 (split, normalised); Romano, Patterson & Candes, NeurIPS 2019, "
         "arXiv:1905.03222 (CQR); Vovk, ACML 2012, arXiv:1209.2673 (what is kept)"

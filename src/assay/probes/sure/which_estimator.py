@@ -52,6 +52,7 @@ class WhichEstimator(Probe):
 
     in_quick: ClassVar[bool] = False
     needs: ClassVar[tuple[Need, ...]] = ("classes",)
+    takes_missing: ClassVar[bool] = True
     source: ClassVar[str] = "Posocco & Bonnefoy, 'Estimating Expected Calibration Errors', 2021, sec. 5"
 
     def __post_init__(self) -> None:
