@@ -1,6 +1,6 @@
 """Audits at scale: in a time that was given, of many rows, on many machines.
 
-    python benchmarks/scale.py anytime [--audits 200] [--spread 0.1]     audits of known truth, on a simulated clock
+    python benchmarks/scale.py anytime [--seeds 0 200] [--spread 0.1]    audits of known truth, on a simulated clock
     python benchmarks/scale.py memory [--rows 10000000] [--budget 5m]    a table of ten million rows: peak memory
     python benchmarks/scale.py ray [--inputs 200] [--turns 3]            one worker, two, eight machines, a thousand
 
@@ -9,8 +9,10 @@ test set of a random size. The truth behind a question lies around its limit, no
 mean of shares for its headline, the others a proportion. What a question takes is what the table of efforts says, times
 a factor of its own that nobody knows before. The planning, the intervals and the verdicts are those of the audit itself
 (`jobs/audit/rounds.py`); only the model and the clock are not. Beside it each of the three named budgets, which ask
-once, in the order of the shelf, and are stopped when the same time is over. At the end what a time limit settles in
-exactly the time that a named budget takes to its end.
+once, in the order of the shelf, and are stopped when the same time is over. Then what a time limit settles in exactly
+the time that a named budget takes to its end. Last, audits in which every truth is the limit itself: whatever they
+settle is settled by chance, and that is the worst that can be. `--seeds` is the first of them, and how many: one for
+each audit, and of the last kind no more than CHANCES. It ends with 1 where a limit was missed.
 
 `memory`: `assay audit` of an .npz of so many rows; what its processes held at most, together.
 
@@ -58,6 +60,7 @@ SIZES = (1_000, 50_000)  # of a test set
 MISJUDGED = 0.4  # of the logarithm of what a question takes: the table is an estimate
 TIMES = ("30s", "5m", "30m")
 MEANS = 5  # every so many questions has a mean for its headline
+CHANCES = 25  # audits in which every truth is the limit itself
 
 
 @dataclass
@@ -141,8 +144,11 @@ class Told:
     """What came of an audit with a time limit."""
 
     settled: int
+    asked: set[int]
+    ever: set[int]
+    """Questions whose verdicts were settled at any look at all."""
     ever_wrong: int
-    """Verdicts that were wrong at any look at all."""
+    """How many of those were wrong at any look at all."""
     verdicts: int
     history: list[tuple[float, int, int]]
     """At each moment: the share of the time, verdicts settled, and how many of them are wrong."""
@@ -162,6 +168,7 @@ def in_time(model: Simulated, seconds: float) -> Told:
     )  # fmt: skip
     rows: dict[int, Judged] = {}
     ever: set[int] = set()
+    ever_wrong: set[int] = set()
     history = []
     while (turn := chosen.next(rows)) is not None:
         place = turn.place
@@ -178,50 +185,81 @@ def in_time(model: Simulated, seconds: float) -> Told:
         drawn = Drawn(turn.budget.inputs, wanted, model.there).grows
         answer = looked(model.answer(place, n, about), before, turn.budget, drawn, model.now, chosen.most)
         rows[place] = model.judged(place, answer)
-        if model.wrong(place, rows[place].verdict):
+        if rows[place].verdict in ("pass", "fail"):
             ever.add(place)
+        if model.wrong(place, rows[place].verdict):
+            ever_wrong.add(place)
         told = [(p, row.verdict) for p, row in rows.items() if row.verdict in ("pass", "fail")]
         history.append((model.now / seconds, len(told), sum(model.wrong(p, verdict) for p, verdict in told)))
     model.now += chosen.slow * (rounds.WRITING[0] + rounds.WRITING[1] * chosen.unwritten)
     return Told(
         settled=history[-1][1] if history else 0,
-        ever_wrong=len(ever),
+        asked=set(rows),
+        ever=ever,
+        ever_wrong=len(ever_wrong),
         verdicts=sum(1 for place in places if model.limits[place]),
         history=history,
         over=model.now - seconds,
     )
 
 
-def anytime(audits: int, spread: float) -> None:
+def anytime(seeds: range, spread: float) -> bool:
+    """Print the tables and say whether all limits are kept."""
     rounds.contention = lambda spin=0.02: 1.0  # the clock is simulated
+    kept = []
     moments = np.linspace(0.05, 1.0, 20)
     for text in TIMES:
         seconds = rounds.seconds_named(text) or 0.0
         named = dict.fromkeys(BUDGETS, 0)
-        ours, ever, verdicts, over, settled, wrong = 0, 0, 0, -math.inf, np.zeros(20), np.zeros(20)
-        for seed in range(audits):
+        ours, ever, ever_wrong, verdicts, over, settled, wrong = 0, 0, 0, 0, -math.inf, np.zeros(20), np.zeros(20)
+        for seed in seeds:
             for name, budget in BUDGETS.items():
                 named[name] += fixed(Simulated(seed, spread), budget, seconds)[1]
             told = in_time(Simulated(seed, spread), seconds)
-            ours, ever, verdicts = ours + told.settled, ever + told.ever_wrong, verdicts + told.verdicts
+            ours, verdicts = ours + told.settled, verdicts + told.verdicts
+            ever, ever_wrong = ever + len(told.ever), ever_wrong + told.ever_wrong
             over = max(over, told.over)
             for i, moment in enumerate(moments):
                 last = max((h for h in told.history if h[0] <= moment), default=(0.0, 0, 0))
                 settled[i], wrong[i] = settled[i] + last[1], wrong[i] + last[2]
         shares = ", ".join(f"{name} {count / verdicts:.0%}" for name, count in named.items())
-        print(f"{text}: of {verdicts:,} verdicts in {audits} audits settled: {shares}; by time {ours / verdicts:.0%}")
+        print(
+            f"{text}: of {verdicts:,} verdicts in {len(seeds)} audits settled: {shares}; by time {ours / verdicts:.0%}"
+        )
         worst = float((wrong / np.maximum(settled, 1)).max())
         best = max(named.values())
-        at_most(f"  {text}: wrong of those settled, at the worst of 20 moments to stop", 100 * worst, 5, "%")
-        at_most(f"  {text}: verdicts that were wrong at any look at all", 100 * ever / verdicts, 5, "%")
-        at_least(f"  {text}: settled, times the best of the named budgets", ours / max(best, 1), 1.5, "x")
-        at_most(f"  {text}: beyond the time, at the worst", over, 3, "s")
+        print(f"  {text}: {ever:,} settled at any look at all, {ever_wrong:,} of them wrong at any")
+        kept += [
+            at_most(f"  {text}: wrong of those settled, at the worst of 20 moments to stop", 100 * worst, 5, "%"),
+            at_most(f"  {text}: wrong of those settled, at any look at all", 100 * ever_wrong / max(ever, 1), 5, "%"),
+            at_least(f"  {text}: settled, times the best of the named budgets", ours / max(best, 1), 1.5, "x"),
+            at_most(f"  {text}: beyond the time, at the worst", over, 3, "s"),
+        ]
     for name, budget in BUDGETS.items():
         ours = theirs = 0
-        for seed in range(audits):
+        for seed in seeds:
             took, once = fixed(Simulated(seed, spread), budget)
             ours, theirs = ours + in_time(Simulated(seed, spread), took).settled, theirs + once
         print(f"in the time that {name} takes to its end: {ours / theirs:.2f} times what it settles")
+    return by_chance(seeds[:CHANCES], TIMES[-1]) and all(kept)
+
+
+def by_chance(seeds: range, text: str) -> bool:
+    """Whether at most 5 % of verdicts are settled at any look where every truth is the limit itself."""
+    rounds.contention = lambda spin=0.02: 1.0
+    asked, settled = {"means": 0, "proportions": 0}, {"means": 0, "proportions": 0}
+    for seed in seeds:
+        model = Simulated(seed, spread=0.0)
+        told = in_time(model, rounds.seconds_named(text) or 0.0)
+        for place in sorted(told.asked):
+            kind = "proportions" if place % MEANS else "means"
+            asked[kind] += bool(model.limits[place])
+            settled[kind] += place in told.ever
+    kept = [
+        at_most(f"{text}: settled of {n:,} {kind} whose truth is the limit", 100 * settled[kind] / max(n, 1), 5, "%")
+        for kind, n in asked.items()
+    ]
+    return all(kept)
 
 
 MODEL = """
@@ -268,7 +306,7 @@ def held(of: int) -> int:
     return total
 
 
-def memory(rows: int, budget: str) -> None:
+def memory(rows: int, budget: str) -> bool:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with multiprocessing.get_context("fork").Pool(1) as pool:  # what it takes to make them is given back
@@ -282,9 +320,9 @@ def memory(rows: int, budget: str) -> None:
         took = time.monotonic() - begun
         size = rows * (4 * FEATURES + 8) / 1e6
         print(f"{rows:,} rows, {size:,.0f} MB of them; ended with {audit.returncode} after {took:.1f} s")
-        at_most("  memory of all its processes together", peak / 1e6, LIMIT, "MB")
+        small = at_most("  memory of all its processes together", peak / 1e6, LIMIT, "MB")
         over = took - (rounds.seconds_named(budget) or 0.0)
-        at_most("  beyond the time", over, max(3.0, 0.05 * (took - over)), "s")
+        return at_most("  beyond the time", over, max(3.0, 0.05 * (took - over)), "s") and small
 
 
 AUDITED = (
@@ -423,23 +461,24 @@ def with_latency(nodes: int, seconds: float) -> float:
     return spent
 
 
-def ray_bench(inputs: int, turns: int, latency: float) -> None:
+def ray_bench(inputs: int, turns: int, latency: float) -> bool:
     taken: dict[int, list[float]] = {0: [], 1: [], 2: []}
     found: dict[int, object] = {}
     for _ in range(turns):
         for workers in taken:
             spent, found[workers] = apart(on_ray, workers, inputs, 1)
             taken[workers] += spent
-    print("the same found:", found[0] == found[1] == found[2])
+    kept = [found[0] == found[1] == found[2]]
+    print("the same found:", kept[0])
     here, one, two = (statistics.median(taken[workers]) for workers in taken)
     print(f"{len(AUDITED)} questions, {inputs} inputs: {here:.1f} s in one process, on Ray {one:.1f} s and {two:.1f} s")
-    at_most("  one worker, over one process", 100 * (one / here - 1), 5, "%")
-    at_least("  two workers, times as fast as one", one / two, 1.7, "x")
+    kept.append(at_most("  one worker, over one process", 100 * (one / here - 1), 5, "%"))
+    kept.append(at_least("  two workers, times as fast as one", one / two, 1.7, "x"))
     single, eight = apart(with_latency, 1, latency), apart(with_latency, NODES, latency)
     print(
         f"{SHARDS} batches of a model that takes {latency:g} s: {single:.1f} s on one machine, {eight:.1f} s on {NODES}"
     )
-    at_least(f"  {NODES} machines, times as fast as one", single / eight, 7, "x")
+    kept.append(at_least(f"  {NODES} machines, times as fast as one", single / eight, 7, "x"))
     by = apart(constants)
     print(f"a task {1e3 * by.task:.2f} ms, a map {1e3 * by.pack:.0f} ms, {by.rate / 1e6:,.0f} MB/s")
     first, before = projected(1, by, **LARGER), math.inf
@@ -451,25 +490,28 @@ def ray_bench(inputs: int, turns: int, latency: float) -> None:
             print(f"{'':10} from here on twice the machines save less than a tenth")
             break
         before = seconds
+    return all(kept)
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["anytime", "memory", "ray"])
-    parser.add_argument("--audits", type=int, default=200)
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "COUNT"))
     parser.add_argument("--spread", type=float, default=0.1)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--inputs", type=int, default=200)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--latency", type=float, default=0.1)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.what == "anytime":
-        anytime(options.audits, options.spread)
+        first, count = options.seeds
+        kept = anytime(range(first, first + count), options.spread)
     elif options.what == "ray":
-        ray_bench(options.inputs, options.turns, options.latency)
+        kept = ray_bench(options.inputs, options.turns, options.latency)
     else:
-        memory(options.rows, options.budget)
+        kept = memory(options.rows, options.budget)
+    sys.exit(not kept)
 
 
 if __name__ == "__main__":

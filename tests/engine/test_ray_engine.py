@@ -26,6 +26,7 @@ from torch import nn
 
 import assay
 from assay.data.arrays import Arrays
+from assay.data.held_out import Part
 from assay.engine.local import ThisProcess
 from assay.engine.opening import engine_named, refuse_confined
 from assay.engine.turned import Order, order_now, turned
@@ -270,6 +271,48 @@ def test_what_is_large_goes_once_and_by_its_content(two_workers: None) -> None:
 
 
 @needs_ray
+def test_data_that_were_changed_in_place_are_sent_anew(engine: Ray) -> None:
+    from assay.engine.ray import _SENT
+
+    x = np.arange(120 * 200, dtype=np.float32).reshape(120, 200)  # large enough to be sent by itself
+    whole = Arrays(x, np.zeros(120, np.int64))
+    whole.weight, whole.names = torch.ones(1), ["one"]  # type: ignore[attr-defined]
+    part = Part(whole, np.arange(110))
+
+    def weighed(shard: Shard) -> dict[str, torch.Tensor]:
+        return {"sum": shard.x.sum(1) * part.whole.weight}  # type: ignore[attr-defined]
+
+    def agrees() -> bool:
+        here, there = (
+            one.map(weighed, part, np.arange(110), seed=0, device="cpu", tick=lambda count: None)["sum"]
+            for one in (ThisProcess(50), engine)
+        )
+        return np.array_equal(here, there)
+
+    def sent() -> str:
+        at = _SENT.data_set(part)
+        assert at is not None
+        return at[0]
+
+    assert agrees()
+    first = sent()
+    assert agrees()
+    assert sent() == first  # what is as it was goes once
+    np.negative(x, out=x)
+    assert agrees()
+    assert sent() != first
+    whole.weight += 1  # type: ignore[attr-defined]
+    assert agrees()
+    part.rows[:] = part.rows[::-1].copy()
+    assert agrees()
+    whole.x = x[::-1]
+    assert agrees()
+    whole.names[0] = "two"  # type: ignore[attr-defined]
+    ((_, name),) = engine.each(lambda item: part.whole.names[item], [0])  # type: ignore[attr-defined]
+    assert name() == "two"
+
+
+@needs_ray
 def test_what_lies_in_a_file_is_read_there(tmp_path: Path) -> None:
     from assay.engine import ray as engine
 
@@ -279,6 +322,9 @@ def test_what_lies_in_a_file_is_read_there(tmp_path: Path) -> None:
     assert len(packed.text) < 1000
     assert not packed.apart
     np.testing.assert_array_equal(engine._unpacked(packed)["data"], rows)
+    changed = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="c"))
+    changed += 1  # which the file does not hear of
+    assert engine._pack(changed).apart
 
 
 @needs_ray
@@ -302,6 +348,21 @@ def test_a_cluster_that_is_not_there() -> None:
 
     with pytest.raises(AssayError, match=r"There is no cluster at 'ray://127.0.0.1:9': .*; start one with `ray start"):
         engine._knock("ray://127.0.0.1:9")
+
+
+@needs_ray
+def test_a_cluster_that_is_not_the_one_that_is_connected(engine: Ray) -> None:
+    """Nothing is computed elsewhere, or with other workers, than whoever asks for it believes."""
+    import ray
+
+    here = ray.get_runtime_context().gcs_address
+    port = here.rpartition(":")[2]
+    for address in (None, "auto", here, f"localhost:{port}"):
+        assert replace(engine, address=address, workers=2).at_once == 2
+    with pytest.raises(AssayError, match=rf"Ray\('127.0.0.1:1'\) .* to the cluster {here}; call ray.shutdown\(\)"):
+        replace(engine, address="127.0.0.1:1")
+    with pytest.raises(AssayError, match=r"Ray\(workers=3\) .* a cluster of 2; call ray.shutdown\(\) first"):
+        replace(engine, workers=3)
 
 
 @needs_ray

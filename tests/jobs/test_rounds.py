@@ -77,10 +77,12 @@ class Simulated:
 
 
 def test_times_are_read_and_what_is_none_is_refused():
-    assert [seconds_named(text) for text in ("90s", "10m", "2h", "0.5m")] == [90, 600, 7200, 30]
+    assert [seconds_named(text) for text in ("90s", "10m", "2h", "0.5m", "27777h")] == [90, 600, 7200, 30, 99_997_200]
     assert seconds_named("quick") is None
     for text, words in (
         ("0s", "'0s' is no time to ask in; give more than 0s"),
+        ("30000h", "'30000h' is too long; give at most 27777h"),
+        ("27777.1h", "'27777.1h' is too long; give at most 27777h"),
         ("10", "'10' has no unit; write 10s, 10m or 10h"),
         ("10d", "'10d' has the unit 'd'; write 10s, 10m or 10h"),
     ):

@@ -142,6 +142,9 @@ def test_an_audit_writes_it_beside_the_report_and_asks_the_same_question(digits,
     assert plain.folder == audited.folder  # it is the same question, whoever watched
     assert plain.rows[0].answer.key == audited.rows[0].answer.key
     again = assay.audit(digits, probes=["accuracy"], inputs=60, out=audited.folder.parent, profile=True)
+    assert (again.folder / "profile.html").read_text() == page  # which tells of what was asked
+    (again.folder / "profile.html").unlink()
+    assay.audit(digits, probes=["accuracy"], inputs=60, out=audited.folder.parent, profile=True)
     assert "every answer was known from before" in (again.folder / "profile.html").read_text()
     with pytest.raises(AssayError, match="profile=True writes a page"):
         assay.audit(digits, probes=["accuracy"], inputs=60, profile=True)

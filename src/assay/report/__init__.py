@@ -66,12 +66,16 @@ def draw_ahead(rows: Iterable[Judged], folder: Path, kept: Kept) -> None:
 
 
 def write_profile(audit: Audit, asked: Sequence[Asked], pace: float) -> Path:
-    """Write where the time of an audit went beside its report; `pace` is the seconds of a pass by itself."""
+    """Write where the time of an audit went beside its report; `pace` is the seconds of a pass by itself.
+
+    Where nothing was asked, a page that tells of what was asked before stays.
+    """
     from assay.report.profile import render_profile
 
     assert audit.folder is not None
     page = audit.folder / "profile.html"
-    write_atomically(page, render_profile(audit, asked, pace))
+    if asked or not page.exists():
+        write_atomically(page, render_profile(audit, asked, pace))
     return page
 
 

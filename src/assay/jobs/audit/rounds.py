@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST = 27_777  # hours that may be given: three years
 LEVELS = ("quick", "standard", "full")
 SEARCHES = (0.98, 0.01, 0.01)
 """What share of the error each search of its own has: that of the first look, the next harder one, and the hardest."""
@@ -80,8 +81,10 @@ def seconds_named(text: str, option: str = "--budget") -> float | None:
         wrong = f"has the unit {unit!r}" if unit else "has no unit"
         raise AssayError(f"{option} {text!r} {wrong}; write {number}s, {number}m or {number}h.")
     seconds = float(number) * UNITS[unit]
-    if not 0 < seconds < 1e8:
+    if not seconds:
         raise AssayError(f"{option} {text!r} is no time to ask in; give more than 0s, for example 10m.")
+    if seconds > 3600 * LONGEST:
+        raise AssayError(f"{option} {text!r} is too long; give at most {LONGEST}h.")
     return seconds
 
 
