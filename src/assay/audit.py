@@ -363,10 +363,31 @@ def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, 
     found = []
     for standard in limits:
         try:
-            found.append(judge(standard, answer.finding, alarms))
+            found.append(_kept_open(judge(standard, answer.finding, alarms), answer))
         except AssayError as e:  # a limit on a measure that this probe does not have must not look like a pass
             found.append(Judgement(standard=standard, measure=str(standard.measure), verdict="cannot tell", why=str(e)))
     return tuple(found)
+
+
+def _kept_open(judgement: Judgement, answer: Answer) -> Judgement:
+    """What more inputs may turn over stays open where those that were seen tell nothing of how far others may lie."""
+    if answer.finding is None or not answer.looks or answer.looks[-1].grows != "inputs":
+        return judgement
+    if judgement.verdict not in ("pass", "fail") or judgement.standard is None:
+        return judgement
+    m = answer.finding.measure(judgement.standard.measure)
+    if not says_nothing_of_others(m):
+        return judgement
+    one = "one input was seen" if m.n == 1 else f"all {m.n:,} values that were seen are {m.value:.3g}"
+    return dataclasses.replace(judgement, verdict="cannot tell", why=f"{one}: nobody knows how far another may lie")
+
+
+def says_nothing_of_others(m: Measure) -> bool:
+    """Whether all that was seen had one value, and nobody knows how far another may lie: an interval of no width."""
+    bounded = m.unit == "%" and m.value is not None and 0 <= m.value <= 1
+    if m.n is None or m.value is None or m.low is None or m.high is None or bounded:
+        return False
+    return m.high - m.low <= 1e-9 * max(1.0, abs(m.value))
 
 
 def describe(subject: Subject, fingerprint: str) -> Described:

@@ -85,15 +85,21 @@ class Claim:
     """A statement of our own about the source's method, which is no claim of theirs: a note."""
 
 
+def too_few(claim: Claim, seeds: int) -> str:
+    """Why no verdict may rest on so many trainings; empty where one may."""
+    if seeds >= claim.seeds:
+        return ""
+    return f"it rests on {seeds} {'training' if seeds == 1 else 'trainings'}, and {claim.seeds} are asked for"
+
+
 def judged(claim: Claim, evidence: Evidence) -> Evidence:
     """The evidence with the verdict that it may have: nothing is concluded from networks unlike print's or too few."""
     if evidence.verdict not in ("holds", "fails"):
         return evidence
     doubts = [missed for gate in evidence.gates if (missed := gate.missed())]
     said = f" The networks are not those in print: {' '.join(doubts)}" if doubts else ""
-    few = 1 if evidence.seeds is None else evidence.seeds
-    if few < claim.seeds:
-        said += f" It rests on {few} {'training' if few == 1 else 'trainings'}, and {claim.seeds} are asked for."
+    if few := too_few(claim, 1 if evidence.seeds is None else evidence.seeds):
+        said += f" I{few[1:]}."
     return replace(evidence, verdict="cannot tell", says=evidence.says + said) if said else evidence
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from benches import bench_called
 from small_studies import made_small
 from torch import Tensor, nn
 
@@ -22,15 +21,7 @@ SMALL = ["half", "--gating", "1", "--again", "1", "--multiple", "1"]
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    where = Path(__file__).parents[2] / "benchmarks" / "deployment.py"
-    spec = importlib.util.spec_from_file_location("deployment", where)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(where.parent)  # as Python does for a script
-        spec.loader.exec_module(module)
-    with made_small(passov2021_gator):
+    with bench_called("deployment") as module, made_small(passov2021_gator):
         yield module
 
 

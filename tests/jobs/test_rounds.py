@@ -170,9 +170,8 @@ def once_looked(*measures: Measure, grows: str = "inputs") -> tuple[Simulated, J
         model.answer("accuracy", budget, 0.05), finding=Finding(says="From 0.2 (0.1 to 0.3).", measures=measures)
     )
     answer = looked(answer, (), budget, grows, 1.0, 3000)
-    found = tuple(rounds.kept_open(j, answer) for j in judgements(answer, limits, ()))
     model.now = 0.0
-    return model, Judged(answer=answer, judgements=found)
+    return model, Judged(answer=answer, judgements=judgements(answer, limits, ()))
 
 
 def test_one_limit_that_failed_does_not_stop_the_work_on_another():

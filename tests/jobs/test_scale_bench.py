@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benches import bench_called
 
 from assay.finding import Finding
 from assay.jobs.audit import rounds
@@ -18,16 +16,8 @@ from assay.jobs.audit import rounds
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    where = Path(__file__).parents[2] / "benchmarks" / "scale.py"
-    spec = importlib.util.spec_from_file_location("scale", where)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(where.parent)  # as Python does for a script
-        patch.setitem(sys.modules, "scale", module)  # where its dataclasses look for their names
+    with bench_called("scale") as module, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "contention", rounds.contention)  # which it sets
-        spec.loader.exec_module(module)
         yield module
 
 

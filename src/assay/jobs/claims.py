@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from assay import code, shelf
-from assay.claim import Before, Claim, Entry, Evidence, Gate, judged
+from assay.claim import Before, Claim, Entry, Evidence, Gate, judged, too_few
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
 from assay.report import ledger as drawn
@@ -254,10 +254,9 @@ def doubted(name: str, tested: Claim, entry: Entry) -> str:
     seeds = entry.evidence.seeds
     if seeds is None and tested.seeds:
         return f"it does not say on how many trainings it rests, and {tested.seeds} are asked for"
-    if seeds is not None and seeds < tested.seeds:
-        return f"it rests on {seeds} {'training' if seeds == 1 else 'trainings'}, and {tested.seeds} are asked for"
     doubt = DOUBTS.get(name)
-    return doubt.why if doubt is not None and doubt.when == entry.when else ""
+    why = doubt.why if doubt is not None and doubt.when == entry.when else ""
+    return why if seeds is None else too_few(tested, seeds) or why
 
 
 # Reading.

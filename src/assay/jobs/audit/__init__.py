@@ -24,7 +24,7 @@ from assay.audit import Audit, Described, Judged, Offer, Question, describe, jud
 from assay.errors import AssayError
 from assay.finding import Alarm
 from assay.jobs.audit.effort import seconds_of
-from assay.jobs.audit.rounds import Rounds, Turn, budget_of, kept_open, keyed, looked, most_inputs
+from assay.jobs.audit.rounds import Rounds, Turn, budget_of, keyed, looked, most_inputs
 from assay.probe import Answer, Probe, configure, put
 from assay.report import Kept, draw_ahead, vouch, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
@@ -104,12 +104,10 @@ class Begun:
     def from_json(cls, told: Mapping[str, Any]) -> Begun:
         alarms = tuple(Alarm(a["says"], tuple(a["doubts"])) for a in told["alarms"])
         applies, pace, reading = told.get("applies", ()), told.get("pace", 0.0), told.get("reading", 0.0)
+        if not isinstance(applies, list | tuple):
+            raise AssayError(f"The model's process says of its questions {str(applies)[:40]!r}; audit again.")
         for seconds in (pace, reading):
-            if (
-                not isinstance(applies, list | tuple)
-                or not isinstance(seconds, int | float)
-                or not 0 <= seconds < math.inf
-            ):
+            if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
                 raise AssayError(f"The model's process says that it takes {str(seconds)[:40]} s an input; audit again.")
         try:
             offers = tuple(map(Offer.from_json, told.get("offers", ())))
@@ -356,11 +354,6 @@ class Record:
             vouch(self._done(surroundings, lambda place: GOES_ON), self.folder)
         return taken
 
-    @property
-    def _fitting(self) -> set[int]:
-        """The questions that can be put to the subject, as far as that was looked at before."""
-        return {place for place, fits in enumerate(self.begun.applies) if fits}
-
     def recall(self) -> None:
         """Enter every answer that is known from before, and how long the looks at them have taken."""
         for place in range(len(self.asked)):
@@ -395,7 +388,7 @@ class Record:
                 answer = question.unanswered(self.begun.keys[place], missing(place), 0.0)
                 answer = dataclasses.replace(answer, status="does not apply", environment=surroundings or {})
                 # it fits the subject and should have been asked: its own limit was not put to the test either
-                wanted = question.left_out is None and place in self._fitting
+                wanted = question.left_out is None and any(self.begun.applies[place : place + 1])
                 limits = self.standards.limits.get(question.probe, question.own if wanted else ())
                 row = Judged(answer=answer, judgements=judgements(answer, limits, self.begun.alarms))
             rows.append(self.rows[place] if row is None else row)
@@ -555,5 +548,4 @@ def _judgements(
     question: Question, answer: Answer, standards: Standards, alarms: tuple[Alarm, ...]
 ) -> tuple[Judgement, ...]:
     own = () if answer.finding is None else question.own
-    found = judgements(answer, standards.limits.get(question.probe, own), alarms)
-    return tuple(kept_open(judgement, answer) for judgement in found)
+    return judgements(answer, standards.limits.get(question.probe, own), alarms)

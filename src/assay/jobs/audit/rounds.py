@@ -30,14 +30,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.audit import Judged, Question
+from assay.audit import Judged, Question, says_nothing_of_others
 from assay.errors import AssayError
 from assay.finding import CONFIDENCE, Curve, Finding, Line, Measure, Table, wilson
 from assay.jobs.audit.effort import EFFORTS, OTHERWISE, inputs_of, seconds_of
 from assay.probe import Answer, Grows, Look
 from assay.run import BUDGETS, Budget
 from assay.run import budget as budget_named
-from assay.standard import Judgement, Standards
+from assay.standard import Standards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -371,14 +371,6 @@ def unsettled(row: Judged) -> Iterator[tuple[Measure, float]]:
             yield m, limit
 
 
-def says_nothing_of_others(m: Measure) -> bool:
-    """Whether all that was seen had one value, and nobody knows how far another may lie: an interval of no width."""
-    bounded = m.unit == "%" and m.value is not None and 0 <= m.value <= 1
-    if m.n is None or m.value is None or m.low is None or m.high is None or bounded:
-        return False
-    return m.high - m.low <= 1e-9 * max(1.0, abs(m.value))
-
-
 def settles(m: Measure, limit: float, times: float, z: float, wider: float) -> float:
     """The chance that so many times the inputs settle a verdict, where an interval of z standard deviations did not.
 
@@ -412,19 +404,6 @@ def contention(spin: float = 0.02) -> float:
     while time.process_time() - worked < spin:
         pass
     return max(1.0, (time.monotonic() - begun) / spin)
-
-
-def kept_open(judgement: Judgement, answer: Answer) -> Judgement:
-    """What more inputs may turn over stays open where those that were seen tell nothing of how far others may lie."""
-    if answer.finding is None or not answer.looks or answer.looks[-1].grows != "inputs":
-        return judgement
-    if judgement.verdict not in ("pass", "fail") or judgement.standard is None:
-        return judgement
-    m = answer.finding.measure(judgement.standard.measure)
-    if not says_nothing_of_others(m):
-        return judgement
-    one = "one input was seen" if m.n == 1 else f"all {m.n:,} values that were seen are {m.value:.3g}"
-    return dataclasses.replace(judgement, verdict="cannot tell", why=f"{one}: nobody knows how far another may lie")
 
 
 def looked(answer: Answer, before: tuple[Look, ...], budget: Budget, drawn: str | None, at: float, most: int) -> Answer:
