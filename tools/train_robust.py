@@ -127,6 +127,7 @@ def cifar(given: argparse.Namespace, device: str) -> None:
     recipe = replace(
         ROBUST_CIFAR, epochs=given.epochs or ROBUST_CIFAR.epochs, lr=given.lr, batch=given.batch, steps=given.steps,
         perturb=given.perturb, average=given.average, radius=given.radius / 255, smoothing=given.smoothing,
+        twice=given.twice,
     )  # fmt: skip
     net, helpers = ResNet18(), None
     if given.beta is not None:
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=own.steps, help=f"cifar: of the attacker, {own.steps}")
     parser.add_argument("--radius", type=float, default=8, help="cifar: of the attacker, in 255ths: 8")
     parser.add_argument("--smoothing", type=float, default=own.smoothing, help=f"cifar: of labels, {own.smoothing}")
+    parser.add_argument("--twice", action="store_true", help="cifar: each image is shown varied strongly, too")
     parser.add_argument("--beta", type=float, help="cifar: with helper examples, and this weight of the divergence")
     parser.add_argument("--gamma", type=float, default=0.5, help="cifar: the weight of helper examples, 0.5")
     parser.add_argument("--attacked", type=int, help="test images that meet the ensemble, from the first on: all")

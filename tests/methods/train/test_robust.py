@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from assay.data.whole import Whole
+from assay.errors import AssayError
 from assay.methods.attack import pgd
 from assay.methods.train import robust
 from assay.methods.train.adversary import Adversary
+from assay.methods.train.helper import Helpers
 from assay.methods.train.robust import RobustRecipe, robustly_trained
 
 FEW = RobustRecipe(epochs=2, batch=16, lr=0.1, steps=2, shift=0, average=0.5)
@@ -69,6 +71,85 @@ def test_the_search_is_that_of_the_attacker_of_the_remedies() -> None:
         here = robust.climbed(ask, rows.x, rows.y, recipe, torch.Generator().manual_seed(1))
     assert (here == 1).any()
     torch.testing.assert_close(here, there)
+
+
+def test_the_radius_grows_to_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image lies further away than its epoch allows, and some lie as far."""
+    seen: list[float] = []
+    climbed = robust.climbed
+
+    def watch(ask: nn.Module, x: torch.Tensor, *rest: object) -> torch.Tensor:
+        found = climbed(ask, x, *rest)  # type: ignore[arg-type]
+        seen.append(float((found - x).abs().max()))
+        return found
+
+    monkeypatch.setattr(robust, "climbed", watch)
+    robustly_trained(net(), data(), replace(FEW, epochs=5, batch=48, radius=0.08, rise=3), seed=0)
+    assert seen == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.08])
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_shown_twice_it_is_given_as_it_was_built(monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+    """Each image and a varied one of its label are attacked side by side; what is given has one norm of each."""
+    colours = data()
+    colours = Whole(colours.x.expand(-1, 3, -1, -1).contiguous(), colours.y)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    climbed = robust.climbed
+
+    def watch(ask: nn.Module, x: torch.Tensor, y: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append((x, y))
+        return climbed(ask, x, y, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(robust, "climbed", watch)
+    keys = model.state_dict().keys()
+    recipe = replace(FEW, epochs=3, twice=True)
+    given = robustly_trained(model, colours, recipe, seed=0, watch=colours if watched else None)
+    assert given.state_dict().keys() == keys
+    assert not given.training
+    assert len(seen) == 9
+    for x, y in seen:
+        assert len(x) == 32
+        assert torch.equal(y[:16], y[16:])
+        assert not torch.allclose(x[:16], x[16:])
+        # no order and no move changes the brightness of a picture that is shown as it is
+        assert all(any(torch.isclose(row.mean(), one.mean()) for one in colours.x) for row in x[:16])
+
+
+def test_what_is_shown_again_is_the_same_image_varied_anew_in_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    colours = data()
+    colours = Whole(colours.x.expand(-1, 3, -1, -1).contiguous(), colours.y)
+    seen: list[torch.Tensor] = []
+    drawn: list[float] = []
+    climbed = robust.climbed
+
+    def watch(ask: nn.Module, x: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(x.mean((1, 2, 3)))
+        return climbed(ask, x, *rest)  # type: ignore[arg-type]
+
+    def darker(x: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+        drawn.append(float(torch.rand(1, generator=rng)))
+        return x * drawn[-1]
+
+    monkeypatch.setattr(robust, "climbed", watch)
+    monkeypatch.setattr(robust, "varied", darker)
+    monkeypatch.setattr(robust, "VARIED", 20)  # of 48 images: the last part is smaller
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+    before = torch.get_rng_state()
+    robustly_trained(model, colours, replace(FEW, epochs=2, twice=True), seed=0)
+    assert torch.equal(torch.get_rng_state(), before)  # whoever asks keeps their draws
+    assert len(set(drawn)) == len(drawn) == 9  # three parts before each epoch, and once in vain
+    for epoch, parts in enumerate((drawn[:3], drawn[3:6])):
+        shares = torch.cat([brightness[16:] / brightness[:16] for brightness in seen[3 * epoch : 3 * epoch + 3]])
+        each = torch.tensor([share for share, n in zip(parts, (20, 20, 8), strict=True) for _ in range(n)])
+        torch.testing.assert_close(shares.sort().values, each.sort().values, rtol=1e-4, atol=1e-5)
+
+
+def test_helpers_and_images_that_are_shown_twice_do_not_go_together() -> None:
+    with pytest.raises(AssayError, match="leave one out"):
+        robustly_trained(net(), data(), replace(FEW, twice=True), seed=0, helpers=Helpers(net(), beta=1, gamma=0.5))
 
 
 def test_seven_steps_are_a_quarter_of_the_radius_each_and_fewer_go_as_far() -> None:

@@ -2,20 +2,25 @@
 
 PGD adversarial training: at each step an attacker searches around the batch, and the weights move against what it
 finds. One cycle of SGD with Nesterov momentum, images shifted and mirrored; where the recipe says so labels are
-smoothed and weights perturbed (weight_perturbation.py); with a plain network to label them, the loss has helper
-examples (helper.py). What is given is an exponential average of the weights,
+smoothed and weights perturbed (weight_perturbation.py), and each image is shown a second time, varied strongly
+(varied.py) and with batch normalisations of its own (nn/two_norms.py); with a plain network to label them, the loss has
+helper examples (helper.py). What is given is an exponential average of the weights,
 
     m_t = average m_{t-1} + (1 - average) w_t,   m_0 = w_0,
 
-with batch normalisations measured anew on attacked images; with images to watch, that of the last epoch of the last
-third after which as many of them held as after the best, but for one standard error: what holds falls again while clean
-accuracy still grows, and where it does not fall the later is the better. On CUDA passes are compiled, in bf16 and
-channels-last, and a step, attack and average and all, is one recorded graph (recorded.py): batches of 125 would else
-wait for the host.
+with batch normalisations measured anew on attacked images. An attacker of full strength can hold a deep network at a
+constant answer from its first step on: where the recipe says so the radius grows to its own over the first epochs,
+
+    radius_e = radius min(1, e / (rise + 1)),   e = 1, 2, ...
+
+With images to watch, what is given is that of the last epoch of the last third after which as many of them held as
+after the best, but for one standard error: what holds falls again while clean accuracy still grows, and where it does
+not fall the later is the better. On CUDA passes are compiled, in bf16 and channels-last, and a step, attack and average
+and all, is one recorded graph (recorded.py): batches of 125 would else wait for the host.
 
 Sources: Madry et al., ICLR 2018, arXiv:1706.06083 (the training); Wu et al., NeurIPS 2020, arXiv:2004.05884 (weights
 that are perturbed); Rice et al., ICML 2020, arXiv:2002.11569 (stopping early); Pang et al., ICLR 2021,
-arXiv:2010.00467 (which details count).
+arXiv:2010.00467 (which details count); Addepalli et al., NeurIPS 2022, arXiv:2210.15318 (strongly varied images).
 """
 
 from __future__ import annotations
@@ -32,15 +37,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.data.whole import Whole
+from assay.errors import AssayError
 from assay.methods.attack.attacked import Slope
 from assay.methods.attack.loss import Goal, Loss
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.fit import laid_out, swiftly
 from assay.methods.train.helper import Helpers
 from assay.methods.train.recorded import fit_recorded, generator
+from assay.methods.train.varied import varied
 from assay.methods.train.weight_perturbation import WeightPerturbation
+from assay.nn.two_norms import ask_both, with_first_norms, with_two_norms
 
 MEASURED = 5000  # training images that batch normalisations are measured anew on
+VARIED = 5000  # images that are varied at once, anew for each epoch
 WATCHING = 20240917  # the seed of what watches a training: the same for every network
 
 
@@ -53,7 +62,9 @@ class RobustRecipe:
     lr: float
     radius: float = 8 / 255
     steps: int = 7
+    rise: int = 0  # epochs in which the radius is smaller
     shift: int = 4  # pixels, at most
+    twice: bool = False  # whether each image is shown varied strongly, too
     smoothing: float = 0.0
     perturb: float = 0.0
     average: float = 0.995
@@ -86,13 +97,19 @@ def climbed(
     recipe: RobustRecipe,
     rng: torch.Generator,
     loss: Literal["ce"] | Loss = "ce",
+    reach: Tensor | None = None,
 ) -> Tensor:  # n c h w, n -> n c h w
-    """What `Adversary.worst` gives for inputs in [0, 1], without its checks, which no recording can make."""
-    low, high = (x - recipe.radius).clamp_min(0), (x + recipe.radius).clamp_max(1)
+    """What `Adversary.worst` gives for inputs in [0, 1], without its checks, which no recording can make.
+
+    `reach` is the share of its radius that the attacker has, all of it where none is given.
+    """
+    reach = torch.ones((), device=x.device) if reach is None else reach
+    radius, step = reach * recipe.radius, reach * recipe.step
+    low, high = (x - radius).clamp_min(0), (x + radius).clamp_max(1)
     at = laid_out(torch.lerp(low, high, torch.rand(x.shape, generator=rng, device=x.device)))
     slope = Slope(ask, Goal(y, None, loss, as_published=True), head="logits")
     for _ in range(recipe.steps):
-        at = torch.clamp(torch.add(at, slope.gradient(at).sign_(), alpha=recipe.step), low, high)
+        at = torch.clamp(torch.addcmul(at, slope.gradient(at).sign_(), step), low, high)
     return at
 
 
@@ -109,6 +126,10 @@ def robustly_trained(
 ) -> nn.Module:
     """The averaged network of a training of `model` on `data`, where they lie, in eval mode; `model` is used up."""
     device, batch = data.x.device, min(recipe.batch, len(data))
+    if recipe.twice and helpers is not None:
+        raise AssayError("Helper examples and images that are shown twice are not trained together; leave one out.")
+    if recipe.twice:
+        model = with_two_norms(model)
     model = model.to(device, memory_format=torch.channels_last).requires_grad_(True)  # type: ignore[call-overload]
     adversary = Adversary(model, recipe.radius, steps=recipe.steps, step=recipe.step, swift=swift)
     ask = swiftly(model) if swift else model
@@ -121,21 +142,28 @@ def robustly_trained(
 
     nearby = WeightPerturbation(model, recipe.perturb, loss=loss, ask=ask)
     mean, best = copy.deepcopy(model), model
-    total = torch.zeros((), device=device)
+    total, reach = torch.zeros((), device=device), torch.full((), 1 / (recipe.rise + 1), device=device)
     most, start = 0.0, time.monotonic()
+    again = torch.empty_like(data.x) if recipe.twice else data.x
+    anew = torch.Generator(device).manual_seed(WATCHING + seed)
 
     @torch.no_grad()
     def averaged() -> None:
         torch._foreach_lerp_(floats(mean), floats(model), 1 - recipe.average)
 
+    def vary() -> None:
+        for part, x in zip(torch.split(again, VARIED), torch.split(data.x, VARIED), strict=True):
+            part.copy_(varied(x, anew))
+
     def cost(rows: Tensor) -> Tensor:  # n -> 1
         nearby.back()
         averaged()
         x, y = data.rows(rows)
-        x = laid_out(moved(x, recipe.shift, draw))
+        x = moved(torch.cat([x, again[rows]]) if recipe.twice else x, recipe.shift, draw)
+        x, y = laid_out(x), y.repeat(2) if recipe.twice else y
         with adversary.asked() as asked:
             away: Literal["ce"] | Loss = "ce" if helpers is None else helpers.away(asked, x)
-            worst = climbed(asked, x, y, recipe, draw, away)
+            worst = climbed(asked, x, y, recipe, draw, away, reach)
         x, y = (worst, y) if helpers is None else (helpers.shown(x, worst), helpers.aims(y, worst))
         nearby.move(x, y)
         value = loss(ask(x), y)
@@ -143,12 +171,22 @@ def robustly_trained(
         return value
 
     def ended(epoch: int) -> None:
-        nonlocal best, most
         nearby.back()
+        ask_both(model, False)
         told(f"epoch {epoch}: loss {float(total) / (len(data) // batch):.4f}, {time.monotonic() - start:.0f} s")
         total.zero_()
-        if watch is None or 3 * epoch <= 2 * recipe.epochs:
-            return
+        reach.fill_(min(1.0, (epoch + 1) / (recipe.rise + 1)))
+        if watch is not None and 3 * epoch > 2 * recipe.epochs:
+            look_at(watch)
+        began()
+
+    def began() -> None:
+        ask_both(model, recipe.twice)
+        if recipe.twice:
+            vary()
+
+    def look_at(watch: Whole) -> None:
+        nonlocal best, most
         # the average is looked at in the model's place, for which the passes are compiled
         own = copy.deepcopy(model.state_dict())
         model.load_state_dict(mean.state_dict())
@@ -164,12 +202,15 @@ def robustly_trained(
             best = copy.deepcopy(model)
         model.load_state_dict(own)
 
+    began()
     fit_recorded(
         model, list(model.parameters()), cost, len(data), epochs=recipe.epochs, batch=batch, lr=recipe.lr, seed=seed,
         device=str(device), weight_decay=recipe.weight_decay, on_epoch=ended,
     )  # fmt: skip
     averaged()
-    return (mean if watch is None else best).eval().requires_grad_(False)
+    ask_both(model, False)
+    given = mean if watch is None else best
+    return (with_first_norms(given) if recipe.twice else given).eval().requires_grad_(False)
 
 
 def floats(model: nn.Module) -> list[Tensor]:
