@@ -20,6 +20,7 @@ from assay.errors import AssayError
 from assay.inputs.row import Row
 from assay.jobs.cure import cure
 from assay.methods.attack.pgd import pgd
+from assay.methods.train.universal_adversarial_training import UniversalAdversary
 from assay.nn.bounded_relu import BoundedReLU
 from assay.nn.read_as import Rescaled
 from assay.probe import configure
@@ -39,9 +40,13 @@ from assay.remedy import Cost
 from assay.run import Run
 from assay.subject import Subject
 
-ALL = (PgdTraining, FgsmTraining, Trades, Mart, GaussianTraining, DefensiveDistillation, BoundedRelu)
+ALL = (
+    PgdTraining, FgsmTraining, Trades, Mart, GaussianTraining, DefensiveDistillation, BoundedRelu,
+    UniversalAdversarialTraining,
+)  # fmt: skip
 NAMES = (
-    "pgd-training", "fgsm-training", "trades", "mart", "gaussian-training", "defensive-distillation", "bounded-relu"
+    "pgd-training", "fgsm-training", "trades", "mart", "gaussian-training", "defensive-distillation", "bounded-relu",
+    "universal-adversarial-training",
 )  # fmt: skip
 NOTHING: tuple[Hardening, ...] = (
     PgdTraining(radius=0, epochs=2),
@@ -50,6 +55,7 @@ NOTHING: tuple[Hardening, ...] = (
     Mart(radius=0, epochs=2),
     GaussianTraining(sigma=0, epochs=2),
     BoundedRelu(bound=float("inf"), sigma=0, epochs=2),
+    UniversalAdversarialTraining(radius=0, epochs=2),
 )
 
 
@@ -225,15 +231,18 @@ def test_digits_hold_better_after_pgd_training_than_after_its_control(digits: Su
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("remedy", [PgdTraining(), Rse(), AdvBnn(), Mixup()], ids=lambda r: r.name())
+@pytest.mark.parametrize(
+    "remedy", [PgdTraining(), Rse(), AdvBnn(), UniversalAdversarialTraining(), Mixup()], ids=lambda r: r.name()
+)
 def test_a_remedy_and_its_control_train_alike_swiftly_or_not(
     remedy: Retraining, large: bool, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assay.remedies import _retraining
+    from assay.remedies import _retraining, universal_adversarial_training
 
     swift: list[bool] = []
     monkeypatch.setattr(_retraining, "fit", lambda *a, **k: swift.append(k["swift"]))
-    monkeypatch.setattr(_retraining, "_is_swift", lambda model, run: large and model is few.model)
+    for room in (_retraining, universal_adversarial_training):
+        monkeypatch.setattr(room, "_is_swift", lambda model, run: large and model is few.model)
     control = remedy.control()
     assert control is not None
     for one in (remedy, control):
@@ -242,7 +251,9 @@ def test_a_remedy_and_its_control_train_alike_swiftly_or_not(
 
 
 @pytest.mark.parametrize("start", ["scratch", "weights"])
-@pytest.mark.parametrize("kind", [PgdTraining, Rse, AdvBnn, PlainRetraining], ids=lambda k: k.name())
+@pytest.mark.parametrize(
+    "kind", [PgdTraining, Rse, AdvBnn, UniversalAdversarialTraining, PlainRetraining], ids=lambda k: k.name()
+)
 def test_what_is_frozen_is_neither_drawn_anew_nor_trained_unless_all_is(
     kind: type[Hardening], start: str, few: Subject, run: Run
 ) -> None:
@@ -278,6 +289,41 @@ def test_what_is_kept_of_a_training_is_its_remedys_its_settings_and_its_datas(
         remedy.apply(subject, kept)
     assert keys[-1] == keys[0]
     assert len(set(keys)) == 4
+
+
+def test_the_one_change_of_a_training_that_is_killed_goes_on_with_it(
+    few: Subject, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.remedies import _retraining
+
+    remedy = UniversalAdversarialTraining(radius=0.3, step=0.02, epochs=3, batch=10)
+    whole, real, seen = remedy.apply(few, run), _retraining._right, []
+
+    def killed(*given: Any) -> float:
+        seen.append(given)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    kept = replace(run, keep=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_retraining, "_right", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remedy.apply(few, kept)
+    changes: list[torch.Tensor] = []
+    step_up = UniversalAdversary.after_step
+
+    def watched(self: UniversalAdversary) -> None:
+        assert self.delta is not None
+        changes.append(self.delta)
+        step_up(self)
+
+    monkeypatch.setattr(UniversalAdversary, "after_step", watched)
+    again = remedy.apply(few, kept)
+    assert len(changes) == 4  # the last epoch alone
+    assert float(changes[0].abs().max()) > 0.05  # as the two before had left it
+    for name, tensor in whole.model.state_dict().items():
+        assert_close(again.model.state_dict()[name], tensor, rtol=0, atol=1e-6)
 
 
 def test_its_progress_tells_the_loss_and_the_clean_accuracy(few: Subject, run: Run) -> None:

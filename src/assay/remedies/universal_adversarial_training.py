@@ -1,14 +1,16 @@
-"""Train the same architecture again under one change of all inputs that is trained against it."""
+"""Train the same architecture under one change of all inputs that is trained against it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+import torch
 from torch import nn
 
 from assay.methods.train.universal_adversarial_training import UniversalAdversary
-from assay.remedies._retraining import Retraining, anew, why_no_attack
+from assay.remedies._retraining import Hardening, _is_swift, why_no_attack
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UniversalAdversarialTraining(Retraining):
-    """Trains it again from scratch under one change of all inputs that learns to break it meanwhile.
+class UniversalAdversarialTraining(Hardening):
+    """Trains it under one change of all inputs that learns to break it meanwhile.
 
     `radius` is the largest change of a value and `step` how far the change moves with each batch (left out: the
     radius), both as shares of the range of a value, as in the question one-change-for-all. 0 is the plain training.
@@ -57,10 +59,14 @@ class UniversalAdversarialTraining(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
-        model = anew(subject.model, rng)
+        model = self.begun(subject.model, rng)
         low, span = subject.inputs.edges()
         against = UniversalAdversary(model, self.radius, step=self.step, low=low, span=span, reach=subject.reach)
-        self.train(model, subject, run, rng, augment=against.augment, after_step=against.after_step)
+        against.begin(torch.as_tensor(subject.data["train"].take(np.arange(1))[0]))
+        self.train(  # the change is kept too: it is a buffer of what is trained
+            against, subject, run, rng, about="training under one change", augment=against.augment,
+            after_step=against.after_step, swift=_is_swift(subject.model, run), resumes=True,
+        )  # fmt: skip
         return subject.cured(model, self.name())
 
 

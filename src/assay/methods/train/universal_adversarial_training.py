@@ -32,8 +32,11 @@ from assay.methods.train.fit import into_training
 CAP = 12.0
 
 
-class UniversalAdversary:
+class UniversalAdversary(nn.Module):
     """The two pieces that `fit` takes beside `model`: `fit(model, ..., augment=u.augment, after_step=u.after_step)`.
+
+    As a module it answers as `model` does, and the change is one of its buffers: where it is what `fit` trains, a
+    training that was stopped goes on under the change that it had, once `begin` has said how an input looks.
 
     `radius` and `step` (left out: the radius) are shares of the range of a value, which begins at `low` and is `span`
     wide, one for all or one for each; `reach` says of inputs what may change of them. `delta` is the change as it
@@ -51,6 +54,7 @@ class UniversalAdversary:
         span: Tensor | float = 1.0,
         reach: Reaches | None = None,
     ) -> None:
+        super().__init__()
         if not 0 <= radius < math.inf:
             raise AssayError(f"radius={radius} is no size of a change; give a share of the range, such as 0.1.")
         if step is not None and not 0 < step < math.inf:
@@ -60,13 +64,22 @@ class UniversalAdversary:
         self.model, self.radius, self.step, self.cap = model, radius, radius if step is None else step, cap
         self.low, self.span = torch.as_tensor(low), torch.as_tensor(span)
         self.reach = reach or all_of_it
-        self.delta: Tensor | None = None  # *d
+        self.delta: Tensor | None  # *d
+        self.register_buffer("delta", None)
         self._batch: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(x)
+        return out
+
+    def begin(self, x: Tensor) -> None:  # n *d
+        """No change yet, of inputs such as these."""
+        self.delta = torch.zeros_like(x[0])
 
     def augment(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:  # n *d, n -> n *d, n
         if self.delta is None:
-            self.delta = torch.zeros_like(x[0])
-            self.low, self.span = self.low.to(x), self.span.to(x)
+            self.begin(x)
+        self.low, self.span = self.low.to(x), self.span.to(x)
         self._batch = (x, y)
         return self._under(x), y
 
