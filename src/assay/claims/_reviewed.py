@@ -34,11 +34,6 @@ DOUBTS: Mapping[str, Doubt] = {
         "2026-11-17T16:08:41+00:00", _ONE_METRIC.format("23.5", "14.5")
     ),
     "wang2019-votes/eleven-mnist": Doubt("2026-11-17T09:25:56+00:00", _ONE_METRIC.format("6.9", "3.8")),
-    "zhang2021-fair-moel/unfairness-is-tied-to-error": Doubt(
-        "2026-11-17T04:20:12+00:00",
-        "it is an identity of the corrected measures, which no network could break; of the measures as printed, whose "
-        "mean is another, it is not exact, and that is not shown beside it",
-    ),
     "fuhl2021/combination-differs": Doubt(
         "2026-11-17T07:06:19+00:00",
         "print does not say which optimiser it trained with, and under Adam the statement is true",
