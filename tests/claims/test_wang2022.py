@@ -16,12 +16,18 @@ from assay.methods.attack.average_sample import class_means
 from assay.run import Run
 
 
+def reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all networks were as accurate as in print."""
+    share = {head: np.array([clean]) for head, clean in wang2022.CLEAN.items()}
+    monkeypatch.setattr(wang2022, "_clean", lambda head, run: [share[head]] * 5)
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """MNIST is a few images of the bundled sample, and every effort is small."""
     for name, value in {
-        "SEEDS": 2, "EPOCHS": 1, "BATCH": 20, "WIDTH": 2, "ATTACKED": 20, "RANKED": 50, "STEPS": 2, "BIM_STEPS": 2,
-        "NEAREST_STEPS": 5,
+        "SEEDS": 2, "BETWEEN": 40, "LOOKS": 2, "BATCH": 20, "WIDTH": 2, "ATTACKED": 20, "RANKED": 50, "STEPS": 2,
+        "BIM_STEPS": 2, "NEAREST_STEPS": 5,
     }.items():  # fmt: skip
         monkeypatch.setattr(wang2022, name, value)
     whole = fashion.load_fashion()
@@ -110,6 +116,8 @@ def steady(means: np.ndarray, images: int = 200) -> np.ndarray:
 
 
 def test_verdicts_of_the_defence(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    reached(monkeypatch)
+
     def verdict(*gains: float) -> str:
         plain = np.array([[0.97, 0.5, 0.1, 0.5, 0.1]] * 3)
         ours = plain + np.array([[0.0, *gains]]) + np.array([[-0.02], [0.0], [0.02]])
@@ -122,29 +130,60 @@ def test_verdicts_of_the_defence(monkeypatch: pytest.MonkeyPatch, run: Run) -> N
 
 
 def test_networks_that_are_better_than_prints_tell_nothing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    def verdict(clean: float) -> str:
-        plain = np.array([[0.968, 0.5, 0.1, 0.5, 0.1]] * 5)
-        ours = plain + np.array([[clean - 0.968, 0.2, 0.2, 0.2, 0.2]])
-        monkeypatch.setattr(wang2022, "_seen", lambda *a: {"softmax": steady(plain), "softRmax": steady(ours)})
+    plain = np.array([[0.968, 0.5, 0.1, 0.5, 0.1]] * 5)
+    ours = plain + np.array([[0.01, 0.2, 0.2, 0.2, 0.2]])
+    monkeypatch.setattr(wang2022, "_seen", lambda *a: {"softmax": steady(plain), "softRmax": steady(ours)})
+
+    def verdict(**clean: float) -> str:
+        share = wang2022.CLEAN | clean
+        monkeypatch.setattr(wang2022, "_clean", lambda head, run: [np.array([share[head]])] * 5)
         return judged(claim("defence"), wang2022.defends(run)).verdict
 
-    assert verdict(0.978) == "holds"
-    assert verdict(0.995) == "cannot tell"
-    assert verdict(0.95) == "cannot tell"
+    assert verdict() == "holds"
+    assert verdict(softRmax=0.995) == "cannot tell"
+    assert verdict(softmax=0.95) == "cannot tell"
+
+
+def test_a_training_ends_when_it_is_as_right_as_print(tiny: None, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """At the first look that finds as many held-out images right; the gate asks all test images."""
+    looks: list[int] = []
+    hits = wang2022._hits
+    for after, wanted in ((1, 1), (2, 2), (9, 3)):
+        looks.clear()
+        wang2022._trained.cache_clear()
+
+        def rising(net: nn.Module, data: object, after: int = after) -> np.ndarray:
+            looks.append(len(data))  # type: ignore[arg-type]
+            assert not net.training
+            return np.array([0.99 if len(looks) >= after else 0.1])
+
+        monkeypatch.setattr(wang2022, "LOOKS", 3)
+        monkeypatch.setattr(wang2022, "_hits", rising)
+        net = wang2022._trained("softmax", 0, "cpu")
+        assert looks == [33] * wanted  # a third of the hundred
+    monkeypatch.setattr(wang2022, "_hits", hits)
+    test = wang2022._data("cpu")["test"]
+    with torch.no_grad():
+        right = float((net(test.x).argmax(1) == test.y).double().mean())
+    assert wang2022._gates(run)[0].values[0] == pytest.approx(right)
 
 
 def test_verdicts_of_the_own_loss(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    reached(monkeypatch)
+
     def verdict(*margin: float) -> str:
         ours = np.array([[0.6, 0.5, 0.5, 0.4, each, 0.3] for each in margin])
         monkeypatch.setattr(wang2022, "_seen", lambda *a: {"softmax": steady(ours * 0), "softRmax": steady(ours)})
         return wang2022.own_loss_tells(run).verdict
 
-    assert verdict(0.0, 0.1) == "fails"
+    assert verdict(0.0, 0.1) == "cannot tell"  # that a half must be left is a limit of ours
     assert verdict(0.39, 0.38) == "holds"
     assert verdict(0.1, 0.38) == "cannot tell"  # one seed keeps it
 
 
 def test_verdicts_of_the_average_sample(tiny: None, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    reached(monkeypatch)
+
     def verdict(soft: tuple[float, float], ours: tuple[float, float]) -> str:
         both = {"softmax": soft, "softRmax": ours}
         seen = {head: steady(np.array([[0.97, *pair]] * 2), 100) for head, pair in both.items()}
@@ -163,6 +202,7 @@ def test_verdicts_of_the_average_sample(tiny: None, monkeypatch: pytest.MonkeyPa
 def test_the_rank_correlation_is_spearmans_and_its_verdict_looks_at_both_heads(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
+    reached(monkeypatch)
     rng = np.random.default_rng(0)
     radius = rng.uniform(0.05, 0.2, 300)
 
@@ -192,6 +232,7 @@ def test_the_rank_correlation_is_spearmans_and_its_verdict_looks_at_both_heads(
 
 
 def test_a_lower_ratio_is_found_only_on_images_that_all_have_right(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    reached(monkeypatch)
     ratio = np.linspace(1, 2, 50)
     right = np.ones(50)
     right[0] = 0

@@ -16,7 +16,7 @@ from assay.run import Run
 def test_training_stops_once_held_out_images_are_as_right_as_in_print(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = iter([0.5, 0.79, 0.81, 0.9])
     done: list[int] = []
-    monkeypatch.setattr(study, "_accuracy", lambda net, data: next(reached))
+    monkeypatch.setattr(study.digits, "_hits", lambda net, data: np.array([next(reached)]))
     monkeypatch.setattr(training, "fit", lambda model, data, *, epochs, **how: done.append(epochs))
     data = Whole(torch.rand(4, 3, 8, 8), torch.arange(4))
     study._until_printed(torch.nn.Identity(), "softmax", data, data, 0, "cpu")
