@@ -23,30 +23,12 @@ _ONE_METRIC = (
 )
 
 DOUBTS: Mapping[str, Doubt] = {
-    "wang2020/certified-error-pendigits": Doubt(
-        "2026-11-17T10:40:13+00:00",
-        "one interval ends on the one point that is allowed, which print does not give, and one metric was drawn",
-    ),
     "wang2020/certified-error-mnist": Doubt("2026-11-17T16:12:51+00:00", _ONE_METRIC.format("5.0", "3.3")),
     "wang2020/certified-error-fashion-mnist": Doubt("2026-11-17T16:13:07+00:00", _ONE_METRIC.format("18.1", "14.5")),
-    "wang2020/clean-against-certified-mnist": Doubt("2026-11-17T16:08:09+00:00", _ONE_METRIC.format("9.3", "3.3")),
-    "wang2020/clean-against-certified-fashion-mnist": Doubt(
-        "2026-11-17T16:08:41+00:00", _ONE_METRIC.format("23.5", "14.5")
-    ),
     "wang2019-votes/eleven-mnist": Doubt("2026-11-17T09:25:56+00:00", _ONE_METRIC.format("6.9", "3.8")),
     "fuhl2021/combination-differs": Doubt(
         "2026-11-17T07:06:19+00:00",
         "print does not say which optimiser it trained with, and under Adam the statement is true",
-    ),
-    "posocco2021/ten-percent": Doubt(
-        "2026-11-17T07:10:13+00:00",
-        "read as an absolute error, which alone can be meant, the best is within twice the printed number, a limit of "
-        "our own; neither has an interval",
-    ),
-    "wang2024-outliers/no-extra-measure": Doubt(
-        "2026-11-17T16:17:40+00:00",
-        "the posterior was held against the best of four measures on each set, chosen by the outliers themselves; none "
-        "of the four alone is ahead of it on every set",
     ),
     "wang2022-cifar10/own-loss": Doubt(
         "2026-11-19T08:05:05+00:00",
