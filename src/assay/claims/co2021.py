@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Gate, Held, Published
+from assay.claims._student import of_seeds
 from assay.data.whole import Whole, whole
 from assay.finding import Measure
 from assay.methods.train.recorded import fit_net
@@ -147,7 +147,7 @@ def _aligned(model: nn.Module, data: Mapping[str, Whole], name: Name, seed: int)
 def lower_universal_error(name: Name, run: Run) -> Evidence:
     seen = _seen((name,), run, _attacked)[0]  # seeds arms numbers
     cost, gain = (
-        _paired(f"change of the {what}", seen[:, 1, i] - seen[:, 0, i], unit="%")
+        of_seeds(f"change of the {what}", seen[:, 1, i] - seen[:, 0, i], better="lower", unit="%")
         for i, what in enumerate(("test error", "universal error"))
     )
     verdict: Held = "cannot tell"
@@ -194,7 +194,8 @@ def _gates(name: Name, wrong: NDArray[np.float64], broken: NDArray[np.float64]) 
 def less_alignment(run: Run) -> Evidence:
     seen = _seen(NAMES, run, _aligned)  # names seeds arms numbers
     falls = [
-        _paired(f"change on {name}", pair[:, 1, 0] - pair[:, 0, 0]) for name, pair in zip(NAMES, seen, strict=True)
+        of_seeds(f"change on {name}", pair[:, 1, 0] - pair[:, 0, 0], better="lower")
+        for name, pair in zip(NAMES, seen, strict=True)
     ]
     verdict: Held = "cannot tell"
     if all(_between(fall)[1] < 0 for fall in falls):
@@ -308,7 +309,7 @@ def _called(arm: Arm) -> str:
 
 
 def _change(seen: NDArray[np.float64], arm: int, plain: int, number: int, what: str) -> Measure:
-    return _paired(what, seen[:, arm, number] - seen[:, plain, number], unit="%")
+    return of_seeds(what, seen[:, arm, number] - seen[:, plain, number], better="lower", unit="%")
 
 
 def the_expansion(run: Run) -> Evidence:
@@ -348,15 +349,8 @@ def _means(what: Sequence[str], seen: NDArray[np.float64], unit: str = "%") -> l
     ]
 
 
-def _paired(name: str, gaps: NDArray[np.float64], unit: str = "") -> Measure:
-    """The mean of paired differences with Student's interval: seeds -> Measure."""
-    half = float(student.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / len(gaps) ** 0.5)
-    mean = float(gaps.mean())
-    return Measure(name=name, value=mean, low=mean - half, high=mean + half, better="lower", n=len(gaps), unit=unit)
-
-
 def _between(m: Measure) -> tuple[float, float]:
-    assert m.low is not None  # _paired gives both
+    assert m.low is not None  # of a mean over seeds
     assert m.high is not None
     return m.low, m.high
 

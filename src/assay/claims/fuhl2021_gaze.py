@@ -5,20 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
 from assay.claims._kept import ROOMS, Tensors, kept
-from assay.finding import Better, Measure
+from assay.claims._student import of_seeds
+from assay.finding import Measure
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -199,13 +199,7 @@ def _played(seed: int, device: str) -> Tensors:
     return {"agent": torch.from_numpy(agent), **dict(zip(CONTROLS, map(torch.from_numpy, others), strict=True))}
 
 
-def _mean(name: str, values: Rates, better: Better = "neither") -> Measure:  # s
-    """The mean over seeds with Student's interval."""
-    mean = float(values.mean())
-    half = float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-    return Measure(
-        name=name, value=mean, low=mean - half, high=mean + half, better=better, n=len(values), unit="%"
-    )  # fmt: skip
+_percent = partial(of_seeds, unit="%")
 
 
 def _told(measure: Measure) -> str:
@@ -220,16 +214,16 @@ def _sign(measure: Measure) -> Held:
 
 def apparent(run: Run) -> Evidence:
     rounds = _studied(run).agent
-    before, after, start = (_mean(name, rounds[:, at, col]) for name, at, col in (
+    before, after, start = (_percent(name, rounds[:, at, col]) for name, at, col in (
         ("who, iteration 1, before the attackers adapt", 2, 1),
         ("who, iteration 1, after", 2, 3),
         ("who, the autoencoder alone", 1, 3),
     ))  # fmt: skip
     lost = rounds[:, 1, 3] - rounds[:, 2, 1]
-    back = _mean(
+    back = _percent(
         "comes back by retraining, less half of what was lost", rounds[:, 2, 3] - rounds[:, 2, 1] - APPARENT * lost
     )
-    hid = _mean("who, lost to attackers who have not adapted", lost)
+    hid = _percent("who, lost to attackers who have not adapted", lost)
     return elsewhere(
         _sign(back) if _sign(hid) == "holds" else "cannot tell",  # where nothing was hidden nothing comes back
         says=f"After one iteration who looked is read off {_told(before)} by attackers who have not adapted and off "
@@ -241,14 +235,14 @@ def apparent(run: Run) -> Evidence:
 
 def hides(run: Run) -> Evidence:
     rounds = _studied(run).agent
-    who, what = (_mean(f"{name}, last iteration, after the attackers adapt", rounds[:, -1, col])
+    who, what = (_percent(f"{name}, last iteration, after the attackers adapt", rounds[:, -1, col])
                  for name, col in (("who", 3), ("what", 2)))  # fmt: skip
-    start = _mean("who, the autoencoder alone", rounds[:, 1, 3])
-    fallen = _mean("who, fallen since the autoencoder alone", rounds[:, 1, 3] - rounds[:, -1, 3])
+    start = _percent("who, the autoencoder alone", rounds[:, 1, 3])
+    fallen = _percent("who, fallen since the autoencoder alone", rounds[:, 1, 3] - rounds[:, -1, 3])
     trend = rounds[:, 2:, 3]
     at = np.arange(trend.shape[1]) - (trend.shape[1] - 1) / 2
-    slope = _mean("who, change in an iteration", trend @ at / max(float(at @ at), 1e-12))
-    spare = _mean("what, above twice chance", rounds[:, -1, 2] - 2 * CHANCE_WHAT)
+    slope = _percent("who, change in an iteration", trend @ at / max(float(at @ at), 1e-12))
+    spare = _percent("what, above twice chance", rounds[:, -1, 2] - 2 * CHANCE_WHAT)
     signs = {_sign(fallen), _sign(spare)}
     held: Held = "fails" if "fails" in signs else "cannot tell" if "cannot tell" in signs else "holds"
     return elsewhere(
@@ -265,7 +259,7 @@ def ahead(run: Run) -> Evidence:
     study = _studied(run)
     ours = study.agent[:, -1, 2] - study.agent[:, -1, 3]
     gaps = [
-        _mean(f"kept less hidden, ahead of {name}", ours - (each[:, 2] - each[:, 3]))
+        _percent(f"kept less hidden, ahead of {name}", ours - (each[:, 2] - each[:, 3]))
         for name, each in study.others.items()
     ]
     signs = [_sign(gap) for gap in gaps]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Gate, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims.wang2024_outliers import _seeds
+from assay.claims._student import of_seeds
 from assay.finding import Measure
 from assay.nn.mesh_linear import MeshLinear, Start
 
@@ -171,14 +171,15 @@ def above_matched(run: Run) -> Evidence:
         dry.append(_ref(*BEST, 0.0, run.seed, run.device))
         tick(1)
     best = [
-        _seeds(f"R2 of {name}, h = 2, best reach", of[BEST].tolist()) for name, of in (("CupNet", cup), ("RefNet", ref))
+        of_seeds(f"R2 of {name}, h = 2, best reach", of[BEST].tolist())
+        for name, of in (("CupNet", cup), ("RefNet", ref))
     ]
-    gap = _seeds("R2 of CupNet less RefNet, h = 2, best reach", (cup[BEST] - ref[BEST]).tolist())
+    gap = of_seeds("R2 of CupNet less RefNet, h = 2, best reach", (cup[BEST] - ref[BEST]).tolist())
     cells = [
-        _seeds(f"R2 of CupNet less RefNet, h = {h}, reach {r:g}", (cup[h, r] - ref[h, r]).tolist())
+        of_seeds(f"R2 of CupNet less RefNet, h = {h}, reach {r:g}", (cup[h, r] - ref[h, r]).tolist())
         for h, r in CELLS if (h, r) != BEST
     ]  # fmt: skip
-    without = _seeds("R2 of CupNet less RefNet without dropout, h = 2, best reach", (dry[0] - dry[1]).tolist())
+    without = of_seeds("R2 of CupNet less RefNet without dropout, h = 2, best reach", (dry[0] - dry[1]).tolist())
     ahead = sum(float((cup[cell] - ref[cell]).mean()) > 0 for cell in CELLS)
     return elsewhere(
         _sign(gap),
@@ -205,8 +206,8 @@ def collapses(run: Run) -> Evidence:
         tick(1)
     deep, shallow = (_tight(found["dense", h], h, "dense") for h in (DEEP, SHALLOW))
     kept = [_tight(found["kept", h], h, "kept") for h in (DEEP, SHALLOW)]
-    of_ref = _seeds(f"R2 of RefNet, h = {DEEP}", ref.tolist())
-    saved = _seeds(f"R2 gained by a kept start, h = {DEEP}", (found["kept", DEEP] - found["dense", DEEP]).tolist())
+    of_ref = of_seeds(f"R2 of RefNet, h = {DEEP}", ref.tolist())
+    saved = of_seeds(f"R2 gained by a kept start, h = {DEEP}", (found["kept", DEEP] - found["dense", DEEP]).tolist())
     held: Held = "holds" if (deep.high or 0) < COLLAPSED else "cannot tell"
     if (deep.low or 0) > (shallow.high or 0):  # how little is no longer learning, print does not say
         held = "fails"
@@ -230,7 +231,7 @@ def collapses(run: Run) -> Evidence:
 
 
 def _tight(found: Array, hidden: int, start: Start) -> Measure:
-    return _seeds(f"R2 of CupNet, tightest, h = {hidden}, {start} start", found.tolist())
+    return of_seeds(f"R2 of CupNet, tightest, h = {hidden}, {start} start", found.tolist())
 
 
 HERE = (

@@ -16,7 +16,7 @@ from torch import nn
 from assay.claim import Claim, Evidence, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
 from assay.claims._kept import ROOMS, Tensors, kept
-from assay.claims.wang2024_outliers import _seeds as over_seeds
+from assay.claims._student import of_seeds
 from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.methods.uncertainty.image_correlation import pearson, spearman
@@ -224,7 +224,7 @@ def _seeds(name: str, values: list[float], *, share: bool = False) -> Measure:
     known = [value for value in values if np.isfinite(value)]
     if not known:
         return Measure(name=name, value=None, n=0, better="neither", about="undefined in every seed")
-    return over_seeds(name, known, share=share)
+    return of_seeds(name, known, share=share)
 
 
 def _gap(name: str, ours: list[float], theirs: list[float]) -> Measure:

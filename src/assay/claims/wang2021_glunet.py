@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Gate, Held, Published
 from assay.claims._elsewhere import RULE, elsewhere
-from assay.claims.wang2024_outliers import _seeds
+from assay.claims._student import of_seeds
 from assay.data.whole import Whole
 from assay.finding import Measure
 from assay.methods.right.masks import boundary_f1, edges, f1_between
@@ -152,7 +152,7 @@ def _all(run: Run) -> dict[str, list[_Seen]]:
 
 
 def _gain(name: str, ours: list[_Seen], others: list[_Seen], what: str) -> Measure:
-    return _seeds(name, [getattr(a, what) - getattr(b, what) for a, b in zip(ours, others, strict=True)])
+    return of_seeds(name, [getattr(a, what) - getattr(b, what) for a, b in zip(ours, others, strict=True)])
 
 
 def _gates(seen: dict[str, list[_Seen]]) -> tuple[Gate, ...]:
@@ -175,7 +175,7 @@ def _points(gain: Measure) -> str:
 
 def parts_help(run: Run) -> Evidence:
     seen = _all(run)
-    means = [_seeds(f"mean IoU, {arm}", [each.iou for each in some], share=True) for arm, some in seen.items()]
+    means = [of_seeds(f"mean IoU, {arm}", [each.iou for each in some], share=True) for arm, some in seen.items()]
     gains = {
         arm: _gain(f"IoU gained by {arm}", seen[arm], seen["backbone"], "iou") for arm in ARMS if arm != "backbone"
     }
@@ -195,12 +195,12 @@ def outlines_gain_more(run: Run) -> Evidence:
     seen = _all(run)
     iou = _gain("IoU gained by LEDM", seen["LEDM"], seen["backbone"], "iou")
     outline = _gain("boundary F1 gained by LEDM", seen["LEDM"], seen["backbone"], "outline")
-    more = _seeds(
+    more = of_seeds(
         "boundary F1 gained by LEDM less IoU gained",
         [(a.outline - b.outline) - (a.iou - b.iou) for a, b in zip(seen["LEDM"], seen["backbone"], strict=True)],
     )
     wide = _gain("boundary F1 within 2 pixels gained by LEDM", seen["LEDM"], seen["backbone"], "outline_2")
-    plain = _seeds("boundary F1, backbone", [each.outline for each in seen["backbone"]], share=True)
+    plain = of_seeds("boundary F1, backbone", [each.outline for each in seen["backbone"]], share=True)
     return elsewhere(
         _signs(outline, more),
         says=f"LEDM adds {_points(outline)} points of boundary F1 to {100 * (plain.value or 0):.2f} % and "

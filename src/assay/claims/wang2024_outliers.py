@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor, nn
 
 from assay.claim import Claim, Evidence, Gate, Held
 from assay.claims._four_convolutions import four_convolutions
 from assay.claims._over_seeds import Gap, above
+from assay.claims._student import of_seeds
 from assay.data.whole import Whole, whole
 from assay.finding import Measure
 
@@ -184,14 +184,14 @@ def far_away(run: Run) -> Evidence:
         f"{still['softmax']:.1g} (softmax): what a network ignores neither head can see.",
         measures=(
             *(
-                _seeds(
+                of_seeds(
                     f"largest posterior at {DISTANCES[i]:g}, {head}", [of[:, i].mean() for of in rays[head]], share=True
                 )
                 for i in range(0, len(DISTANCES), 8)
                 for head in heads
             ),
-            _seeds("surest ray at the end, softRmax", list(ends["softRmax"].max(1)), share=True),
-            _seeds("least sure ray at the end, softmax", list(ends["softmax"].min(1)), share=True),
+            of_seeds("surest ray at the end, softRmax", list(ends["softRmax"].max(1)), share=True),
+            of_seeds("least sure ray at the end, softmax", list(ends["softmax"].min(1)), share=True),
             Measure(name="rays on which softRmax rises", value=rises, better="neither", unit="%"),
             *(
                 Measure(name=f"largest move along an ignored direction, {head}", value=still[head], better="neither")
@@ -246,9 +246,9 @@ def no_extra_measure(run: Run) -> Evidence:
             from_plain,
             *(gap.measure for of in single.values() for gap in of),
             *(_gain(f"gain over softmax's posterior, {name}", own, plain, (name,), run.seed).measure for name in SETS),
-            *(_seeds(f"gain over the best of four, chosen on the set, {name}", list(chosen[name])) for name in SETS),
+            *(of_seeds(f"gain over the best of four, chosen on the set, {name}", list(chosen[name])) for name in SETS),
             *(
-                _seeds(f"{score}, {head}, {name}", list(each), share=True)
+                of_seeds(f"{score}, {head}, {name}", list(each), share=True)
                 for (score, head), of in values.items()
                 for name, each in of.items()
             ),
@@ -308,7 +308,7 @@ def power_drops(run: Run) -> Evidence:
     def shorter(left: float, low: str, high: str) -> Gap:
         """By how many tenfolds the way of the higher power is shorter."""
         each = np.log10(reach[left, low]) - np.log10(reach[left, high])
-        return Gap(_seeds(f"tenfolds sooner, {named[high]} than {named[low]}, {left:g} left", list(each)), each)
+        return Gap(of_seeds(f"tenfolds sooner, {named[high]} than {named[low]}, {left:g} left", list(each)), each)
 
     steps = [shorter(left, a, b) for left in LEFT for a, b in pairwise(heads)]
     whole = [shorter(left, heads[0], heads[-1]) for left in LEFT]
@@ -331,9 +331,9 @@ def power_drops(run: Run) -> Evidence:
         + ", ".join(f"{np.mean(rest[head]):.2g}" for head in heads)
         + ". For z of a given length the excess is the power times larger, to first order.",
         measures=(
-            *(_seeds(f"distance at which {left:g} is left, {named[head]}", of) for (left, head), of in reach.items()),
+            *(of_seeds(f"distance at which {left:g} is left, {named[head]}", of) for (left, head), of in reach.items()),
             *(gap.measure for gap in (*steps, *whole)),
-            *(_seeds(f"excess over 1/k at the end, {named[head]}", rest[head]) for head in heads),
+            *(of_seeds(f"excess over 1/k at the end, {named[head]}", rest[head]) for head in heads),
         ),
     )
 
@@ -379,15 +379,6 @@ def _area(inside: Tensor, outside: Tensor) -> Area:  # m, n, high = familiar
         return (places.double() / (2 * len(those))).cpu().numpy()
 
     return Area(below(inside, outside), 1 - below(outside, inside))
-
-
-def _seeds(name: str, values: list[float], *, share: bool = False) -> Measure:
-    """The mean over seeds with Student's interval; that of a share ends at 0 and 1."""
-    v = np.asarray(values, dtype=np.float64)
-    half = float(student.ppf(0.975, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0
-    mean = float(v.mean())
-    low, high = (max(0.0, mean - half), min(1.0, mean + half)) if share else (mean - half, mean + half)
-    return Measure(name=name, value=mean, low=low, high=high, n=len(v), better="neither")
 
 
 TRAINED = (
