@@ -14,10 +14,11 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.methods.attack.pgd import pgd
 from assay.methods.certify import relax
+from assay.nn.members import Drawn
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import judge_witnesses, put
 from assay.probes.proved import certified_radius
-from assay.probes.proved.certified_radius import NORMS, Bound, CertifiedRadius
+from assay.probes.proved.certified_radius import CHOOSING, DRAWS, NORMS, Bound, CertifiedRadius
 from assay.run import Budget, Run
 from assay.standard import judge
 from assay.subject import Subject
@@ -254,6 +255,33 @@ def test_two_models_that_admit_different_proofs_are_asked_the_same_by_smoothing(
 def test_a_random_model_is_smoothed(digits: Subject, run: Run) -> None:
     finding = ask(replace(digits, draws=2), run, inputs=3)
     assert "answers are random" in finding.alarms[0].says
+    assert "by vote of single passes" in finding.alarms[0].says
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_each_vote_of_a_random_model_is_one_pass_and_shares_no_draw_with_another_of_its_input(
+    digits: Subject, run: Run, apart: bool
+) -> None:
+    """A mean of many passes would be one vote at the price of many, and votes that share a draw are not counted so."""
+    asked: list[Tensor] = []
+
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = digits.model
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not torch.is_grad_enabled():
+                asked.append(x.detach().clone())
+            out: Tensor = self.net(x)
+            return out + 0.01 * torch.randn(1)
+
+    model = Drawn(Watched(), 6, rows_apart=apart).eval()
+    ask(replace(digits, model=model, draws=6, differentiable=False), run, inputs=3)
+    votes = 3 * (CHOOSING + DRAWS * run.budget.steps)
+    assert votes <= sum(map(len, asked)) < votes + 100
+    most = max(map(len, asked))
+    assert most > 3 if apart else most == 3
 
 
 def test_a_certificate_that_an_attack_contradicts_is_shouted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,26 @@ def test_batches_change_nothing() -> None:
     assert not torch.equal(other.hits, runs[0].hits)
 
 
+def test_answers_about_one_input_share_nothing_that_a_random_model_draws() -> None:
+    """One coin for all rows of a pass: within a batch of one input its answers would be one answer."""
+    coin, batches = seeded(5), list[Tensor]()
+
+    def tossed(x: Tensor) -> Tensor:
+        batches.append(x)
+        heads = torch.rand(1, generator=coin) < 0.8
+        return torch.stack([torch.ones(len(x)), 2.0 * heads.expand(len(x))], 1)
+
+    x, n = torch.arange(7.0)[:, None] * 1000, 2000
+    got = smooth(tossed, x, sigma=0.5, draws=(50, n), batch=64, rows_apart=False, rng=seeded())
+    for each in batches:
+        assert len(set((each[:, 0] / 1000).round().tolist())) == len(each) <= 7
+    assert sum(map(len, batches)) == 7 * (50 + n)
+    assert got.label.tolist() == [1] * 7
+    assert_close(got.hits / n, torch.full((7,), 0.8), rtol=0, atol=5 * math.sqrt(0.16 / n))  # binomial in each
+    together = [smooth(tossed, x, sigma=0.5, draws=(50, n), batch=500, rng=seeded(s)).hits for s in range(5)]
+    assert torch.stack(together).float().std() > 3 * math.sqrt(0.16 * n)  # which is not, where a batch shares its coin
+
+
 def test_noise_is_gaussian_independent_and_not_clipped() -> None:
     seen: list[Tensor] = []
 

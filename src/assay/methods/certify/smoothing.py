@@ -11,7 +11,10 @@ Each radius holds with probability at least 1 - alpha over the draws, for each i
 share of up to alpha may be wrong. It certifies the smoothed classifier g, not f.
 The noisy inputs are not clipped to the input bounds: the theorem is about the classifier that sees x + e, and that is
 what a model for smoothing is trained on. Clipping would be sound too, but as a part of f; put it into `model`.
-The theorem is about real numbers; that x + e is rounded in floating point is not covered.
+The theorem is about real numbers; that x + e is rounded in floating point is not covered. It holds of a random f too,
+for P( f(x) = c ) is a function of x like any other: P is then over e and over what f draws, one answer for each e. The
+n answers about one input must not share what f draws. Where the rows of a batch do, as with one draw of the weights for
+all of them, a batch has each input once at most.
 
 Source: Cohen, Rosenfeld, Kolter, ICML 2019, arXiv:1902.02918, Theorem 1 with the upper bound 1 - p on every other class
 (sec. 3.2.2) and Certify (appendix A).
@@ -48,12 +51,14 @@ def smooth(
     draws: tuple[int, int] = (100, 100_000),
     alpha: float = 0.001,
     batch: int = 1024,
+    rows_apart: bool = True,
     rng: torch.Generator,
 ) -> Smoothed:
     """Class and certified l2 radius of the smoothed classifier around each input: n *d -> Smoothed.
 
     `draws` is (n0, n); `model` (n *d -> n c) sees at most `batch` rows at a time, and no more noise than about that is
-    held. The same `rng` state gives the same noise for every `batch`.
+    held. The same `rng` state gives the same noise for every `batch`. `rows_apart=False` says of a random model that
+    the rows of a batch share what it draws.
     """
     n0, n = draws
     if not sigma > 0:
@@ -64,8 +69,9 @@ def smooth(
         raise AssayError(f"alpha is the chance of a wrong certificate, between 0 and 1, got {alpha}; 0.001 is usual.")
     if not x.is_floating_point():
         raise AssayError(f"smooth adds Gaussian noise and needs floating-point inputs, got {x.dtype}; pass x.float().")
-    chosen = _counts(model, x, sigma, n0, batch, rng).argmax(1)  # n
-    hits = _counts(model, x, sigma, n, batch, rng).gather(1, chosen[:, None])[:, 0]  # n
+    batch = batch if rows_apart else min(batch, len(x))
+    chosen = _counts(model, x, sigma, n0, batch, rows_apart, rng).argmax(1)  # n
+    hits = _counts(model, x, sigma, n, batch, rows_apart, rng).gather(1, chosen[:, None])[:, 0]  # n
     chance = lower_chance(hits, n, alpha=alpha)
     sure = chance > 0.5
     radius = sigma * torch.from_numpy(ndtri(chance.cpu().numpy())).to(x.device)
@@ -80,16 +86,26 @@ def lower_chance(hits: Tensor, n: int, *, alpha: float) -> Tensor:  # n -> n flo
 
 
 def _counts(
-    model: Callable[[Tensor], Tensor], x: Tensor, sigma: float, draws: int, batch: int, rng: torch.Generator
+    model: Callable[[Tensor], Tensor],
+    x: Tensor,
+    sigma: float,
+    draws: int,
+    batch: int,
+    rows_apart: bool,
+    rng: torch.Generator,
 ) -> Tensor:
-    """How often each class is the answer under noise, over `draws` draws per input: n *d -> n c."""
+    """How often each class is the answer under noise, over `draws` draws per input: n *d -> n c.
+
+    All of an input one after the other, or one of each input in turn, so that `batch` <= n has none of them twice.
+    """
     rows, counts = len(x) * draws, x.new_zeros(len(x), 0, dtype=torch.long)
     if rows == 0:
         raise ShapeError(f"smooth got inputs of shape {tuple(x.shape)}; it wants at least one, as n *d.")
     held = max(1, batch // BLOCK) * BLOCK
     noise = torch.empty(held, *x.shape[1:], dtype=x.dtype, device=rng.device)
     for start in range(0, rows, held):
-        owner = torch.arange(start, min(start + held, rows), device=x.device) // draws  # row -> its input
+        owner = torch.arange(start, min(start + held, rows), device=x.device)
+        owner = owner // draws if rows_apart else owner % len(x)  # row -> its input
         for block in torch.split(noise[: len(owner)], BLOCK):
             block.normal_(generator=rng)
         for who, e in zip(torch.split(owner, batch), torch.split(noise[: len(owner)].to(x.device), batch), strict=True):

@@ -25,6 +25,7 @@ from assay.methods.certify.demands import demanded, unproved
 from assay.methods.certify.layers import layers
 from assay.methods.certify.points import points
 from assay.methods.certify.smoothing import smooth
+from assay.nn.members import draws_apart
 from assay.probe import Probe
 from assay.run import KEPT_BYTES
 from assay.standard import Standard
@@ -88,9 +89,9 @@ class CertifiedRadius(Probe):
 
     For each input a radius that is proved safe, the exact one where it exists, and one at which an attack succeeds, for
     changes inside the bounds of the inputs. A nearest-neighbour classifier has an exact answer; a ReLU network gets
-    linear or interval bounds; of any other model the smoothed version is certified, under noise of size `sigma`.
-    Numbers are certified where the whole interval of each stays within its tolerance, several labels where each logit
-    keeps its sign; these have no vote to smooth.
+    linear or interval bounds; of any other model the smoothed version is certified, a vote of its answers (of a random
+    model, of single passes) under noise of size `sigma`. Numbers are certified where the whole interval of each stays
+    within its tolerance, several labels where each logit keeps its sign; these have no vote to smooth.
 
     `radius` is the l2 size of the headline: 0.25, a quarter of the range of one pixel, is the first size at which
     certified accuracies are usually tabled. `linf_radius` of 2/255 is the smallest that is usual there. `sigma` 0.25
@@ -231,17 +232,22 @@ class CertifiedRadius(Probe):
         )
 
     def _smoothed(self, subject: Subject, way: Way, index: NDArray[np.int64], run: Run) -> Finding:
-        """The certificate is about argmax of P(answer under noise): another classifier, made from the model."""
+        """The certificate is about argmax of P(answer under noise): another classifier, made from the model.
+
+        A random model answers each noisy input by one pass, not by the mean of many: it is one vote of very many, and
+        the certificate is of votes in which the model draws as freely as the noise.
+        """
         draws = DRAWS * run.budget.steps
 
         def work(shard: Shard) -> Mapping[str, Tensor]:
             s = smooth(
-                subject.predict,
+                subject.single,
                 shard.x,
                 sigma=self.sigma,
                 draws=(CHOOSING, draws),
                 alpha=ALPHA,
                 batch=BATCH,
+                rows_apart=subject.draws == 1 or draws_apart(subject.model),
                 rng=shard.rng,
             )
             attacked = _attack(subject, shard, "l2", way.attack)
@@ -257,12 +263,14 @@ class CertifiedRadius(Probe):
         undecided = (right | abstained) & ~held
         most = self.sigma * float(ndtri(ALPHA ** (1 / draws)))
         headline = "certified accuracy of the smoothed model, l2"
+        of = "of single passes " if subject.draws > 1 else ""
         witnesses, size = _witnesses(subject, run, {"l2": index}, {"l2": rows}), subject.inputs.size
         beyond = f", and {size(self.radius)} is beyond that: raise sigma or the budget" if self.radius > most else ""
         alarms = [
             Alarm(
-                f"{way.limit} What is certified is its smoothed version, which answers by vote under Gaussian noise of "
-                f"sigma {self.sigma:g}{subject.inputs.aside(self.sigma)}; the model itself has no certificate.",
+                f"{way.limit} What is certified is its smoothed version, which answers by vote {of}under Gaussian "
+                f"noise of sigma {self.sigma:g}{subject.inputs.aside(self.sigma)}; the model itself has no "
+                "certificate.",
                 doubts=(headline,),
             ),
             Alarm(
