@@ -18,6 +18,7 @@ from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Beside, Measure
 from assay.jobs import claims as ledger
+from assay.report import ledger as drawn
 from assay.run import Run
 
 
@@ -232,12 +233,16 @@ def test_a_record_is_stale_once_its_code_is_another(tmp_path: Path, monkeypatch:
     ledger.record("someone2021/it-holds", run(), tmp_path)
     assert verdicts() == ["holds: ", "not run: "]
     stored = json.loads((tmp_path / "someone2021--it-holds.json").read_text())
-    assert set(stored["code"]) == {"claim", "methods"}
+    assert set(stored["code"]) == {"claim", "methods", "rules"}
     changed(tmp_path, code={**stored["code"], "methods": "0" * 64})
     assert verdicts()[0].startswith("holds: since then a method")
     assert "stale" in ledger.page(tmp_path)
     changed(tmp_path, code={**stored["code"], "claim": "0" * 64})
     assert verdicts()[0] == "holds: since then the study changed"
+    changed(tmp_path, code={**stored["code"], "rules": "0" * 64})
+    assert verdicts()[0] == "holds: since then an interval, a gate, or how inputs and answers are read changed"
+    changed(tmp_path, code={part: stored["code"][part] for part in ("claim", "methods")})  # before rules were kept
+    assert verdicts()[0] == "holds: "
     changed(tmp_path, code=None)
     assert verdicts()[0] == "holds: it does not say which code made it"
 
@@ -246,6 +251,25 @@ def test_code_behind_a_claim_is_its_own_files_and_what_they_compute_with() -> No
     found = code.in_rooms("assay.claims.liu2021_poison", ("claims", *ledger.COMPUTES))
     assert {"assay.claims.liu2021_poison", "assay.claims._elsewhere", "assay.methods.poison.propagation"} <= set(found)
     assert not {"assay.run", "assay.finding", "assay.methods.attack.pgd"} & set(found)
+
+
+@pytest.mark.parametrize(
+    "module", ["assay.interval", "assay.claim", "assay.inputs.reach", "assay.tasks.classification"]
+)
+def test_the_rules_behind_a_claim_are_intervals_gates_and_how_inputs_and_answers_are_read(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = code._own
+
+    def edited(name: str) -> object:
+        found = own(name)
+        return found._replace(digest="edited") if found is not None and name == module else found
+
+    study = "assay.claims.liu2021_translation" if "tasks" in module else "assay.claims.giulivi2020"
+    before, behind = dict(ledger._behind(study)), ledger._behind.__wrapped__  # without what is kept
+    monkeypatch.setattr(code, "_own", edited)
+    after = dict(behind(study))
+    assert {part for part in before if before[part] != after[part]} == {"rules"}
 
 
 def test_a_copy_under_another_name_does_not_speak_for_the_claim(tmp_path: Path) -> None:
@@ -263,8 +287,23 @@ def test_a_record_of_a_newer_assay_asks_for_it(tmp_path: Path) -> None:
         ledger.read(tmp_path)
 
 
+SAID: dict[str, object] = {"verdict": "holds", "says": "", "measures": []}
+
+
 @pytest.mark.parametrize(
-    "to", [{"says": {"deep": 1}}, {"seconds": "long"}, {"versions": {"python": [3]}}, {"data": [["a", "b"]]}]
+    "to",
+    [
+        {"says": {"deep": 1}},
+        {"seconds": "long"},
+        {"versions": {"python": [3]}},
+        {"data": [["a", "b"]]},
+        {"before": {"verdict": "holds", "when": 5}},
+        {"before": {"verdict": "holds", "when": "yesterday"}},
+        {"before": {"verdict": "probably"}},
+        {"evidence": {**SAID, "seeds": 5.5}},
+        {"evidence": {**SAID, "measures": [{"name": "m", "value": 1, "better": "sideways", "beside": []}]}},
+        {"evidence": {**SAID, "gates": [{"what": "w", "values": ["much"], "printed": None, "low": 0, "high": 1}]}},
+    ],
 )
 def test_sealed_or_not_a_record_holds_texts_and_numbers(tmp_path: Path, to: dict[str, object]) -> None:
     ledger.record("someone2021/it-holds", run(), tmp_path)
@@ -456,6 +495,39 @@ def test_a_record_of_fewer_trainings_than_are_asked_for_today_is_in_doubt(
     assert ledger.doubted(entry.id, dataclasses.replace(study("holds"), seeds=asked), entry) == why
     unsure = dataclasses.replace(entry, evidence=dataclasses.replace(entry.evidence, verdict="cannot tell"))
     assert not ledger.doubted(entry.id, dataclasses.replace(study("holds"), seeds=asked), unsure)
+
+
+def test_a_record_whose_own_gate_is_missed_is_in_doubt_whatever_it_says(tmp_path: Path) -> None:
+    entry = ledger.record("someone2021/it-holds", run(), tmp_path)
+    gate = Gate(what="The accuracy", values=(0.8, 0.4), printed=0.9, low=0.7)
+    evidence = dataclasses.replace(entry.evidence, gates=(gate,), seeds=2)
+    doubt = ledger.doubted(entry.id, study("holds"), dataclasses.replace(entry, evidence=evidence))
+    assert doubt == "not reached: The accuracy"
+
+
+def test_notes_of_ours_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = (study("holds"), dataclasses.replace(study("holds"), name="a-note", ours=True))
+    monkeypatch.setattr(shelf, "load", lambda which, name: both)
+    for name in ("it-holds", "a-note"):
+        ledger.record(f"someone2021/{name}", run(), tmp_path)
+    counted = {count.verdict: count for count in drawn.counts(ledger.told(tmp_path))}
+    assert (counted["holds"].now, counted["holds"].ours) == (1, 1)
+    text = ledger.page_markdown(tmp_path)
+    assert "| holds | 1 |  | 1 |" in text
+    assert "| someone2021/a-note (note) |" in text
+
+
+def test_a_ledger_that_is_not_there_or_takes_no_record_is_told_before_the_work(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    for nowhere in (file, tmp_path / "typo"):
+        with pytest.raises(AssayError, match=r"There is no ledger in .*--ledger names a folder of records"):
+            ledger.told(nowhere)
+    for taken in (file, file / "below"):
+        with pytest.raises(AssayError, match=r"No record can be written to .*assay claims --ledger FOLDER test"):
+            ledger.writable(taken)
+    ledger.writable(tmp_path / "new" / "ledger")
+    assert not (tmp_path / "new").exists()
 
 
 def test_each_doubt_is_about_a_record_that_is_there_and_each_unlike_number_is_printed(

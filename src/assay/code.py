@@ -115,11 +115,14 @@ def of_modules(roots: Iterable[str], opened: Collection[str] = ()) -> Code:
     return found
 
 
-def in_rooms(root: str, rooms: Collection[str]) -> dict[str, str]:
+def in_rooms(root: str, rooms: Collection[str], by_package: Collection[str] = ()) -> dict[str, str]:
     """A module of Assay's and those that it imports, one through the other, within these rooms: names and hashes.
 
     What lies in between in another room is not followed: the vocabulary imports much that computes nothing of theirs.
+    Of rooms `by_package` what the package itself hands on counts too, wherever a module imports from it.
     """
+    followed = tuple(f"{OWN}.{room}." for room in (*rooms, *by_package))
+    packages = {f"{OWN}.{room}" for room in by_package}
     found: dict[str, str] = {}
     waiting = [root]
     while waiting:
@@ -127,7 +130,7 @@ def in_rooms(root: str, rooms: Collection[str]) -> dict[str, str]:
         module = None if name in found else _own(name)
         if module is not None:
             found[name] = module.digest
-            waiting += [m for m in module.imports if m.startswith(tuple(f"{OWN}.{room}." for room in rooms))]
+            waiting += [m for m in module.imports if m.startswith(followed) or m in packages]
     return found
 
 

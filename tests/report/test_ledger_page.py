@@ -55,6 +55,9 @@ def test_it_opens_from_disk_without_a_request_at_any_width(visit: Any, page_of_f
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator("svg.dots").count() == 3
+        drawn = page.locator("svg.dots text").first.bounding_box()
+        assert drawn is not None
+        assert drawn["height"] >= 9  # which can be read: the figure scrolls, the page does not
 
 
 def test_filters_and_links_work_without_any_library(visit: Any, page_of_four: Path) -> None:
@@ -72,7 +75,16 @@ def test_filters_and_links_work_without_any_library(visit: Any, page_of_four: Pa
     page.uncheck("#by-age")
     changed = page.locator("a[href='#claim-first2021--cannot-tell']").first
     changed.click()
-    assert page.evaluate("document.getElementById('claim-first2021--cannot-tell').open")
+    fold = "document.getElementById('claim-first2021--cannot-tell')"
+    assert page.evaluate(f"{fold}.open")
+    page.evaluate(f"{fold}.open = false")
+    changed.click()  # the same place again, where no hash changes
+    assert page.evaluate(f"{fold}.open")
+    page.evaluate(f"{fold}.open = false")
+    page.select_option("#by-verdict", "fails")
+    changed.click()  # a fold that the filter hides is shown, and the filter says so
+    assert page.locator("#claim-first2021--cannot-tell").is_visible()
+    assert page.input_value("#by-verdict") == ""
 
 
 def test_what_changed_is_counted_and_told(page_of_four: Path) -> None:

@@ -42,6 +42,30 @@ DOUBTS: Mapping[str, Doubt] = {
     "giulivi2020/frozen-is-constant": Doubt(
         "2026-11-19T08:11:05+00:00", "print compares with no constant: that part of the statement is ours"
     ),
+    "giulivi2020/weight-cascade": Doubt(
+        "2026-11-19T08:01:02+00:00",
+        "print sees no significant correlation from the first layer on, and that of 0.110 found here is one; that it "
+        "lies below edges and another seed is a comparison of our own",
+    ),
+    "giulivi2020/label-randomisation": Doubt(
+        "2026-11-19T08:06:32+00:00",
+        "the correlation found here is one, above print's 0.127, and what is asked of it, to lie below the better of "
+        "edges and brightness, is ours",
+    ),
+    "giulivi2020/joint-costs-little": Doubt(
+        "2026-11-17T09:46:21+00:00",
+        "print expects single tasks to suffer and does not say that it is little: what little is, is ours",
+    ),
+    "giulivi2020/mirror-decoder": Doubt(
+        "2026-11-19T08:04:18+00:00",
+        "print judges by eye and gives no weight k: the line of 100 % and k = 1 are ours, the number falls as k grows, "
+        "and none was searched",
+    ),
+    "qiu2021-fading/choice-does-not-matter": Doubt(
+        "2026-11-17T19:21:19+00:00",
+        "print compares the last filters with random ones, not with those of the largest weights, and that 0.5 points "
+        "are none is ours",
+    ),
     "qiu2021-fading/kept-filters-come-nearer": Doubt(
         "2026-11-17T19:21:16+00:00",
         "print draws one late layer of a deeper network; here it is the mean over all layers, and the number that "

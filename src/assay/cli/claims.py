@@ -44,7 +44,7 @@ def list_claims(ctx: typer.Context, ledger: Ledger = None) -> None:
 
     rows = table("claim", "verdict", "statement", "source")
     for each in told(ledger):
-        verdict = f"{each.verdict}{', stale' if each.stale else ''}"
+        verdict = f"{each.verdict}{', stale' if each.stale else ''}{', a note' if each.claim.ours else ''}"
         rows.add_row(each.id, verdict, each.claim.says, each.claim.source)
     console().print(rows)
 
@@ -82,6 +82,7 @@ def try_claims(
     known = job.claims()
     for name in ids:
         job.claim(name)  # an unknown one is told before an hour of work on the others
+    job.writable(ledger)
     left = list(ids) or job.waiting(ledger, known)
     entries: list[Entry] = []
     broken: dict[str, str] = {}

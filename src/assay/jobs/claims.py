@@ -16,6 +16,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,12 +24,12 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from assay import code, shelf
-from assay.claim import Before, Claim, Entry, Evidence, Gate, judged, too_few
+from assay.claim import Before, Claim, Entry, Evidence, Gate, Held, judged, too_few
 from assay.errors import AssayError
-from assay.finding import Beside, Measure
+from assay.finding import Beside, Better, Measure
 from assay.report import ledger as drawn
 from assay.run import Run, environment
 from assay.store import strict_json, write_atomically
@@ -36,7 +37,15 @@ from assay.store import strict_json, write_atomically
 SHIPPED = Path(__file__).parents[1] / "claims" / "ledger"
 FORMAT = 2
 COMPUTES = ("methods", "nn", "data", "remedies", "probes", "subjects")
-"""The rooms whose code a study's numbers hang on; the vocabulary only hands them on."""
+"""The rooms whose code a study's numbers hang on; the vocabulary only hands them on, but for what follows."""
+JUDGE = ("assay.interval", "assay.claim")
+READS = ("inputs", "tasks")
+"""What makes a verdict of numbers: intervals and gates, and how inputs and answers are read."""
+PARTS = {
+    "claim": "the study",
+    "methods": "a method, a layer or the data's reading",
+    "rules": "an interval, a gate, or how inputs and answers are read",
+}
 LOST = Before(verdict="not run", why="its record could not be read")
 RECORDS = ":(exclude)src/assay/claims/ledger"  # of what may have changed since a commit: they are no code
 
@@ -71,6 +80,24 @@ def claim(name: str) -> Claim:
 def record(name: str, run: Run, root: Path | None = None) -> Entry:
     """Run the study behind a claim, judge what it found, and record it."""
     return keep(measured(run, name), root)
+
+
+def writable(root: Path | None = None) -> None:
+    """Refuse a ledger that no record can be written to, before a study takes its hours."""
+    folder = root or home()
+    try:
+        with tempfile.TemporaryFile(dir=_nearest(folder)):
+            pass
+    except OSError as e:
+        raise AssayError(
+            f"No record can be written to {str(folder)!r}: {e.strerror}; name another folder: assay claims --ledger "
+            "FOLDER test ..."
+        ) from e
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that is there."""
+    return next((above for above in (folder, *folder.parents) if above.exists()), folder)
 
 
 def keep(entry: Entry, root: Path | None = None) -> Entry:
@@ -137,8 +164,7 @@ def _why(last: Entry, now: Entry) -> str:
     if not last.code:
         found.append("which code made the last record is not known")
     elif last.code != now.code:
-        parts = {"claim": "the study", "methods": "a method, a layer or the data's reading"}
-        found.append(f"{' and '.join(w for p, w in parts.items() if last.code.get(p) != now.code.get(p))} changed")
+        found.append(f"{_parts_that_differ(last.code, now.code)} changed")
     if last.data and last.data != now.data:
         found.append("the data are other files")
     if last.seed != now.seed or last.budget != now.budget:
@@ -180,6 +206,9 @@ def _behind(module: str) -> tuple[tuple[str, str], ...]:
     found = code.in_rooms(module, ("claims", *COMPUTES))
     parts = {"claim": {n: h for n, h in found.items() if n.startswith("assay.claims.") or n == module}}
     parts["methods"] = {n: h for n, h in found.items() if n not in parts["claim"]}
+    read = code.in_rooms(module, ("claims", *COMPUTES), by_package=READS)
+    judge = {n: h for root in JUDGE for n, h in code.in_rooms(root, ()).items()}
+    parts["rules"] = judge | {n: h for n, h in read.items() if n not in found}
     return tuple((part, sha256(repr(sorted(files.items())).encode()).hexdigest()) for part, files in parts.items())
 
 
@@ -239,10 +268,14 @@ def stale(tested: Claim, entry: Entry) -> str:
     """Why a record is not what the code of today would make of it; empty where nothing says so."""
     if not entry.code:
         return "it does not say which code made it"
-    now = behind(tested)
-    changed = [words for part, words in (("claim", "the study"), ("methods", "a method, a layer or the data's reading"))
-               if entry.code.get(part) != now[part]]  # fmt: skip
-    return f"since then {' and '.join(changed)} changed" if changed else ""
+    changed = _parts_that_differ(entry.code, behind(tested))
+    return f"since then {changed} changed" if changed else ""
+
+
+def _parts_that_differ(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """In words; the rules are compared where both say by which they went, which early records do not."""
+    parts = [part for part in PARTS if part in then or part != "rules"]
+    return " and ".join(PARTS[part] for part in parts if then.get(part) != now.get(part))
 
 
 def doubted(name: str, tested: Claim, entry: Entry) -> str:
@@ -252,6 +285,8 @@ def doubted(name: str, tested: Claim, entry: Entry) -> str:
     if entry.evidence.verdict not in ("holds", "fails"):
         return ""
     seeds = entry.evidence.seeds
+    if missed := [gate.what for gate in entry.evidence.gates if gate.missed()]:
+        return f"not reached: {', '.join(missed)}"
     if seeds is None and tested.seeds:
         return f"it does not say on how many trainings it rests, and {tested.seeds} are asked for"
     doubt = DOUBTS.get(name)
@@ -269,6 +304,8 @@ def read(root: Path | None = None, *, broken: bool = True) -> dict[str, Entry]:
     to be tested need not wait for another's record, nor for its own.
     """
     found: dict[str, Entry] = {}
+    if broken and root is not None and not root.is_dir():
+        raise AssayError(f"There is no ledger in {str(root)!r}; --ledger names a folder of records.")
     for folder in (SHIPPED, home()) if root is None else (root,):
         for path in sorted(folder.glob("*.json")):
             try:
@@ -315,17 +352,30 @@ def _entry(path: Path) -> Entry:
 
 def _of_their_kinds(entry: Entry) -> None:
     """A seal vouches for what was written, whoever wrote it: what the pages print must be text or numbers."""
+    evidence, before = entry.evidence, entry.before or Before(verdict="not run")
     texts = [entry.id, entry.says, entry.budget, entry.machine, entry.command, entry.when, entry.here, entry.commit]
-    texts += [entry.evidence.says, *(m.name for m in entry.evidence.measures), *(g.what for g in entry.evidence.gates)]
+    texts += [evidence.says, before.says, before.when, before.commit, before.why]
+    texts += [part for m in evidence.measures for part in (m.name, m.unit, m.about, *(b.label for b in m.beside))]
+    texts += [gate.what for gate in evidence.gates]
     texts += [part for kept in (entry.versions, entry.code, entry.data) for pair in kept.items() for part in pair]
-    numbers = [entry.seed, entry.seconds, entry.evidence.seeds]
-    numbers += [n for m in entry.evidence.measures for n in (m.value, m.low, m.high, m.n)]
+    numbers = [entry.seconds, *(n for m in evidence.measures for n in (m.value, m.low, m.high))]
+    numbers += [n for gate in evidence.gates for n in (*gate.values, gate.printed, gate.low, gate.high)]
+    counts = [entry.seed, evidence.seeds, *(m.n for m in evidence.measures)]
+    named: list[tuple[object, object]] = [(before.verdict, Held), *((m.better, Better) for m in evidence.measures)]
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} where a text is wanted")
-    for number in numbers:
+    for number in (*numbers, *counts):
         if number is not None and not isinstance(number, int | float):
             raise TypeError(f"{number!r} where a number is wanted")
+    for count in counts:
+        if count is not None and not isinstance(count, int):
+            raise TypeError(f"{count!r} where a whole number is wanted")
+    for name, known in named:
+        if name not in get_args(known):
+            raise ValueError(f"{name!r} where one of {', '.join(get_args(known))} is wanted")
+    for when in filter(None, (entry.when, before.when)):
+        datetime.fromisoformat(when)
 
 
 # All of them, in a time.

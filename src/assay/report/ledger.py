@@ -25,9 +25,10 @@ VERDICTS: dict[Held, str] = {
 }
 LOOKS = {"holds": "pass", "fails": "fail", "cannot tell": "cannot tell", "not run": "not asked"}
 INTRODUCTION = (
-    "Each claim is a published statement with the numbers as printed, beside what the study in Assay measured. A claim "
-    "that was never run says so. A record is stale where the code behind it has changed since, or is not known: it "
-    "tells what was found then, and is counted apart."
+    "Each claim is a published statement with the numbers as printed, beside what the study in Assay measured. A note "
+    "is a statement of ours about a source's method, and is counted apart. A claim that was never run says so. A "
+    "record is stale where the code behind it has changed since, or is not known: it tells what was found then, and "
+    "is counted apart too."
 )
 CHANGES = (
     "Verdicts that became others when a claim was tested again or its record was doubted, and claims that were tested "
@@ -221,10 +222,24 @@ def printed(number: Published) -> str:
     return f"{number.value * (100 if number.unit == '%' else 1):.10g} {number.unit}".strip()
 
 
-def counts(claims: Sequence[Told]) -> list[tuple[Held, int, int, str]]:
-    """Each verdict, how many claims have it by code as it is now, how many by stale records, and what it means."""
-    now, old = (Counter(t.verdict for t in claims if bool(t.stale) == stale) for stale in (False, True))
-    return [(verdict, now[verdict], old[verdict], means) for verdict, means in VERDICTS.items()]
+class Count(NamedTuple):
+    """How many claims have a verdict, and what it means."""
+
+    verdict: Held
+    now: int
+    """Published statements, by records of code as it is now."""
+    old: int
+    """The same by stale records."""
+    ours: int
+    """Notes, whatever their age."""
+    means: str
+
+
+def counts(claims: Sequence[Told]) -> list[Count]:
+    theirs = [t for t in claims if not t.claim.ours]
+    now, old = (Counter(t.verdict for t in theirs if bool(t.stale) == stale) for stale in (False, True))
+    ours = Counter(t.verdict for t in claims if t.claim.ours)
+    return [Count(verdict, now[verdict], old[verdict], ours[verdict], means) for verdict, means in VERDICTS.items()]
 
 
 def moves(claims: Sequence[Told]) -> list[tuple[Held, Held, int]]:
@@ -240,10 +255,10 @@ def markdown(claims: Sequence[Told]) -> str:
         "",
         INTRODUCTION,
         "",
-        "| verdict | by today's code | stale | what it means |",
-        "|---|---:|---:|---|",
+        "| verdict | by today's code | stale | notes | what it means |",
+        "|---|---:|---:|---:|---|",
     ]
-    lines += [f"| {v} | {n} | {old or ''} | {means} |" for v, n, old, means in counts(claims)]
+    lines += [f"| {c.verdict} | {c.now} | {c.old or ''} | {c.ours or ''} | {c.means} |" for c in counts(claims)]
     if moves(claims):
         lines += ["", "## What changed", "", CHANGES, ""]
         lines += ["| before | after | claims |", "|---|---|---:|"]
@@ -255,7 +270,7 @@ def markdown(claims: Sequence[Told]) -> str:
     for t in claims:
         first = t.pairs[0] if t.pairs else None
         cells = (
-            t.id,
+            f"{t.id}{' (note)' if t.claim.ours else ''}",
             f"{first.printed.what}: {printed(first.printed)}" if first else "",
             in_full(first.here) if first else "",
             f"{t.verdict}{', stale' if t.stale else ''}",

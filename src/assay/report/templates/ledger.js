@@ -12,9 +12,16 @@
     }
     said.textContent = `${rows} of ${all.length / 2} claims`;
   };
-  const open = () => { const e = document.getElementById(location.hash.slice(1)); if (e && e.tagName === "DETAILS") e.open = true; };
+  const open = () => {
+    const e = document.getElementById(location.hash.slice(1));
+    if (!e || e.tagName !== "DETAILS") return;
+    if (e.classList.contains("away")) { source.value = verdict.value = ""; age.checked = false; look(); }
+    e.open = true;
+    e.scrollIntoView();
+  };
   document.getElementById("filters").hidden = false;
   for (const e of [source, verdict, age]) e.addEventListener("change", look);
   addEventListener("hashchange", open);
+  for (const a of document.querySelectorAll("a[href^='#claim-']")) a.addEventListener("click", () => { if (a.hash === location.hash) open(); });
   look(); open();
 })();
