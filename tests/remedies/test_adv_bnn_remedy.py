@@ -54,7 +54,9 @@ def test_fine_tuning_goes_on_from_the_subjects_own_weights(digits: Subject, run:
 def test_it_states_its_price_and_refuses_in_a_line_what_it_cannot_do(digits: Subject, run: Run) -> None:
     assert AdvBnn(steps=7, draws=9).cost() == Cost(8, 9)
     assert AdvBnn(steps=7, eot=3, draws=9).cost() == Cost(22, 9)
-    assert AdvBnn(steps=7, eot=3, draws=9, as_published=True).cost() == Cost(8, 9)
+    assert AdvBnn(steps=7, draws=9, as_published=True).cost() == Cost(8, 9)
+    with pytest.raises(AssayError, match="as_published takes one draw a step.*leave eot=3 out"):
+        AdvBnn(eot=3, as_published=True)
     assert configure(AdvBnn, {"radius": "0.1", "alpha": "1"}) == AdvBnn(radius=0.1, alpha=1.0)
     for bad, says in (
         (AdvBnn(draws=1), "draws=1 of 'adv-bnn' must be at least 2"),

@@ -54,6 +54,8 @@ def test_every_remedy_that_trains_says_at_which_epoch_it_left_the_numbers(name: 
         remedy.apply(few, run)
     assert all(p.isfinite().all() for p in caught.value.model.parameters())
     assert str(caught.value).endswith("again.")
+    kept = caught.value.model.state_dict().keys()  # of use: of the whole, or of a member or what was to be made smaller
+    assert kept in (remedy.frame(few).model.state_dict().keys(), few.model.state_dict().keys())
 
 
 def test_a_cure_keeps_the_weights_of_the_last_good_epoch(few: Subject, tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,6 +17,7 @@ from assay.nn.riap import with_riap
 from assay.nn.unet import UNet
 from assay.remedies._retraining import PlainRetraining
 from assay.remedies.riap_padding import RiapPadding
+from assay.remedy import Cost
 from assay.run import Run
 from assay.subject import Subject
 from assay.tasks import Segmentation
@@ -102,3 +103,14 @@ def test_kept_weights_go_into_its_frame_and_what_has_no_run_is_refused(few: Subj
     flat = replace(few, model=nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).eval())
     with pytest.raises(AssayError, match="'riap-padding' cannot be applied to 'few': it has no convolution."):
         cure("riap-padding", flat, out=tmp_path)
+
+
+def test_padding_alone_refuses_what_a_training_would_and_costs_none() -> None:
+    assert RiapPadding(epochs=0).cost() == Cost(0, 1.1)
+    for settings, says in (
+        ({"lr": -5.0}, "lr=-5.0 is no length of a step"),
+        ({"batch": -3}, "batch"),
+        ({"start": "scratch"}, "epochs=0 trains nothing, and start='scratch'"),
+    ):
+        with pytest.raises(AssayError, match=says):
+            RiapPadding(**{"epochs": 0, **settings})  # type: ignore[arg-type]

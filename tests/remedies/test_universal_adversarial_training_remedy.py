@@ -68,6 +68,8 @@ def test_its_settings_and_its_cost(digits: Subject, run: Run) -> None:
     assert configure(UniversalAdversarialTraining, {"radius": "0.2", "step": "0.1"}) == UniversalAdversarialTraining(
         radius=0.2, step=0.1
     )
+    with pytest.raises(AssayError, match=r"radius=1.5 is no share of a value's range"):
+        UniversalAdversarialTraining(radius=1.5)
     with pytest.raises(AssayError, match="radius=-1"):
         UniversalAdversarialTraining(radius=-1).apply(digits, run)
     without = replace(digits, data={"test": digits.data["test"]})

@@ -22,8 +22,8 @@ from assay.domain import Unlabelled
 from assay.errors import AssayError
 from assay.methods.train.alignment import Alignment, Beside, WithFeatures
 from assay.methods.train.balanced import balanced
-from assay.methods.train.fit import Augment, Diverged, Loss, Optimiser, Order, Rows
-from assay.remedies._retraining import Hardening
+from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows
+from assay.remedies._retraining import Hardening, kept_as
 from assay.remedy import Remedy
 
 if TYPE_CHECKING:
@@ -297,11 +297,8 @@ class Aligning(Adapting):
         both = WithFeatures(model, subject.layers["head"])
         loss = Alignment(self.distance, self.weight, classes=len(subject.task.classes), each=each).loss
         augment = Beside(list(targets.values()), each).augment if targets else None
-        try:
+        with kept_as(model):
             self.trained(both, subject, run, rng, about=about, loss=loss, augment=augment)
-        except Diverged as e:
-            e.model = model
-            raise
         both.close()
         return self.cured(model, subject)
 

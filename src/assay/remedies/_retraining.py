@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from weakref import WeakKeyDictionary
@@ -20,7 +20,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from assay.errors import AssayError
 from assay.inputs.reach import Reach
 from assay.methods.train.adversary import Adversary
-from assay.methods.train.fit import Augment, Loss, Optimiser, Order, Rows, fit, into_training, reset, trainable
+from assay.methods.train.fit import (
+    Augment,
+    Diverged,
+    Loss,
+    Optimiser,
+    Order,
+    Rows,
+    fit,
+    into_training,
+    reset,
+    trainable,
+)
 from assay.methods.train.label_noise import plant
 from assay.methods.uncertainty.alike import CLONES, alike
 from assay.methods.uncertainty.pixel_spread import gain, together
@@ -123,6 +134,17 @@ def why_no_attack(subject: Subject) -> str | None:
 def why_no_noise(subject: Subject) -> str | None:
     """Why noise on its inputs makes no inputs."""
     return "it adds noise to inputs, and an input here is a row of words by number" if subject.tokens else None
+
+
+@contextmanager
+def kept_as(model: nn.Module) -> Iterator[None]:
+    """Where something around `model` is trained: after a divergence the model is kept, which fits the subject, and not
+    what was around it."""
+    try:
+        yield
+    except Diverged as e:
+        e.model = model
+        raise
 
 
 @dataclass(frozen=True)

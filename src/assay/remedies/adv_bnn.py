@@ -48,10 +48,12 @@ class AdvBnn(Hardening):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_alpha(self.alpha)
+        if self.as_published and self.eot != 1:
+            raise AssayError(f"as_published takes one draw a step, as the public code does; leave eot={self.eot} out.")
         worst_inputs(nn.Identity(), radius=self.radius, steps=self.steps, eot=self.eot)
 
     def cost(self) -> Cost | None:
-        searching = self.steps * (1 if self.as_published else self.eot) if self.radius else 0
+        searching = self.steps * self.eot if self.radius else 0
         return Cost(1 + searching, self.draws)
 
     def why_not(self, subject: Subject) -> str | None:

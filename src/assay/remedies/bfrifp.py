@@ -12,7 +12,7 @@ from assay.errors import AssayError
 from assay.methods.compress.fading import Choice, Fading, Pace, faded, nearer, plan, ranked, strength
 from assay.methods.compress.price import affordable
 from assay.methods.compress.surgery import cut
-from assay.remedies._retraining import _is_swift
+from assay.remedies._retraining import _is_swift, kept_as
 from assay.remedies._shrinking import Shrinking, example, timed
 
 if TYPE_CHECKING:
@@ -83,10 +83,11 @@ class Bfrifp(Shrinking):
             fires=self.fires, freezes=self.freezes,
         )  # fmt: skip
         self._refuse_short(subject, made.layers)
-        self.train(
-            fading, subject, run, rng, about="training while filters fade", after_step=fading.after_step,
-            swift=_is_swift(subject.model, run), resumes=True,
-        )  # fmt: skip
+        with kept_as(model):
+            self.train(
+                fading, subject, run, rng, about="training while filters fade", after_step=fading.after_step,
+                swift=_is_swift(subject.model, run), resumes=True,
+            )  # fmt: skip
         small = cut(fading.faded_out(), found, {name: ~each for name, each in gone.items()})
         return subject.cured(small.eval(), self.name())
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from assay.methods.train.ensemble import fit_ensemble
+from assay.methods.train.ensemble import Stacked, fit_ensemble
+from assay.methods.train.fit import Diverged
 from assay.nn.members import Ensemble
 from assay.remedies._retraining import Retraining, averaged, how_alike, loss_of
 from assay.remedy import Cost, Tried
@@ -62,7 +65,10 @@ class NaiveEnsemble(Retraining):
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         epochs = self.epochs_on(subject)
-        with run.progress(f"training {self.members} nets for {epochs} epochs", self.members * epochs) as tick:
+        with (
+            self._kept_apart(subject),
+            run.progress(f"training {self.members} nets for {epochs} epochs", self.members * epochs) as tick,
+        ):
             nets = fit_ensemble(
                 subject.model,
                 subject.data["train"],
@@ -82,6 +88,19 @@ class NaiveEnsemble(Retraining):
                 else None,
             )
         return subject.cured(Ensemble(nets, average=averaged(subject, self.average)).eval(), self.name())
+
+    @contextmanager
+    def _kept_apart(self, subject: Subject) -> Iterator[None]:
+        """After a divergence of members that were trained as one, what is kept fits the frame."""
+        try:
+            yield
+        except Diverged as e:
+            if isinstance(e.model, Stacked):
+                whole, stacked = self.frame(subject).model, e.model
+                assert isinstance(whole, Ensemble)
+                stacked.give_back(list(whole.nets))
+                e.model = whole
+            raise
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
         return how_alike(cured, run)

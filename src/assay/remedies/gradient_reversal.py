@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from assay.methods.train.alignment import Beside
-from assay.methods.train.fit import Diverged
 from assay.methods.train.gradient_reversal import GradientReversal as Method
 from assay.methods.train.gradient_reversal import WithCritic
 from assay.remedies._across_domains import Adapting, check_weight, why_no_features
+from assay.remedies._retraining import kept_as
 
 if TYPE_CHECKING:
     from assay.run import Run
@@ -53,11 +53,8 @@ class GradientReversal(Adapting):
         both = WithCritic(model, subject.layers["head"], domains, x, weight=self.weight, rng=own)
         loss = Method(classes=len(subject.task.classes), domains=domains, each=each).loss
         augment = Beside(list(targets.values()), each).augment if targets else None
-        try:
+        with kept_as(model):
             self.trained(both, subject, run, rng, about=about, loss=loss, augment=augment)
-        except Diverged as e:
-            e.model = model  # whose last good weights are kept: nobody has a use for those of the second head
-            raise
         both.close()
         return self.cured(model, subject)
 

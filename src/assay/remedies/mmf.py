@@ -13,11 +13,10 @@ import torch
 from assay.data.label_tree import read_tree, tree_texts
 from assay.errors import AssayError
 from assay.methods.right.visual_tree import FOUND, how_many, trees_from
-from assay.methods.train.fit import Diverged
 from assay.methods.train.mmf import Mmf as Losses
 from assay.methods.train.mmf import WithHeads, early_stage
 from assay.probe import undisturbed
-from assay.remedies._retraining import Hardening
+from assay.remedies._retraining import Hardening, kept_as
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -108,11 +107,8 @@ class Mmf(Hardening):
             heads = WithHeads(model, self._read(model, subject, x), losses.sizes, x, rng=own)
         for head in heads.heads:  # a stage may reckon in another type than a head
             head.register_forward_pre_hook(lambda head, given: given[0].to(head.weight.dtype))
-        try:
+        with kept_as(model):
             self.hardened(heads, subject, run, rng, about="training with heads for groups", loss=losses.loss)
-        except Diverged as e:
-            e.model = model  # whose last good weights are kept: nobody has a use for those of the heads
-            raise
         heads.close()
         return subject.cured(model, self.name())
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from assay.errors import AssayError
 from assay.nn.riap import why_not, with_riap
 from assay.remedies._retraining import Hardening, Start, why_scripted
 from assay.remedy import Cost
@@ -31,9 +32,13 @@ class RiapPadding(Hardening):
     def __post_init__(self) -> None:
         if self.epochs != 0:
             super().__post_init__()
+            return
+        replace(self, epochs=None)  # refuses what a training would be refused
+        if self.start == "scratch":
+            raise AssayError("epochs=0 trains nothing, and start='scratch' would leave weights that know nothing.")
 
     def cost(self) -> Cost | None:
-        return Cost(1.1, 1.1)  # 9 to 11 % more in print; more where maps are small
+        return Cost(0 if self.epochs == 0 else 1.1, 1.1)  # 9 to 11 % more in print; more where maps are small
 
     def why_not(self, subject: Subject) -> str | None:
         missing = why_scripted(subject.model) or why_not(subject.model)

@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.methods.compress import slimming as method
 from assay.methods.compress.slimming import Score, SoftMask
 from assay.methods.compress.surgery import cut
-from assay.remedies._retraining import _is_swift, loss_of
+from assay.remedies._retraining import _is_swift, kept_as, loss_of
 from assay.remedies._shrinking import Shrinking, example
 
 if TYPE_CHECKING:
@@ -152,10 +152,11 @@ class Slimming(Shrinking):
         def loss(out: Tensor, y: Tensor) -> Tensor:
             return plain(out, y) + slim.penalty()
 
-        replace(self, epochs=epochs, lr=self.learning_rate).train(
-            slim, subject, run, rng, about=f"training with a price on scales, part {number} of {self.rounds + 1}",
-            loss=loss, after_step=slim.after_step, swift=_is_swift(subject.model, run), resumes=True,
-        )  # fmt: skip
+        with kept_as(model):
+            replace(self, epochs=epochs, lr=self.learning_rate).train(
+                slim, subject, run, rng, about=f"training with a price on scales, part {number} of {self.rounds + 1}",
+                loss=loss, after_step=slim.after_step, swift=_is_swift(subject.model, run), resumes=True,
+            )  # fmt: skip
         return model.cpu().eval()
 
     def _refuse_out_of_reach(self, model: nn.Module, subject: Subject, run: Run | None, whole: float) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from assay.methods.train.adversary import check_radius
 from assay.methods.train.universal_adversarial_training import UniversalAdversary
-from assay.remedies._retraining import Hardening, _is_swift, why_no_attack
+from assay.remedies._retraining import Hardening, _is_swift, kept_as, why_no_attack
 from assay.remedy import Cost, Tried
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class UniversalAdversarialTraining(Hardening):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_radius(self.radius)
         UniversalAdversary(nn.Identity(), self.radius, step=self.step)
 
     def cost(self) -> Cost | None:
@@ -63,10 +65,11 @@ class UniversalAdversarialTraining(Hardening):
         low, span = subject.inputs.edges()
         against = UniversalAdversary(model, self.radius, step=self.step, low=low, span=span, reach=subject.reach)
         against.begin(torch.as_tensor(subject.data["train"].take(np.arange(1))[0]))
-        self.train(  # the change is kept too: it is a buffer of what is trained
-            against, subject, run, rng, about="training under one change", augment=against.augment,
-            after_step=against.after_step, swift=_is_swift(subject.model, run), resumes=True,
-        )  # fmt: skip
+        with kept_as(model):
+            self.train(  # the change is kept too: it is a buffer of what is trained
+                against, subject, run, rng, about="training under one change", augment=against.augment,
+                after_step=against.after_step, swift=_is_swift(subject.model, run), resumes=True,
+            )  # fmt: skip
         return subject.cured(model, self.name())
 
 
