@@ -20,6 +20,7 @@ from assay.probes.attacked.worst_case_accuracy import WorstCaseAccuracy
 from assay.run import Budget, Run
 from assay.subject import Subject
 from assay.subjects.fashion_robust import SHELVED as FASHION_ROBUST
+from assay.tasks import Regression
 
 RADIUS = 0.1
 TEN = Budget("ten", samples=10, steps=3, restarts=1, shown=1)
@@ -97,8 +98,43 @@ def test_worst_case_accuracy_learns_of_it(digits, run):
     finding = worst(replace(digits, model=Behind(digits.model, purified), layers={}), run)
     for number in ("worst-case accuracy", "worst-case accuracy, l2"):
         assert finding.measure(number).value <= plain.measure(number).value + 0.09
-    assert any("stand-ins" in a.says for a in finding.alarms)
-    assert "straight-through" in finding.witnesses.how
+    (gap,) = [a.says for a in finding.alarms if "stand-ins" in a.says]
+    found = finding.witnesses
+    assert found.left_out == 0
+    by = [(r, n) for r, n, how in zip(found.radius, found.norm, found.how, strict=True) if how == "straight-through"]
+    inside, larger = sum(n == "linf" and r <= RADIUS for r, n in by), sum(n == "linf" and r > RADIUS for r, n in by)
+    assert larger > 0
+    assert f"by which {inside} of 24 " in gap  # of those that larger changes break the number says nothing
+    assert inside <= 24 * (1 - finding.measure("worst-case accuracy").value)
+
+
+class Sums(nn.Module):
+    """The sum of the input, more or less, and a little of what a net says behind rounding."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = Behind(net, Rounds())
+
+    def forward(self, x):
+        return self.net(x) + 20 * x.flatten(1).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("probe", [WorstCaseAccuracy(radius=RADIUS), IsTheNumberReal(radius=RADIUS)])
+def test_what_is_added_to_all_scores_is_seen_through_and_what_is_added_to_numbers_counts(digits, run, probe):
+    x, _ = digits.data["test"].take(np.arange(24))
+    y = np.zeros((24, 10), dtype=np.float32)
+    scores = replace(digits, model=Sums(digits.model), layers={})
+    numbers = Subject.of(
+        Sums(digits.model), {"test": (x.numpy(), y)}, Regression(tuple("abcdefghij"), (1.0,) * 10), name="sums"
+    )
+    found = []
+    for subject in (scores, numbers):
+        if isinstance(probe, IsTheNumberReal):
+            ways = probe._ways(subject, run, x, misled=False)
+        else:
+            ways = probe._ways(subject, run, np.arange(24))[1]
+        found.append("straight-through" in [way.name for way in ways])
+    assert found == [True, False]
 
 
 def test_an_honest_robust_net_is_not_accused_and_its_number_does_not_move(run, monkeypatch):

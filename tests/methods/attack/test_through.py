@@ -16,6 +16,7 @@ from assay.methods.attack.through import (
     Still,
     StraightThrough,
     carries_gradient,
+    class_axis,
     fitted,
     straight_through,
     ways_through,
@@ -23,6 +24,7 @@ from assay.methods.attack.through import (
 from assay.nn.detached import Detached
 from assay.nn.members import Drawn
 from assay.nn.noisy import Noise
+from assay.tasks import Classification, Labels, Regression, Segmentation, Tagging
 
 RADIUS = 0.1
 
@@ -88,6 +90,30 @@ class Backwards(torch.autograd.Function):
         return -grad
 
 
+class SaysNaN(torch.autograd.Function):
+    """x itself; on the way back NaN, be it asked with 0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.nan
+
+
+class SaysNoise(torch.autograd.Function):
+    """x itself; on the way back large noise, be it asked with 0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 1e3 * torch.randn_like(grad)
+
+
 class Root(nn.Module):
     """x itself, by a road whose gradient is NaN at 0."""
 
@@ -110,6 +136,8 @@ DEFENCES = {
     "a function that cuts the gradient off": cut_off,
     "a gradient that points backwards": Backwards.apply,
     "a gradient that is NaN": Root(),
+    "a way back that says NaN": SaysNaN.apply,
+    "a way back that says noise": SaysNoise.apply,
 }
 
 
@@ -136,9 +164,96 @@ def test_a_planted_defence_falls_to_what_it_hides(digits, bare, name):
     assert bridged is not None
     assert len(bridged.gaps) == 1
     assert torch.equal(bridged(x), model(x))  # it answers as the model does
-    if name != "a gradient that is NaN" and carries_gradient(model, x[:2]):
+    if "NaN" not in name and carries_gradient(model, x[:2]):
         assert attacked(model, x, y) > bare + 0.1  # it did look sturdy
     assert attacked(model, x, y, bridged) <= bare + 0.05
+
+
+@pytest.mark.parametrize("defence", [SaysNaN.apply, SaysNoise.apply, Backwards.apply])
+def test_behind_a_stand_in_nothing_is_left_of_the_way_back_that_it_replaces(digits, defence):
+    """What stands in is the identity, in front of the net: its gradient is the net's own to the bit."""
+    bridged = straight_through(Behind(digits.model, defence).eval(), digits.train_x, radius=RADIUS)
+    assert bridged is not None
+    assert [gap.stand_in.kind for gap in bridged.gaps] == ["identity"]
+    slopes = []
+    for net in (bridged, digits.model):
+        at = digits.x[:20].clone().requires_grad_()
+        slopes += torch.autograd.grad(net(at)[:, 3].sum(), at)
+    assert torch.equal(*slopes)
+
+
+def test_where_most_gradients_are_nan_a_mean_of_them_is_no_way(digits, monkeypatch):
+    monkeypatch.setattr(through, "straight_through", lambda *_, **__: None)
+    names = {}
+    for defence in (SaysNaN.apply, Backwards.apply):
+        before = torch.random.get_rng_state()
+        ways = ways_through(
+            Behind(digits.model, defence), digits.x, radius=RADIUS, misled=True, teach=lambda: digits.model
+        )
+        assert torch.equal(before, torch.random.get_rng_state())
+        names[defence] = [way.name for way in ways]
+    assert names == {SaysNaN.apply: ["distilled copy"], Backwards.apply: ["distilled copy", "EOT"]}
+
+
+class Offset(nn.Module):
+    """A net and a little of a linear one; to all of its answers alike a multiple of the sum of the input is added."""
+
+    def __init__(self, net, size: float) -> None:
+        super().__init__()
+        self.net, self.size = net, size
+        self.slope = 1e-4 * torch.randn(64, 10, generator=torch.Generator().manual_seed(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x) + x @ self.slope + self.size * x.sum(1, keepdim=True)
+        return out
+
+
+@pytest.mark.parametrize("layers", ["all are found", "none", "one that does it all"])
+def test_what_is_added_to_all_scores_alike_hides_no_gap(digits, layers):
+    """It changes no answer and no loss, and the scores look linear: the same gap is bridged, and as much falls."""
+    x, y = digits.x[:100], digits.y[:100]
+    net = Behind(digits.model, lambda u: (8 * u).round() / 8)
+    found = {}
+    for size in (0.0, 20.0):
+        model = Offset(net if layers == "all are found" else lambda u: net(u), size)
+        model = (nn.Sequential(model) if layers == "one that does it all" else model).eval()
+        bridged = straight_through(model, digits.train_x, radius=RADIUS)
+        assert bridged is not None
+        assert torch.equal(bridged(x), model(x))
+        found[size] = attacked(model, x, y, bridged)
+        assert found[size] < attacked(model, x, y) - 0.1
+        assert len(bridged.gaps) == 1
+        found[bridged.told()] = True
+    assert len(found) == 3  # two numbers, and one gap
+    assert found[20.0] == pytest.approx(found[0.0], abs=0.03)
+
+
+class OneMore(nn.Module):
+    """A net with one class more, which is never said."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x)
+        return torch.cat([out, torch.full_like(out[:, :1], -torch.inf)], 1)
+
+
+def test_a_score_that_is_infinite_hides_no_gap_either(digits):
+    model = OneMore(Offset(Behind(digits.model, rounds), 20.0)).eval()
+    assert straight_through(model, digits.train_x, radius=RADIUS) is not None
+
+
+def test_an_offset_counts_where_the_highest_score_does_not_win(digits):
+    """Numbers that move as they say are no defence, whatever is rounded beside them."""
+    model = Offset(Behind(digits.model, rounds), 20.0).eval()
+    assert straight_through(model, digits.train_x, radius=RADIUS, classes=None) is None
+    one = nn.Sequential(Behind(digits.model, rounds), nn.Linear(10, 1)).eval()  # has no others to lie apart from
+    assert straight_through(one, digits.train_x, radius=RADIUS) is not None
+    scored = [class_axis(kind(("a", "b"))) for kind in (Classification, Segmentation, Tagging, Labels)]
+    assert scored == [1, 1, -1, None]
+    assert class_axis(Regression(("a", "b"), (1.0, 1.0))) is None
 
 
 def test_a_median_that_keeps_no_gradient_falls_as_one_that_does(digits):
@@ -257,7 +372,7 @@ def test_a_steep_net_whose_gradients_lead_is_not_accused(digits, layer, gain):
     net, x, y = sharp(digits, layer, gain), digits.x[:100], digits.y[:100]
     push = (2 * torch.randint(2, x[:8].shape, generator=torch.Generator().manual_seed(0)) - 1).to(x)
     away = [(x[:8] + 2 * RADIUS * push).clamp(0, 1)]
-    assert through._is_suspect(net, x[:8], away, torch.Generator().manual_seed(0))
+    assert through._is_suspect(net, x[:8], away, 1, torch.Generator().manual_seed(0))
     assert straight_through(net, x, radius=2 * RADIUS) is None
     assert ways_through(net, x, radius=2 * RADIUS) == ()
     found = pgd(net, x, y, radius=2 * RADIUS, steps=20, loss="margin", rng=torch.Generator().manual_seed(0)).x

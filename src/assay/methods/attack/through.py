@@ -15,7 +15,8 @@ order in which a pass meets them, and x' is a point a radius away. With random w
 is 0 where u_k is linear, 1 where its gradient is 0 or missing, and above that where it points elsewhere. The first u_k
 with E_k of BROKEN or more, also when measured from the last value before it that is sound, is a gap; a stand-in bridges
 it, and what comes after is measured across that bridge. A function in a `forward` needs no module to be found. Noise is
-the same in all these passes, so that a layer that rolls dice is no gap.
+the same in all these passes, so that a layer that rolls dice is no gap. Class scores are measured less their mean: what
+is added to all of them alike changes no answer, and would make any net look linear, and led.
 
 An honest net can be as far from linear, if it is steep: an EfficientNet on 224 x 224 pixels has E of 1.2 in its answers
 over 8/255. So layers are looked at only where the net's own gradients do not lead: a climb by them takes the answers
@@ -42,9 +43,11 @@ from torch import Tensor, nn
 
 from assay.methods.attack.attacked import Model
 from assay.nn.mean import MeanNet, is_steady
+from assay.tasks.places import Places
 
 if TYPE_CHECKING:
     from assay.inputs.reach import Reach
+    from assay.tasks import Task
 
 BROKEN = 0.9  # of E: a gradient of 0 has 1; bundled nets have at most 0.7 at any place, at 8/255
 SUSPECT = 0.75  # of E of the answers: below it no layer is looked at, each of which takes several passes
@@ -170,7 +173,9 @@ def _linear(u: Tensor, v: Tensor) -> StandIn:
 
 
 class _Exchanged(torch.autograd.Function):
-    """One value with another's gradient: g(u) to the bit, and J_s."""
+    """One value with another's gradient: g(u) to the bit, and J_s. The value comes without what made it, whose way back
+    would be asked with a gradient of 0 and may answer NaN or noise.
+    """
 
     @staticmethod
     def forward(ctx: Any, smooth: Tensor, value: Tensor) -> Tensor:  # n *o, n *o -> n *o
@@ -195,7 +200,7 @@ class _Pass:
         gap = self.gaps.get(point)
         if gap is not None and gap.source in self.values:
             smooth = gap.stand_in(self.values[gap.source], value)
-            value = _Exchanged.apply(smooth, value)  # type: ignore[no-untyped-call]
+            value = _Exchanged.apply(smooth, value.detach())  # type: ignore[no-untyped-call]
         if value.ndim == 0 or (self.only is not None and point not in self.only):  # a scale is no row for each input
             return value
         self.values[point] = value
@@ -260,10 +265,21 @@ class StraightThrough(nn.Module):
 
 def carries_gradient(model: Model, x: Tensor) -> bool:
     """Whether any gradient leads from the answer to these inputs, be it 0: n *d."""
+    return _slope(model, x) is not None
+
+
+def _slope(model: Model, x: Tensor) -> Tensor | None:  # n *d -> n *d
     with torch.enable_grad():
         at = x.detach().clone().requires_grad_()
         out = model(at)
-        return out.requires_grad and torch.autograd.grad(out.sum(), at, allow_unused=True)[0] is not None
+        return torch.autograd.grad(out.sum(), at, allow_unused=True)[0] if out.requires_grad else None
+
+
+def class_axis(task: Task) -> int | None:
+    """The axis of a task's answers along which only differences count, as the highest score wins; None: all counts."""
+    if "classes" in task.gives:
+        return 1
+    return task.axis if isinstance(task, Places) else None
 
 
 class Still(nn.Module):
@@ -301,6 +317,14 @@ class Way(NamedTuple):
     own: bool = False  # whether its answers are the subject's own
     about: str = ""
 
+    def is_a_number(self, x: Tensor) -> bool:
+        """Whether its gradients, each a mean of so many, are numbers for most of these inputs: n *d."""
+        sick = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        for _ in range(self.draws):
+            slope = _slope(self.model, x)
+            sick |= False if slope is None else slope.isnan().flatten(1).any(1)
+        return not bool(sick.double().mean() > 0.5)
+
 
 def ways_through(
     model: nn.Module,
@@ -310,6 +334,7 @@ def ways_through(
     draws: int = 1,
     bounds: tuple[float, float] = (0.0, 1.0),
     reach: Reach | None = None,
+    classes: int | None = 1,
     misled: bool = False,
     teach: Callable[[], nn.Module] | None = None,
 ) -> tuple[Way, ...]:  # n *d
@@ -317,9 +342,10 @@ def ways_through(
 
     `misled` says that gradients were seen to mislead, even where no gap is found. `teach` gives a distilled copy of
     the model, and is called only where there is something to get through. What is random counts as that. `reach` says
-    what of these inputs may change: whole numbers that come to the model whole are no gap.
+    what of these inputs may change: whole numbers that come to the model whole are no gap. `classes` is the axis of the
+    answers along which class scores lie (`class_axis`). Where most gradients are NaN so are their means: no EOT then.
     """
-    bridged = straight_through(model, x, radius=radius, bounds=bounds, reach=reach)
+    bridged = straight_through(model, x, radius=radius, bounds=bounds, reach=reach, classes=classes)
     if bridged is None and not misled and draws == 1:
         return ()
     base = bridged or model
@@ -330,13 +356,12 @@ def ways_through(
         middle = MeanNet(base)
         if is_steady(middle, x[:LOOKS]):
             ways.append(Way(THROUGH[2], middle, about="the same net with all its noise at its mean"))
-        ways.append(
-            Way(THROUGH[3], base, MORE_DRAWS * draws, own=True, about=f"gradients of {MORE_DRAWS * draws} draws")
-        )
+        mean = Way(THROUGH[3], base, MORE_DRAWS * draws, own=True, about=f"gradients of {MORE_DRAWS * draws} draws")
     else:
         jittered = Jittered(base, JITTER * radius)
-        ways.append(Way(THROUGH[3], jittered, JITTERED, about="gradients that are means over points nearby"))
-    return tuple(ways)
+        mean = Way(THROUGH[3], jittered, JITTERED, about="gradients that are means over points nearby")
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        return (*ways, mean) if mean.is_a_number(x[:LOOKS]) else tuple(ways)
 
 
 def straight_through(
@@ -346,6 +371,7 @@ def straight_through(
     radius: float,
     bounds: tuple[float, float] = (0.0, 1.0),
     reach: Reach | None = None,
+    classes: int | None = 1,
 ) -> StraightThrough | None:
     """The net with a stand-in at each gap that these inputs show within the radius; None where there is none: n *d.
 
@@ -363,20 +389,21 @@ def straight_through(
     far = [settled(near + min(size * radius, span) * push) for size in SIZES]
     gaps: tuple[Gap, ...] = ()
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        if not _is_suspect(net, near, far, rng):
+        if not _is_suspect(net, near, far, classes, rng):
             return None
-        noise, own = (_led(by, net, near, push, radius, settled) for by in (None, net))
+        noise, own = (_led(by, net, near, push, radius, settled, classes) for by in (None, net))
         if _median(own / noise) >= LEADS:
             return None
         for _ in range(MOST):
-            gap = _next_gap(StraightThrough(net, gaps), x, far, rng)
+            gap = _next_gap(StraightThrough(net, gaps), x, far, classes, rng)
             if gap is None:
                 break
             gaps = (*gaps, gap)
         if not gaps:
             return None
         bridged = StraightThrough(net, gaps)
-        return bridged if _median(_led(bridged, net, near, push, radius, settled) / own) >= FURTHER else None
+        led = _led(bridged, net, near, push, radius, settled, classes)
+        return bridged if _median(led / own) >= FURTHER else None
 
 
 def _median(ratio: Tensor) -> float:  # n
@@ -384,15 +411,29 @@ def _median(ratio: Tensor) -> float:  # n
     return float(ratio.nan_to_num(1.0, posinf=torch.inf).median())
 
 
+def _apart(out: Tensor, classes: int | None) -> Tensor:  # n *o -> n *o
+    """Class scores less the mean of those that are finite; any other answer as it is."""
+    if classes is None or out.ndim < 2 or out.shape[classes] == 1:
+        return out
+    out = out.double()
+    return out - out.masked_fill(~out.isfinite(), torch.nan).nanmean(classes, keepdim=True)
+
+
 def _led(
-    by: nn.Module | None, net: nn.Module, x: Tensor, push: Tensor, radius: float, settled: Callable[[Tensor], Tensor]
+    by: nn.Module | None,
+    net: nn.Module,
+    x: Tensor,
+    push: Tensor,
+    radius: float,
+    settled: Callable[[Tensor], Tensor],
+    classes: int | None,
 ) -> Tensor:  # n *d, n *d -> n
     """How far a climb by the gradients of `by` takes the answers of the net from those to these inputs; else noise."""
 
-    def apart(model: nn.Module, at: Tensor) -> Tensor:
+    def moved(model: nn.Module, at: Tensor) -> Tensor:
         torch.manual_seed(0)
         out: Tensor = model(at)
-        change: Tensor = (out - said).double().nan_to_num(0.0)
+        change: Tensor = (_apart(out, classes) - _apart(said, classes)).double().nan_to_num(0.0)
         return change.square().reshape(len(x), -1).sum(1)
 
     with torch.no_grad():
@@ -404,11 +445,11 @@ def _led(
     if by is not None:  # half way out; but a distance has no slope at the input itself, nor on the same stair
         half = settled(x + radius * push / 2)
         with torch.no_grad():
-            at = torch.where((apart(net, half) > 0).view(-1, *(1,) * (x.ndim - 1)), half, at)
+            at = torch.where((moved(net, half) > 0).view(-1, *(1,) * (x.ndim - 1)), half, at)
     for _ in range(0 if by is None else CLIMBS):
         with torch.enable_grad():
             here = at.detach().clone().requires_grad_()
-            far = apart(by or net, here).sum()
+            far = moved(by or net, here).sum()
             try:
                 slope = torch.autograd.grad(far, here, allow_unused=True)[0] if far.requires_grad else None
             except torch.OutOfMemoryError:
@@ -420,11 +461,13 @@ def _led(
         step = 2.5 * radius / CLIMBS * slope.nan_to_num(0.0).sign()
         at = settled(torch.clamp(at + step, x - radius, x + radius))
     with torch.no_grad():
-        return torch.sqrt(apart(net, at))
+        return torch.sqrt(moved(net, at))
 
 
-def _is_suspect(net: nn.Module, x: Tensor, far: list[Tensor], rng: torch.Generator) -> bool:
-    """Whether the gradient of the answers themselves says so little of them that the layers are worth a look: k *d."""
+def _is_suspect(
+    net: nn.Module, x: Tensor, far: list[Tensor], classes: int | None, rng: torch.Generator
+) -> bool:  # k *d, k *d each
+    """Whether the gradient of the answers themselves says so little of them that the layers are worth a look."""
     out, others = Point(0, True), []
     for at in far:
         torch.manual_seed(0)
@@ -436,11 +479,13 @@ def _is_suspect(net: nn.Module, x: Tensor, far: list[Tensor], rng: torch.Generat
         values = {START: at, out: net(at)}
     if any(not isinstance(seen[out], Tensor) or seen[out].ndim == 0 for seen in (values, *others)):
         return True
-    found = _error(values, others, START, out, rng)
+    found = _error(values, others, START, out, classes, rng)
     return found is None or not found[0] < SUSPECT
 
 
-def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.Generator) -> Gap | None:
+def _next_gap(
+    model: StraightThrough, x: Tensor, far: list[Tensor], classes: int | None, rng: torch.Generator
+) -> Gap | None:
     """The first gap that is not bridged: n *d, and some of them moved away: k *d each."""
     others = []
     for at in far:
@@ -451,17 +496,20 @@ def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.G
     with torch.enable_grad():
         _, seen = model.watch(x[: len(far[0])].clone().requires_grad_())
     values, bridged = seen.values, {gap.point for gap in model.gaps}
-    sound = [START]
+    sound, answer = [START], Point(len(seen.names), False)
     for point in sorted(values, key=lambda p: (p.call, p.out)):
         if point == START or any(point not in other or other[point].shape != values[point].shape for other in others):
             continue
         source = _source(values, sound, point)
-        local = _error(values, others, source, point, rng)  # first: it goes back through a layer and not through all
+        last = point in (Point(answer.call - 1, True), answer) and answer in values
+        axis = classes if last and values[point].shape == values[answer].shape else None  # of class scores
+        # first from near: it goes back through a layer and not through all
+        local = _error(values, others, source, point, axis, rng)
         if local is None or local[0] < BROKEN or point in bridged:
-            if local is not None or _error(values, others, START, point, rng) is not None:
+            if local is not None or _error(values, others, START, point, axis, rng) is not None:
                 sound.append(point)
             continue
-        errors = _error(values, others, START, point, rng)
+        errors = _error(values, others, START, point, axis, rng)
         if errors is None:
             continue
         if errors[0] < BROKEN:
@@ -470,7 +518,7 @@ def _next_gap(model: StraightThrough, x: Tensor, far: list[Tensor], rng: torch.G
         torch.manual_seed(0)
         with torch.no_grad():
             all_values = model.watch(x, only=(source, point))[1].values
-        stand_in = fitted(all_values[source], all_values[point])
+        stand_in = fitted(all_values[source], _apart(all_values[point], axis))
         if stand_in is None:
             continue
         return Gap(source, point, _where(seen.names, source, point), local[1], local[0], stand_in)
@@ -486,16 +534,21 @@ def _source(values: dict[Point, Tensor], sound: list[Point], point: Point) -> Po
 
 
 def _error(
-    values: dict[Point, Tensor], others: list[dict[Point, Tensor]], source: Point, point: Point, rng: torch.Generator
+    values: dict[Point, Tensor],
+    others: list[dict[Point, Tensor]],
+    source: Point,
+    point: Point,
+    classes: int | None,
+    rng: torch.Generator,
 ) -> tuple[float, Why] | None:
     """E of one value as a function of another, and what is wrong; None where no change of the input moves it."""
-    u, v = values[source], values[point]
+    u, v = values[source], _apart(values[point], classes)
     rows = others[0][point].shape[0]
     if len(u) != rows or len(v) != rows:
         return None
     for other in others:
         # a cell that is missing is no number, and moves nothing
-        moved, by = _rows(other[point] - v.detach()), _rows(other[source] - u.detach())
+        moved, by = _rows(_apart(other[point], classes) - v.detach()), _rows(other[source] - u.detach())
         if bool((moved.square().sum(1) > STILL * _rows(v).square().sum(1)).double().mean() > 0.5):
             break
     else:

@@ -16,7 +16,7 @@ from assay.methods.attack.aim import label_of, truth_of
 from assay.methods.attack.as_printed import STEP, STEPS
 from assay.methods.attack.average_sample import class_means
 from assay.methods.attack.masking import ATTACKS, GAP, MISLED, examine, go_through, read
-from assay.methods.attack.through import FITTED, Still, Way, carries_gradient, ways_through
+from assay.methods.attack.through import FITTED, Still, Way, carries_gradient, class_axis, ways_through
 from assay.methods.attack.transfer import Kind, answering_substitute, learn_substitute, small_substitute
 from assay.probe import Need, Probe
 from assay.run import batch_of
@@ -225,6 +225,7 @@ class IsTheNumberReal(Probe):
             draws=subject.draws,
             bounds=(subject.inputs.low, subject.inputs.high),
             reach=subject.reach(few),
+            classes=class_axis(subject.task),
             misled=misled,
             teach=teach,
         )

@@ -37,7 +37,7 @@ from assay.methods.attack.masking import read_vitals, vital_signs
 from assay.methods.attack.minimal_norm import minimal_norm
 from assay.methods.attack.pgd import pgd
 from assay.methods.attack.swift import Through, searching
-from assay.methods.attack.through import FITTED, THROUGH, Still, Way, carries_gradient, ways_through
+from assay.methods.attack.through import FITTED, THROUGH, Still, Way, carries_gradient, class_axis, ways_through
 from assay.probe import Probe, in_each_norm
 from assay.standard import Standard
 
@@ -166,7 +166,7 @@ class WorstCaseAccuracy(Probe):
                 *([_by_class(subject.task.classes, label, held["linf"])] if classes else []),
                 *_pictures(subject, witnesses, run.budget.shown),
             ),
-            alarms=(*_misled(ways, found["linf"]), *self._alarms(subject, found, broke, steps)),
+            alarms=(*_misled(ways, found["linf"], self.radius), *self._alarms(subject, found, broke, steps)),
             witnesses=witnesses if len(witnesses) else None,
         )
 
@@ -191,8 +191,9 @@ class WorstCaseAccuracy(Probe):
         bounds = (subject.inputs.low, subject.inputs.high)
         with run.progress("whether its gradients lead", 1) as tick:
             ways = ways_through(
-                subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few)
-            )
+                subject.model, few, radius=self.radius, draws=subject.draws, bounds=bounds, reach=subject.reach(few),
+                classes=class_axis(subject.task),
+            )  # fmt: skip
             tick(1)
         return subject, tuple(way for way in ways if way.name in ("straight-through", "mean network"))
 
@@ -547,13 +548,14 @@ def _over_draws(draws: int, rows: Mapping[str, NDArray[Any]]) -> tuple[Curve, ..
     )
 
 
-def _misled(ways: tuple[Way, ...], rows: Mapping[str, NDArray[Any]]) -> tuple[Alarm, ...]:
-    """Where gradients mislead, and how many inputs fell to those of stand-ins."""
-    by = np.asarray(rows["how"])
+def _misled(ways: tuple[Way, ...], rows: Mapping[str, NDArray[Any]], radius: float) -> tuple[Alarm, ...]:
+    """Where gradients mislead, and how many inputs fell to those of stand-ins within the budget."""
+    by, inside = np.asarray(rows["how"]), rows["at"] <= radius * (1 + 1e-6)
     return tuple(
         Alarm(
             f"Gradients mislead here: {way.about}. The attacks are run with smooth stand-ins in the backward pass too, "
-            f"by which {share(int((by == HOW.index(way.name)).sum()), len(by))} of the inputs fell (l_inf)."
+            f"by which {share(int((inside & (by == HOW.index(way.name))).sum()), len(by))} of the inputs fell within "
+            "the budget (l_inf)."
         )
         for way in ways
         if way.own
