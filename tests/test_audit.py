@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from assay import shelf
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
 from assay.finding import Finding, Measure
+from assay.jobs import audit as jobs
+from assay.jobs.audit import Record
 from assay.probe import Need, Probe
 from assay.standard import Standard, Standards
 from assay.subject import Subject
@@ -98,6 +101,77 @@ def test_an_audit_is_written_resumed_and_read_back(digits, tmp_path):
     assert read.row("counted").verdict == "pass"
     assert read.row("counted").judgements == one.row("counted").judgements
     assert {p.name for p in one.folder.iterdir()} >= {"run.json", "audit.json", "report.html", "junit.xml", "card.md"}
+
+
+def test_a_changed_finding_is_asked_again_and_not_vouched_for_anew(digits, tmp_path, caplog):
+    one = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    path = one.folder / "findings" / "counted.json"
+    whole = json.loads(path.read_text())
+    measured = whole["finding"]["measures"][0]
+    path.write_text(json.dumps({**whole, "finding": {**whole["finding"], "measures": [{**measured, "value": 0.99}]}}))
+    ASKED.clear()
+    again = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert (len(ASKED), again.folder) == (1, one.folder)
+    assert again.row("counted").answer.finding.measures == one.row("counted").answer.finding.measures
+    (aside,) = (one.folder / "aside").iterdir()
+    assert json.loads(aside.read_text())["finding"]["measures"][0]["value"] == 0.99
+    assert "it was changed after audit.json was written" in caplog.text
+
+
+def test_an_answer_that_was_given_anew_is_not_taken_for_one_that_somebody_changed(digits, tmp_path, monkeypatch):
+    """One who is killed between such an answer and the report leaves a run that is unfinished, and goes on from it."""
+
+    def breaks(self, subject, run):
+        raise RuntimeError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Counted, "ask", breaks)
+        broken = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert broken.status == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "conclude", breaks)
+        with pytest.raises(TypeError):
+            assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert not (broken.folder / "audit.json").exists()
+    ASKED.clear()
+    done = assay.audit(digits, probes=[Counted()], out=tmp_path)
+    assert (done.status, len(ASKED)) == (0, 0)
+    assert not (done.folder / "aside").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"budget": 30}, "budget=30 is no text; give quick, standard, full or a time, such as budget='10m'"),
+        ({"budget": None}, "budget=None is no text"),
+        ({"device": "tpu"}, "There is no device 'tpu'; choose cpu, cuda or auto"),
+        ({"device": 0}, "There is no device 0; choose cpu, cuda or auto"),
+        ({"device": "cuda"}, "torch sees no GPU here"),
+        ({"device": "cuda:0"}, "torch sees no GPU here"),
+        ({"engine": "slurm"}, "There is no engine 'slurm'; choose here, ray or"),
+        ({"seed": -1}, "The seed -1 is none; give a whole number from 0 to 4294967295"),
+        ({"seed": "a"}, "The seed 'a' is none"),
+        ({"seed": 2**32}, "The seed 4294967296 is none"),
+    ],
+)
+def test_what_is_no_budget_device_engine_or_seed_is_refused_in_one_line(digits, monkeypatch, given, says):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(AssayError, match=re.escape(says)):
+        assay.audit(digits, probes=["accuracy"], **given)
+
+
+def test_one_of_several_gpus_may_be_named(digits, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert jobs._placed("cuda:1") == "cuda:1"
+    for wrong in ("cuda:2", "cuda:", "cuda:-1", "cuda:x"):
+        with pytest.raises(AssayError, match=f"There is no device '{wrong}'; choose from cuda:0 to cuda:1"):
+            jobs._placed(wrong)
+
+
+def test_the_engine_may_be_named(digits):
+    named = assay.audit(digits, probes=[Counted()], engine="here")
+    assert named.row("counted").verdict == "pass"
 
 
 def test_what_a_random_model_draws_for_a_question_does_not_hang_on_which_are_known(digits, tmp_path):
@@ -266,6 +340,7 @@ def test_a_model_that_is_secretly_random_raises_an_alarm(digits):
         def forward(self, x):
             return torch.randn(len(x), 10) + 0 * x.flatten(1).sum(1, keepdim=True)
 
+    torch.manual_seed(0)  # else what the door sees of so few answers hangs on the tests before
     noisy = replace(digits, model=Noisy())
     assert "answers differently each time" in assay.audit(noisy, probes=[Counted()]).alarms[0].says
     assert not assay.audit(replace(noisy, draws=4), probes=[Counted()]).alarms

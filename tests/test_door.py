@@ -80,6 +80,22 @@ def test_a_model_that_answers_for_its_batch_doubts_every_number_and_passes_nothi
     assert "batch" in done.rows[0].judgements[0].why
 
 
+@pytest.mark.parametrize("form", ["logits", "probabilities", "noisy"])
+@pytest.mark.parametrize("least", [17, 32])
+def test_one_that_answers_for_its_batch_only_where_that_is_large_is_seen(least: int, form: str) -> None:
+    """Questions show it more than the sixteen that were compared with each alone."""
+
+    def adapts(inner: nn.Module, x: Tensor) -> Tensor:
+        z = inner(x + 0.01 * torch.randn_like(x) if form == "noisy" else x)
+        z = z - z.mean(0, keepdim=True) if len(x) >= least else z
+        return z.softmax(1) if form == "probabilities" else z
+
+    torch.manual_seed(0)
+    alarms = admit(Subject.classifier(Around(adapts), (X, Y), draws=8 if form == "noisy" else 1)).alarms
+    (told,) = [alarm for alarm in alarms if "what else is in the batch" in alarm.says]
+    assert told.doubts == EVERYTHING
+
+
 @pytest.mark.parametrize("by_batch", [True, False])
 @pytest.mark.parametrize("kind", ["logits", "numbers"])
 def test_an_offset_that_all_answers_share_hides_no_batch_statistics(kind: str, by_batch: bool) -> None:
@@ -473,9 +489,9 @@ def test_a_large_model_is_not_shown_hundreds_of_photographs_at_once(side: int, t
     ).subject
     few = min(16, together)
     assert max(seen) == together
-    # form; in place; whether that stays; torch; a gradient; twice for chance; steady, twice, and again before together
-    # and alone
-    assert sum(seen) == together + 2 * few + 1 + 1 + 2 * min(8, together) + 2 * few + 2 * few + few + few
+    # form, which also tells what is answered among all; in place; whether that stays; torch; a gradient; twice for
+    # chance; steady, twice; together and alone
+    assert sum(seen) == together + 2 * few + 1 + 1 + 2 * min(8, together) + 2 * few + few + few
     seen.clear()
     admitted.behaviour()
     assert seen == [together]

@@ -242,6 +242,48 @@ def test_a_finding_that_cannot_be_believed_is_set_aside_and_asked_again(tmp_path
     assert store.find_answer(tmp_path, folder, "p", "aa") is not None
 
 
+def _vouched(folder):
+    head = {"links": {"findings/p.json": store.files.digest(folder, "findings/p.json")}}
+    (folder / "audit.json").write_text(store.strict_json(head))
+
+
+def _another_value(folder):
+    path = folder / "findings" / "p.json"
+    path.write_text(path.read_text().replace('"value": 0.5', '"value": 0.9'))
+
+
+@pytest.mark.parametrize("change_it", [_another_value, _a_link, _torn])
+def test_a_finding_that_is_not_the_one_its_audit_vouches_for_is_set_aside(tmp_path, caplog, change_it):
+    folder = tmp_path / "1-s"
+    store.save_answer(folder, answer("aa"))
+    answers.set_aside_changed(folder, ["p", "q"])  # nothing vouches for it yet
+    _vouched(folder)
+    answers.set_aside_changed(folder, ["p", "q"])  # it is the one
+    assert not (folder / "aside").exists()
+    change_it(folder)
+    answers.set_aside_changed(folder, ["p", "q"])
+    assert len(list((folder / "aside").iterdir())) == 1
+    (told,) = caplog.messages
+    assert told.endswith("and asked again: it was changed after audit.json was written")
+    assert store.find_answer(tmp_path, folder, "p", "aa") is None
+
+
+def test_a_finding_of_another_run_that_was_changed_is_not_carried_over(tmp_path):
+    store.save_answer(tmp_path / "1-s", answer("aa"))
+    _vouched(tmp_path / "1-s")
+    _another_value(tmp_path / "1-s")
+    assert store.find_answer(tmp_path, tmp_path / "2-s", "p", "aa") is None
+    assert (tmp_path / "1-s" / "findings" / "p.json").exists()
+
+
+@pytest.mark.parametrize("head", ["", "[]", "{}", '{"links": 3}', '{"links": null}'])
+def test_an_audit_that_vouches_for_nothing_sets_nothing_aside(tmp_path, head):
+    store.save_answer(tmp_path, answer("aa"))
+    (tmp_path / "audit.json").write_text(head)
+    answers.set_aside_changed(tmp_path, ["p"])
+    assert (tmp_path / "findings" / "p.json").exists()
+
+
 def test_what_is_set_aside_is_told_on_stderr_in_one_line(tmp_path):
     folder = tmp_path / "1-s"
     store.save_answer(folder, answer("aa"))

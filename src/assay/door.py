@@ -27,7 +27,7 @@ from assay.nn.read_as import LogProbabilities, OnACopy
 from assay.subject import SURE, Subject, answer_once, first_answers, looks, settled
 from assay.tasks import Classification
 
-TOGETHER = 16  # inputs that are shown alone and in one batch
+TOGETHER = 16  # inputs that are shown alone, in one batch, and among all that are looked at
 ROUNDING = 1e-3  # of what answers range over: what a batch may change by the order of its sums in float32
 OFFSET = 1e-5  # and of the largest answer, whose last digits are lost where all answers lie far from 0
 HALVES = (torch.float16, torch.bfloat16)
@@ -53,7 +53,7 @@ def admit(subject: Subject) -> Admitted:
         says = f"The model takes no large batches, and was shown at most {most} inputs at a time."
         subject = _around(subject, InPieces(subject.model, most), says)
         x, out = first_answers(subject.model, subject.data["test"])
-    out, few = out.clone(), x[:TOGETHER]
+    first, out, few = subject.model, out.clone(), x[:TOGETHER]
     shown = few.clone()
     stays = _stays(subject.model, shown, few.flip(0))
     if not torch.allclose(shown, few, rtol=0, atol=0, equal_nan=True):  # NaN is an empty cell
@@ -90,7 +90,8 @@ def admit(subject: Subject) -> Admitted:
             "The model returns probabilities where logits are expected; their logarithm was taken everywhere.",
         )
     alarms = [Alarm(note) for note in subject.notes]
-    if subject.draws == 1 and not is_steady(subject.model, few):
+    steady = is_steady(subject.model, few)
+    if subject.draws == 1 and not steady:
         alarms.append(Alarm("The model answers a little differently each time it is asked the same."))
     if subject.differentiable and not subject.leads():
         alarms.append(
@@ -100,7 +101,7 @@ def admit(subject: Subject) -> Admitted:
                 "around it."
             )
         )
-    apart = int(moved(subject.model, few, (torch.arange(len(few)),), alone(len(few))).sum())
+    apart = _depends(subject.model, x, steady, out if steady and subject.model is first else None)
     if apart:
         alarms.append(
             Alarm(
@@ -207,30 +208,59 @@ def is_steady(model: nn.Module, x: Tensor) -> bool:
     return torch.equal(answer_once(model, x), answer_once(model, x))
 
 
+class _Told(NamedTuple):
+    """What is answered to inputs in their batches: the mean of the passes and its standard error."""
+
+    mean: Tensor  # m *o
+    error: Tensor  # m *o
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, x: Tensor, batches: Sequence[Tensor], *, steady: bool, first: int | None = None
+    ) -> _Told:  # n *d
+        """Of the `first` of the inputs, which are all unless it is said."""
+        passes, back = 1 if steady else PASSES, torch.cat(list(batches)).argsort()[:first]
+        seen = torch.stack([torch.cat([answer_once(model, x[rows]) for rows in batches])[back] for _ in range(passes)])
+        spread = seen.double().std(0) if passes > 1 else torch.zeros_like(seen[0], dtype=torch.float64)
+        return cls(seen.double().mean(0), spread / passes**0.5)
+
+
 def moved(model: nn.Module, x: Tensor, one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:  # n *d -> n
     """Which inputs are answered otherwise in the batches `one` than in those of `other`, beyond rounding and chance.
 
     A batch is the places of its inputs in `x`; each of the two has every input once.
     """
+    steady = is_steady(model, x)
+    first, second = (_Told.of(model, x, batches, steady=steady) for batches in (one, other))
+    return _apart(model, x, first, second)
 
-    def mean(batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean over the passes and its standard error."""
-        back = torch.cat(list(batches)).argsort()
-        seen = torch.stack([torch.cat([answer_once(model, x[rows]) for rows in batches])[back] for _ in range(passes)])
-        spread = seen.double().std(0) if passes > 1 else torch.zeros_like(seen[0], dtype=torch.float64)
-        return seen.double().mean(0), spread / passes**0.5
 
-    passes = 1 if is_steady(model, x) else PASSES
-    (first, wide), (second, narrow) = mean(one), mean(other)
+def _apart(model: nn.Module, x: Tensor, one: _Told, other: _Told) -> Tensor:  # n *d -> n
     # over inputs: an offset that all answers share hides nothing
-    span, most = (first.amax(0) - first.amin(0)).amax(), first.abs().amax()
+    span, most = (one.mean.amax(0) - one.mean.amin(0)).amax(), one.mean.abs().amax()
 
     def beyond(rounding: Tensor) -> Tensor:
-        by = (first - second).abs() > rounding + ERRORS * (wide.square() + narrow.square()).sqrt()
+        by = (one.mean - other.mean).abs() > rounding + ERRORS * (one.error.square() + other.error.square()).sqrt()
         return by.reshape(len(x), -1).any(1)
 
     apart = beyond(ROUNDING * span + OFFSET * most)
     return beyond(HALF * most) if bool(apart.any()) and in_halves(model, x) else apart
+
+
+def _depends(model: nn.Module, x: Tensor, steady: bool, out: Tensor | None) -> int:  # n *d, n *o
+    """How many of the first inputs are answered otherwise alone than together, or than among all of `x`.
+
+    `out` is what a steady model answered to all in one batch, where that is known; a random one is shown fewer.
+    """
+    few, x = x[:TOGETHER], x if steady else x[: 4 * TOGETHER]
+    each = _Told.of(model, few, alone(len(few)), steady=steady)
+    together = _Told.of(model, few, (torch.arange(len(few)),), steady=steady)
+    apart = _apart(model, few, together, each)
+    if out is not None:
+        among = _Told(out[: len(few)].double(), torch.zeros_like(each.error))
+    else:
+        among = _Told.of(model, x, (torch.arange(len(x)),), steady=steady, first=len(few))
+    return int((apart | _apart(model, few, among, each)).sum())
 
 
 def alone(count: int) -> tuple[Tensor, ...]:

@@ -34,6 +34,11 @@ def test_time_is_linear_in_the_pace_and_grows_with_inputs_and_steps():
         assert (seconds_of(name, longer, 1.0, 5000) > slow) is (effort.longer > 0 or effort.of == "steps")
 
 
+def test_the_first_to_need_what_takes_long_to_import_has_that_in_its_time():
+    """Else it is put where there is no time for it, and sees no clock while it imports."""
+    assert EFFORTS["how-bad-are-its-mistakes"].own - EFFORTS["accuracy"].own >= 2  # seconds for scikit-learn
+
+
 def test_a_stranger_s_question_is_guessed():
     assert seconds_of("of-a-third-party", BUDGETS["quick"], 1e-3, 5000) == pytest.approx(
         OTHERWISE.own + OTHERWISE.passes * 500 * 1e-3

@@ -11,13 +11,14 @@ import pytest
 
 from assay.audit import Judged, Question, judgements
 from assay.errors import AssayError
-from assay.finding import Alarm, Finding, Measure, Table, wilson
+from assay.finding import Alarm, Beside, Finding, Measure, Table, wilson
 from assay.jobs.audit import rounds
 from assay.jobs.audit.effort import seconds_of
 from assay.jobs.audit.rounds import WRITING, Rounds, budget_of, error_of, keyed, looked, seconds_named, timed
 from assay.methods.uncertainty.exact import exact
 from assay.methods.uncertainty.sequences import ladder, mean_interval, rungs
 from assay.probe import Answer
+from assay.probes.sure.how_often_is_the_set_right import _missed
 from assay.run import Budget, Drawn
 from assay.standard import Standard, Standards
 
@@ -368,6 +369,20 @@ def test_other_measures_are_widened_and_say_so():
     assert wider.high > m.high
 
 
+@pytest.mark.parametrize("hits", [86, 90, 93])
+def test_what_is_cut_off_at_0_has_the_interval_that_follows_from_what_it_was_made_of(hits):
+    part = Budget("10m", samples=None, steps=20, restarts=1, inputs=100)
+    right = [True] * hits + [False] * (100 - hits)
+    covered = Measure.proportion("coverage", right, better="neither", beside=(Beside("promised", 0.9),))
+    missed = _missed(covered, 0.9)
+    found = Finding(says="so", measures=(covered, missed))
+    answer = dataclasses.replace(answered(covered), finding=found)
+    wide, m = looked(answer, (), part, "inputs", 0.0, MOST).finding.measures
+    assert (m.value, m.low, m.high) == (missed.value, max(0.0, 0.9 - wide.high), 0.9 - wide.low)
+    assert m.high > missed.high
+    assert missed.about in m.about
+
+
 def test_values_that_are_all_equal_settle_nothing_by_few_inputs():
     part = Budget("10m", samples=None, steps=20, restarts=1, inputs=20)
     flat = Measure.mean("mean share", np.full(20, 0.5), better="higher", seed=0, unit="%")
@@ -454,5 +469,12 @@ def test_where_the_model_would_have_to_be_opened_anew_it_says_so():
     model.rounds.reopening = 150.0
     says = model.rounds.why_not(0)
     assert says.startswith(
-        "it does not fit into 60s: a question before ended the model's process, and opening it takes 2 min; "
+        "it does not fit into 60s: a question before ended the model's process, and opening the model again takes "
+        "2 min; "
+    )
+    model.rounds.late = True
+    says = model.rounds.why_not(0)
+    assert says.startswith(
+        "it does not fit into 60s: a question before took more time than there was, and its process was ended, and "
+        "opening the model again takes 2 min; "
     )

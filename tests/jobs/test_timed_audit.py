@@ -5,28 +5,35 @@ The child here loads no torch: it is a few lines that speak as Assay's own does,
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import assay as package
 from assay import store
-from assay.audit import open_audit
+from assay.audit import Described, Question, open_audit
 from assay.cli.meter import metered
-from assay.engine.guarded import Limits
+from assay.engine.guarded import Died, Limits
 from assay.errors import AssayError
-from assay.jobs.audit import Record, guarded, rounds
+from assay.finding import Finding, Measure
+from assay.jobs.audit import Begun, Record, guarded, rounds
 from assay.jobs.audit.guarded import audit_guarded
 from assay.jobs.audit.job import Job, continued
 from assay.jobs.verify import verify
 from assay.methods.uncertainty import sequences
-from assay.probe import Answer
+from assay.probe import Answer, configure
 from assay.standard import Standard, Standards
 from assay.subjects import Source
 
@@ -196,6 +203,8 @@ def test_stopped_or_killed_it_leaves_a_report_of_what_is_known(child: None, sent
     why = {"SIGINT": "it was not asked: the audit was stopped before", "SIGKILL": "it was not asked yet"}[sent]
     assert known.rows[1].answer.why.startswith(why)
     if sent == "SIGINT":
+        goes_on = f"{folder}/report.html tells what is known; assay audit {folder} --more 10m goes on from there"
+        assert goes_on in said.splitlines()
         assert "stopped; run the same command again" in said
 
 
@@ -232,6 +241,94 @@ def test_a_run_goes_on_with_more_time_and_no_code_is_taken_from_it(
     (folder / "audit.json").write_text(json.dumps({**head, "budget": {"name": "quick"}}))
     refused = assay("audit", str(folder), "--more", "30m")
     assert "was made with --budget quick, which asks once; --more goes on with a run that had a time" in refused.err
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(5.0, True), (0.5, False)])
+def test_a_question_that_took_too_long_is_not_said_to_have_ended_the_process(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, late: bool
+) -> None:
+    job, limits = Job(source=Source("digits-mlp"), budget="60s"), Limits(seconds=60, memory=None, sandbox=False)
+    meter: Any = SimpleNamespace(doing=lambda what: None)
+    asking: Any = guarded._Asking(job, limits, Path("runs"), meter, Path("."), time.monotonic())
+    asking.turn, asking.record, asking.opened = SimpleNamespace(most=2.0), SimpleNamespace(rows={0: None}), 9.0
+    asking.rounds = SimpleNamespace(left=3.0, seconds=60.0, reopening=0.0, late=None, leave=lambda place: None)
+
+    def ends(child: object, bars: object) -> None:
+        asking.place = 0
+        raise Died("was ended")
+
+    monkeypatch.setattr(guarded, "started", lambda *given: nullcontext(SimpleNamespace(seconds=seconds)))
+    monkeypatch.setattr(asking, "_listen", ends)
+    asking.go_on()
+    assert (asking.rounds.late, asking.rounds.reopening, asking.over) == (late, 9.0, True)
+
+
+def kept(
+    settings: dict[str, dict[str, Any]], source: tuple[str, ...] = ("mine.py:build",), standards: Standards = NONE
+) -> Path:
+    """A run of these questions that had a time, as if it was just made."""
+    asked = [Question(probe=name, question="?", source="", settings=each, own=()) for name, each in settings.items()]
+    keys = tuple(f"{place:032x}" for place, _ in enumerate(asked))
+    told = {"name": "it", "about": "", "task": "Classification", "classes": ["a"], "shape": [1], "low": 0, "high": 1}
+    told |= {"parameters": 1, "splits": {"test": 9}, "data": {}, "draws": 1, "differentiable": True, "origin": []}
+    subject = Described.from_json(told | {"fingerprint": "f"})
+    begun = Begun(subject=subject, alarms=(), keys=keys)
+    record = Record(
+        asked, begun, standards=standards, budget=rounds.budget_of("60s"), seed=0, device="cpu", out=Path("runs"),
+        source=source,
+    )  # fmt: skip
+    finding = Finding(says="so", measures=(Measure.proportion("share", [True] * 9, better="higher"),))
+    for place, question in enumerate(asked):
+        answer = question.unanswered(keys[place], "", 0.0)
+        record.take(place, dataclasses.replace(answer, status="asked", finding=finding))
+    folder = record.conclude({}).folder
+    assert folder is not None
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_that_somebody_changed_does_not_go_on_and_keeps_the_evidence(here: None) -> None:
+    folder = kept({"accuracy": {}}, source=("digits-mlp",))
+    assert continued(folder, "30m")[0].source == Source("digits-mlp")
+    path, before = folder / "findings" / "accuracy.json", (folder / "audit.json").read_bytes()
+    told = json.loads(path.read_text())
+    told["finding"]["measures"][0]["value"] = 0.95
+    path.write_text(json.dumps(told))
+    broken = verify(folder).broken
+    with pytest.raises(AssayError, match="findings/accuracy.json was changed after audit.json was written; `assay ver"):
+        continued(folder, "30m")
+    assert (folder / "audit.json").read_bytes() == before
+    assert verify(folder).broken == broken
+
+
+def test_what_has_to_be_typed_again_is_typed_with_its_settings(here: None) -> None:
+    def told(settings: dict[str, dict[str, Any]], **how: Any) -> str:
+        shutil.rmtree("runs", ignore_errors=True)
+        with pytest.raises(AssayError, match="No code is taken from a run") as refused:
+            continued(kept(settings, **how), "30m")
+        return str(refused.value)
+
+    mine = {"confidence": {"estimator": "best", "bins": 5}}
+    asked = "type what was asked, and it goes on. assay ask confidence mine.py:build --set bins=5 --budget 30m --seed 0"
+    assert asked in told(mine)
+    says = told(mine, standards=Standards(limits={"confidence": (Standard(at_least=0.5),)}))
+    assert (
+        "with the same --standards FILE, which sets confidence bins=5. assay audit mine.py:build --budget 30m" in says
+    )
+    both = mine | {"how-bad-are-its-mistakes": {"trees": ["inputs", "features"], "groups": 3}}
+    sets = "confidence bins=5; how-bad-are-its-mistakes trees=inputs,features groups=3."
+    assert f"--standards FILE, which sets {sets} assay audit mine.py:build --budget 30m --probe conf" in told(both)
+    made = re.search(r"probes=(\[.*\]), budget='30m'", told(both, source=()))
+    assert made is not None
+    for probe, (name, settings) in zip(eval(made[1], {"assay": package}), both.items(), strict=True):
+        assert (probe.name(), probe) == (name, configure(type(probe), settings))
+    plain: dict[str, dict[str, Any]] = {"confidence": {"estimator": "best"}}
+    assert "with the same --standards FILE where it had one. assay audit mine.py:build" in told(plain)
+    assert "assay.audit(subject, probes=['confidence'], budget='30m', seed=0" in told(plain, source=())
 
 
 def test_limits_go_on_with_a_run_also_those_of_what_had_no_answer(child: None, monkeypatch: pytest.MonkeyPatch) -> None:

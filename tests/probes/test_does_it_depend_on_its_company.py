@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from assay.door import alone, moved
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
-from assay.finding import Bars, Finding
+from assay.finding import Bars, Finding, Measure
 from assay.probe import configure, put
 from assay.probes.steady.does_it_depend_on_its_company import DoesItDependOnItsCompany
 from assay.run import Run
@@ -81,7 +81,7 @@ def test_the_table_pairs_the_same_input_in_each_company(run: Run) -> None:
     model = Bright(by_batch=True)
     index = np.asarray(columns["index"])
     assert sorted(index) == list(range(90))
-    order = index[np.argsort(Y[index], kind="stable")]
+    order = index[np.argsort(Y[index], kind="stable")]  # 45 of each class: three batches of 15, and three
     x = torch.from_numpy(X)
     said = torch.cat([model(x[rows.copy()]).argmax(1) for rows in np.array_split(order, 6)])
     right = dict(zip(order.tolist(), (said.numpy() == Y[order]).tolist(), strict=True))
@@ -152,10 +152,90 @@ def test_a_batch_is_as_large_as_is_said_however_the_inputs_are_sharded(shard: in
     found = put(DoesItDependOnItsCompany(company=24), subject, replace(run, engine=ThisProcess(batch=shard))).finding
     assert found is not None
     assert whole is not None
-    # 90 are 24 + 24 + 42; two passes over a party in one batch tell whether the model is random
-    assert {1, 24, 42} <= set(model.sizes) <= {1, 24, 42, 48, 66, 90}
+    # 90 are 24 + 24 + 42, and 45 of each kind; two passes over a party in one batch tell whether the model is random
+    assert {1, 24, 42, 45} <= set(model.sizes) <= {1, 24, 42, 45, 48, 66, 90}
     assert [m.value for m in found.measures] == [m.value for m in whole.measures]
     assert "among 23 or more others" in found.measures[0].about
+
+
+class Wary(Bright):
+    """Takes a batch of more than eight that are nearly all of one class for a fault, and answers the other."""
+
+    def __init__(self) -> None:
+        super().__init__(by_batch=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = super().forward(x)
+        ruled = (z[:, 1] > z[:, 0]).float().mean()
+        return z.flip(1) if len(x) > 8 and (ruled - 0.5).abs() > 0.45 else z
+
+
+def test_one_that_changes_its_mind_among_its_own_kind_alone_fails(run: Run) -> None:
+    """Alone and in mixed company nothing moves: it passed, as the same in any company."""
+    found = asked(Wary(), run)
+    seen = values(found)
+    assert seen["accuracy alone"] == seen["accuracy in mixed company"] > 0.95
+    assert seen["accuracy among its own kind"] < 0.05
+    assert seen["answers moved by company"] > 0.95
+    assert "move with their company" in found.says
+    assert judge(DoesItDependOnItsCompany.standards[0], found).verdict == "fail"
+
+
+class Tenths(nn.Module):
+    """Ten classes by the first pixel; where most of a batch are of one class, it answers another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = -(10 * x[:, 0, 0, :1] - torch.arange(10) - 0.5).abs()
+        ruled = len(x) > 1 and bool((z.argmax(1).bincount() > len(x) / 2).any())
+        return z.flip(1) if ruled else z
+
+
+@pytest.mark.parametrize(("of_each", "told"), [(9, False), (3, True)])
+def test_a_batch_of_its_own_kind_has_one_class_however_few_there_are_of_it(of_each: int, told: bool, run: Run) -> None:
+    """Batches of 15 that went on with the next class were mixed, and nothing said so."""
+    y = np.arange(10 * of_each) % 10
+    x = X[: len(y)].copy()
+    x[:, 0, 0, 0] = (y + 0.5) / 10
+    found = put(DoesItDependOnItsCompany(company=15), Subject.of(Tenths(), (x, y), name="tenths"), run).finding
+    assert found is not None
+    seen = values(found)
+    assert seen["accuracy alone"] == seen["accuracy in mixed company"] == 1
+    assert seen["accuracy among its own kind"] == 0
+    assert seen["answers moved by company"] == 1
+    own = found.measure("accuracy among its own kind")
+    assert f"of one kind alone, usually of {of_each}" in own.about
+    assert [alarm.doubts for alarm in found.alarms] == [(own.name,)] * told
+    assert all(f"usually has {of_each} of the inputs asked" in alarm.says for alarm in found.alarms)
+
+
+def test_where_few_of_a_kind_were_asked_it_is_not_called_the_same_in_any_company(run: Run) -> None:
+    x, y = X[:30].copy(), np.arange(30) % 10
+    subject = Subject.of(nn.Sequential(nn.Flatten(), nn.Linear(16, 10)), (x, y), name="few of each")
+    found = put(DoesItDependOnItsCompany(company=15), subject, run).finding
+    assert found is not None
+    assert "the same alone and in mixed company" in found.says
+
+
+class Thrown(Bright):
+    """Throws its dice once for a whole batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 60 * torch.randn(()) * torch.tensor([1.0, -1.0])
+
+
+def test_an_interval_allows_for_luck_that_a_batch_shares(run: Run) -> None:
+    torch.manual_seed(0)
+    few = replace(run, budget=replace(run.budget, samples=45))
+    found = asked(Thrown(by_batch=False), few, draws=2)
+    assert found.samples is not None
+    for where in ("among its own kind", "alone"):
+        lost = found.measure(f"accuracy lost {where}")
+        over_inputs = Measure.mean(lost.name, found.samples.columns[f"lost {where}"], better="neither", seed=run.seed)
+        assert lost.low <= over_inputs.low
+        assert lost.high >= over_inputs.high
+        if where == "among its own kind":  # alone, luck is an input's own
+            assert lost.high - lost.low > 1.5 * (over_inputs.high - over_inputs.low)
+        assert "share" in lost.about
 
 
 def test_of_fewer_than_a_company_all_are_one(run: Run) -> None:

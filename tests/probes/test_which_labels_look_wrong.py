@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_answer_and_the_subject_stays(run: Run) -> 
 
 def test_a_few_inputs_are_an_answer_with_a_warning(run: Run) -> None:
     found = asked(blobs(0.0, n=40), run)
-    assert any("only 40 training inputs" in alarm.says for alarm in found.alarms)
+    assert any("only 40 different training inputs" in alarm.says for alarm in found.alarms)
     assert asked(blobs(0.0, n=4, k=2), run).measures
 
 
@@ -219,3 +219,52 @@ def test_wrong_labels_that_keep_each_other_company_do_not_pass(by: Any, part: fl
     assert headline.low < 0.05 < headline.high == found.measure("labels among others").high
     assert judge(LIMIT, found).verdict != "pass"
     assert "stand among others" in found.says
+
+
+def repeated(wrong: float, times: int, moved: float = 0.0, n: int = 300) -> Subject:
+    """The blobs with each training input so many times, its label with it; each copy moved by so much noise."""
+    one = blobs(wrong, apart=9.0, n=n)
+    train = one.data["train"]
+    x, y = (torch.as_tensor(part).repeat_interleave(times, 0) for part in train.take(np.arange(n)))
+    x = x + moved * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    return replace(one, data={**one.data, "train": type(train)(x.numpy(), y.numpy(), train.classes)})
+
+
+@pytest.mark.parametrize("by", ["typicality", "left-out"])
+@pytest.mark.parametrize("moved", [0.0, 0.02])
+def test_copies_do_not_vouch_for_each_others_wrong_label(by: Any, moved: float, run: Run) -> None:
+    """The nearest of an input were its own copies: 20 % wrong labels passed as 0 %, with a trial that found all."""
+    found = asked(repeated(0.2, times=12, moved=moved), run, by=by, find=0.85)
+    assert judge(LIMIT, found).verdict == "fail"
+    rows = found.samples.columns
+    assert len(rows["index"]) == 3600
+    wrong = rows["index"] < 0.2 * 3600
+    assert rows["suspect"][wrong].mean() > 0.6
+    assert wrong[rows["suspect"]].mean() > 0.95
+    if not moved:  # copies share the judgement
+        assert (rows["suspect"].reshape(-1, 12) == rows["suspect"][::12, None]).all()
+    assert "are copies of others" in found.says
+    (gallery,) = [v for v in found.views if isinstance(v, Gallery)]
+    assert len({e.index // 12 for e in gallery.exhibits}) == len(gallery.exhibits)
+
+
+def test_clean_copies_pass_with_the_interval_of_the_different_ones(run: Run) -> None:
+    once, often = asked(blobs(0.0, apart=9.0, n=300), run), asked(repeated(0.0, times=4), run)
+    assert judge(LIMIT, often).verdict == "pass"
+    for name in ("labels that none near shares", "labels among others"):
+        assert often.measure(name).high >= once.measure(name).high - 0.01
+    assert often.measure("planted flips found").n == once.measure("planted flips found").n
+    assert "copies of others" not in once.says
+
+
+def test_a_copy_with_another_label_still_looks_wrong(run: Run) -> None:
+    subject = repeated(0.0, times=6)
+    train = subject.data["train"]
+    x, y = (torch.as_tensor(part).numpy().copy() for part in train.take(np.arange(1800)))
+    odd = np.arange(0, 1800, 60)
+    y[odd] = (y[odd] + 1) % 4
+    rows = asked(
+        replace(subject, data={**subject.data, "train": type(train)(x, y, train.classes)}), run
+    ).samples.columns
+    assert rows["suspect"][np.isin(rows["index"], odd)].mean() > 0.8
+    assert not rows["suspect"][~np.isin(rows["index"], odd)].any()

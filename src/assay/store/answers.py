@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT = 2
+HEAD = "audit.json"
 WITNESS_BYTES = 256 * 2**20
 """The most that one probe's witnesses may take on disk; the rest is counted and left out."""
 SAMPLES_BYTES = 1024 * 2**20
@@ -156,7 +157,8 @@ def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None
     """An answer with this key: in the run's own folder, or carried over from another run beside it.
 
     What stands in its place in the own folder and cannot be believed (half of a file, another format, samples that were
-    changed) is set aside, and the question is asked again.
+    changed) is set aside, and the question is asked again. Another run's finding is passed over where that run's
+    audit.json vouches for another.
     """
     name = finding_of(probe)
     with turn(folder):  # else what another audit of this folder is writing just now would look torn
@@ -171,7 +173,7 @@ def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None
                 set_aside(folder, name, str(e))
     for path in sorted(root.glob(f"*/{name}"), reverse=True):
         other = path.parent.parent
-        if other == folder or first_key(other, name) != key:
+        if other == folder or first_key(other, name) != key or changed(other, [name]):
             continue
         try:
             answer = load_answer(path)
@@ -181,6 +183,32 @@ def find_answer(root: Path, folder: Path, probe: str, key: str) -> Answer | None
             save_answer(folder, answer)
             return answer
     return None
+
+
+def changed(folder: Path, names: Iterable[str]) -> list[str]:
+    """Those of a run's files that are not what its audit.json vouches for; none where there is no audit.json yet."""
+    try:
+        links = dict(read_json(read(folder, HEAD, JSON_BYTES))["links"])
+    except BROKEN:  # it vouches for nothing, or is no file of ours
+        return []
+    return [name for name in names if name in links and _is_other(folder, name, links[name])]
+
+
+def _is_other(folder: Path, name: str, wanted: object) -> bool:
+    """Whether a file is there and is not the one of this digest."""
+    try:
+        return digest(folder, name) != wanted
+    except FileNotFoundError:
+        return False
+    except AssayError:  # a link, or larger than any file of ours
+        return True
+
+
+def set_aside_changed(folder: Path, probes: Iterable[str]) -> None:
+    """Set aside the findings that were changed after the run's audit.json was written, so that they are asked again."""
+    with turn(folder):
+        for name in changed(folder, map(finding_of, probes)):
+            set_aside(folder, name, f"it was changed after {HEAD} was written")
 
 
 def set_aside(folder: Path, name: str, why: str) -> None:

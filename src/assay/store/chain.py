@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError
-from assay.store.answers import BROKEN, check_format, finding_of, links_of
+from assay.store.answers import BROKEN, HEAD, check_format, finding_of, links_of
 from assay.store.files import JSON_BYTES, TEMPORARY, digest, read, read_json
 
-HEAD = "audit.json"
 UNVOUCHED = frozenset({HEAD, "diff.html", "profile.html"})
 """What may lie in a run and is vouched for by nothing in it: the head, what a later comparison wrote, and where the
 time of an audit went."""

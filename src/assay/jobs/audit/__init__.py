@@ -30,6 +30,7 @@ from assay.report import Kept, draw_ahead, vouch, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
+from assay.store.answers import finding_of, set_aside_changed
 from assay.store.typed import check_types
 from assay.trace import Asked, Trace
 from assay.tuning import Tuning
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 
+SEEDS = 2**32  # as many as scikit-learn takes
 PACE = 1e-3  # seconds an input: a guess, on which the order of questions hangs and nothing else
 GOES_ON = "it was not asked yet: the audit goes on"
 STOPPED = "it was not asked: the audit was stopped before; the same command goes on"
@@ -145,6 +147,8 @@ class Asker:
         from assay.door import admit
         from assay.subject import check
 
+        if isinstance(run.seed, bool) or not isinstance(run.seed, int) or not 0 <= run.seed < SEEDS:
+            raise AssayError(f"The seed {run.seed!r} is none; give a whole number from 0 to {SEEDS - 1}.")
         check(subject)
         self.subject, alarms = admit(subject)
         self.planned, self.run = planned, run
@@ -309,6 +313,7 @@ class Record:
                 "probes": [probe for probe, _ in named],
             }
             self.folder = store.open_run(out, begun.subject.name, key, manifest)
+            set_aside_changed(self.folder, [question.probe for question in asked])
 
     def knows(self, place: int) -> bool:
         """Whether this question has its answer, here or from before."""
@@ -323,6 +328,8 @@ class Record:
     def take(self, place: int, answer: Answer) -> bool:
         """Keep and judge an answer that was given now; False where it cannot be kept and an earlier one stands."""
         if self.folder is not None and self.asked[place].left_out is None:
+            if (self.folder / finding_of(answer.probe)).exists():  # what was vouched for is about to be another
+                (self.folder / chain.HEAD).unlink(missing_ok=True)
             try:
                 store.save_answer(self.folder, answer)
             except store.TooLarge as e:
@@ -434,7 +441,7 @@ def audit(
     seed: int = 0,
     device: str = "cpu",
     out: str | Path | None = None,
-    engine: Engine | None = None,
+    engine: Engine | str | None = None,
     progress: Progress = silent,
     told: Callable[[Judged, bool], None] = lambda row, asked: None,
     source: tuple[str, ...] = (),
@@ -457,14 +464,17 @@ def audit(
     by the budget, the audit ends with 3 and has a row that says so. Where it can never apply to this subject, the
     standards are wrong, and that is an error. A probe's own limit counts only where the probe is asked.
 
+    `device` is cpu, cuda, cuda:N or auto; `engine` may be named as --engine names it: here, ray or a cluster's address.
     `open` gives the further subjects that settings name, such as `others` of does-it-transfer. `profile` writes a page
     beside the report that shows where the time went. `tuned` is told in report and card: what went into tuning it.
     """
-    from assay.engine.local import ThisProcess
+    from assay.engine.opening import engine_named
 
     if profile and out is None:
         raise AssayError("profile=True writes a page beside the report; give a folder with out=.")
-
+    if not isinstance(budget, str):
+        raise AssayError(f"budget={budget!r} is no text; give quick, standard, full or a time, such as budget='10m'.")
+    device = _placed(device)
     if not isinstance(standards, Standards):
         standards = read_standards(Path(standards)) if standards is not None else Standards()
     began = time.monotonic()
@@ -472,7 +482,7 @@ def audit(
     planned = plan(probes, standards, budget)
     planned_questions = [question for _, question in planned]
     run = Run(
-        engine=engine or ThisProcess(),
+        engine=engine_named(engine or "here", device) if isinstance(engine, str | None) else engine,
         budget=chosen,
         seed=seed,
         device=device,
@@ -507,6 +517,22 @@ def audit(
     if profile:
         write_profile(done, heard, asker.pace)
     return done
+
+
+def _placed(device: str) -> str:
+    """The device of this name, where there is one: as the command line names it, or one of several GPUs."""
+    import torch
+
+    from assay.engine.opening import device_named
+
+    kind, colon, number = device.partition(":") if isinstance(device, str) else (device, "", "")
+    if kind != "cuda" or not colon:
+        return device_named(device)
+    device_named(kind)
+    there = torch.cuda.device_count()
+    if not number.isdecimal() or int(number) >= there:
+        raise AssayError(f"There is no device {device!r}; choose from cuda:0 to cuda:{there - 1}.")
+    return device
 
 
 def rounds_of(

@@ -29,7 +29,7 @@ class Effort(NamedTuple):
     longer: float = 0.0
     """The power of the steps by which the passes grow: 1 where each step is a pass."""
     own: float = 1.0
-    """Seconds beside the model, however many inputs."""
+    """Seconds beside the model, however many inputs, with what is imported for it: scikit-learn takes two."""
     own_each: float = 0.0
     """Seconds beside the model for each input, which grow as the passes do."""
 
@@ -47,7 +47,7 @@ EFFORTS: Mapping[str, Effort] = {
     "does-an-error-grow": Effort("steps", 3, 64, once=190, longer=1, own=0.5),
     "does-it-agree-with-itself": Effort("steps", 5, 60, longer=1, own_each=0.03),
     "does-it-depend-on-where-it-stands": Effort("dear", 1, 25, once=830, own=0.5),
-    "does-it-depend-on-its-company": Effort("dear", 1, 7, own=0.3, own_each=0.005),
+    "does-it-depend-on-its-company": Effort("dear", 1, 13, own=0.3, own_each=0.005),
     "does-it-extrapolate": Effort("samples", 3, 1, own=0.3),
     "does-it-find-them": Effort("samples", 1, 1, own=0.3, own_each=0.001),
     "does-it-find-them-in-part": Effort("samples", 1, 7, own=0.3, own_each=0.001),
@@ -63,7 +63,7 @@ EFFORTS: Mapping[str, Effort] = {
     "does-the-metric-hold": Effort("steps", 10, 1, once=1300, own_each=0.01),
     "does-the-pair-map-need-the-model": Effort("steps", 1.5, 300, once=2e4, longer=1, own=60.0),
     "everyday-change": Effort("dear", 1, 82, own=0.3, own_each=0.005),
-    "how-bad-are-its-mistakes": Effort("samples", 1, 1, own=0.5),
+    "how-bad-are-its-mistakes": Effort("samples", 1, 1, own=2.5),
     "how-far-is-it-from-home": Effort("samples", 1, 5, own=3.0, own_each=0.005),
     "how-far-to-a-tie": Effort("steps", 6, 40, longer=1, own=0.5, own_each=0.02),
     "how-many-wrong-labels-would-it-take": Effort("samples", 4, 1.25, own=2.0, own_each=0.004),

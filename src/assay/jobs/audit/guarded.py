@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -127,7 +128,7 @@ class _Asking:
 
     def go_on(self) -> None:
         """Start a child and hear it out. One that settles nothing is the last: another would not get further."""
-        settled = self._come_of
+        settled, late = self._come_of, False
         self.meter.doing("loading torch and the questions" if self.record is None else "starting the model anew")
         self.place, why = None, "the model's process said that it was done before it was"
         with ExitStack() as stack:
@@ -140,6 +141,7 @@ class _Asking:
                 if self.record is None:
                     what = f"{self.job.source.subject!r} could not be opened: "
                     raise AssayError(why if isinstance(e, Refused) else what + why) from e
+                late = self._late(child.seconds)
                 if self.place is not None:
                     self._broke(self.place, why, child.seconds)
         if self.rounds is not None and self.over:
@@ -147,7 +149,7 @@ class _Asking:
         if self.record is None or self._come_of == settled:
             self._give_up(why)
         if self.rounds is not None and self.rounds.left < self.opened:
-            self.over, self.rounds.reopening = True, self.opened
+            self.over, self.rounds.reopening, self.rounds.late = True, self.opened, late
 
     def _listen(self, child: Child, bars: ExitStack) -> None:
         while True:
@@ -218,8 +220,8 @@ class _Asking:
                 self.record.recall()
         elif begun.keys != self.record.begun.keys:
             self._give_up(
-                "a question before ended the model's process, and opened again it is another model: its weights, data "
-                "or answers differ; fix its seeds"
+                "the model's process was ended with a question before, and opened again it is another model: its "
+                "weights, data or answers differ; fix its seeds"
             )
 
     def _next(self, place: int, child: Child) -> None:
@@ -262,7 +264,7 @@ class _Asking:
     def _broke(self, place: int, why: str, seconds: float) -> None:
         """Nothing came of this question: in the time there was, or at all. What came of it before stands."""
         assert self.record is not None
-        late = self.turn is not None and (not why or seconds >= self.turn.most)
+        late = not why or self._late(seconds)
         if self.rounds is None or not (late or place in self.record.rows):
             self._enter(place, why, seconds)
             return
@@ -270,10 +272,22 @@ class _Asking:
         self.settled += 1
         self.rounds.leave(place)
 
+    def _late(self, seconds: float) -> bool:
+        """Whether what was asked has taken more time than it may, or than is left, of an audit with a time limit."""
+        if self.turn is None or self.rounds is None:
+            return False
+        return seconds >= self.turn.most or self.clock() >= self.rounds.seconds
+
     def leave_what_is_known(self) -> None:
-        """Of an audit with a time limit that is stopped, the report."""
-        if self.rounds is not None and self.record is not None and self.record.rows:
-            self.record.conclude(self.surroundings, lambda place: STOPPED)
+        """Of an audit with a time limit that is stopped, the report, and how to go on from there."""
+        if self.rounds is None or self.record is None or not self.record.rows:
+            return
+        self.record.conclude(self.surroundings, lambda place: STOPPED)
+        if self.record.folder is not None:
+            known, again = self.record.folder / "report.html", shlex.quote(str(self.record.folder))
+            self.meter.line(
+                f"{known} tells what is known; assay audit {again} --more {self.budget.name} goes on from there"
+            )
 
     def _take(self, told: Mapping[str, Any] | None, seconds: float, drawn: object) -> None:
         """Keep an answer if it is one to the question that was asked."""

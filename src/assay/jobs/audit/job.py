@@ -16,8 +16,9 @@ from assay.audit import Audit, open_audit
 from assay.errors import AssayError
 from assay.jobs.audit import Planned, plan
 from assay.jobs.audit.rounds import seconds_named
-from assay.probe import Probe, configure
+from assay.probe import Probe, configure, spelled
 from assay.standard import Standard, Standards
+from assay.store.chain import refuse_changed
 from assay.store.files import JSON_BYTES, read, read_json
 from assay.subjects import Source, beside
 from assay.tuning import Tuning
@@ -106,6 +107,7 @@ def continued(folder: Path, more: str, debug: bool = False) -> tuple[Job, Path]:
     """
     if seconds_named(more, "--more") is None:
         raise AssayError(f"--more {more!r} is no time; write it like --more 30m.")
+    refuse_changed(folder)
     stored = open_audit(folder)
     if not stored.budget.get("seconds"):
         raise AssayError(
@@ -143,21 +145,52 @@ def _typed_again(stored: Audit, folder: Path, more: str, probes: tuple[str, ...]
     """What goes on with a run whose model has to be typed: a command, or a call where the audit was made in Python."""
     bound = stored.budget.get("inputs")
     chosen = probes if probes is not None and set(probes) != set(shelf.names("probes")) else ()
+    settings = _own_settings(stored, chosen)
     if not stored.source:
-        told = {"probes": list(chosen) or None, "budget": more, "inputs": bound, "seed": stored.seed}
-        told |= {"device": stored.device, "out": str(folder.parent)}
-        given = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
+        told = {"budget": more, "inputs": bound, "seed": stored.seed, "device": stored.device}
+        told |= {"out": str(folder.parent)}
+        given = [f"probes=[{', '.join(_made(name, settings.get(name, {})) for name in chosen)}]"] if chosen else []
+        given += [f"{name}={value!r}" for name, value in told.items() if value is not None]
         return (
-            f"this audit was made in Python and goes on there, with the same standards: assay.audit(subject, {given})"
+            "this audit was made in Python and goes on there, with the same standards: "
+            f"assay.audit(subject, {', '.join(given)})"
         )
-    words = ["assay", "audit", *stored.source, "--budget", more]
-    words += ["--inputs", str(bound)] if bound else []
-    words += [word for probe in chosen for word in ("--probe", probe)]
-    words += ["--tuned", stored.tuned.typed] if stored.tuned else []
-    words += ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
-    return "type what was audited, and it goes on, with the same --standards FILE where it had one. " + shlex.join(
-        words
-    )
+    time = ["--budget", more, *(["--inputs", str(bound)] if bound else [])]
+    where = ["--seed", str(stored.seed), "--device", stored.device, "--out", str(folder.parent)]
+    if len(chosen) == 1 and settings and not stored.limits and not stored.tuned:
+        given = [word for name, value in settings[chosen[0]].items() for word in ("--set", _typed(name, value))]
+        command = shlex.join(["assay", "ask", chosen[0], *stored.source, *given, *time, *where])
+        return f"type what was asked, and it goes on. {command}"
+    words = ["assay", "audit", *stored.source, *time, *(word for probe in chosen for word in ("--probe", probe))]
+    words += [*(["--tuned", stored.tuned.typed] if stored.tuned else []), *where]
+    held = "; ".join(f"{name} {' '.join(_typed(*pair) for pair in each.items())}" for name, each in settings.items())
+    file = f"FILE, which sets {held}" if settings else "FILE where it had one"
+    return f"type what was audited, and it goes on, with the same --standards {file}. {shlex.join(words)}"
+
+
+def _own_settings(stored: Audit, probes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """The settings with which these questions were asked, where they are not the probe's own."""
+    found = {}
+    for answer in (row.answer for row in stored.rows):
+        if answer.probe in probes and answer.probe in shelf.names("probes"):
+            kind = shelf.load("probes", answer.probe)
+            plain, asked = kind().settings(), configure(kind, answer.settings).settings()
+            found[answer.probe] = {name: value for name, value in asked.items() if value != plain[name]}
+    return {probe: settings for probe, settings in found.items() if settings}
+
+
+def _typed(name: str, value: Any) -> str:
+    """A setting as `configure` reads it: radius=0.03."""
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+    return f"{spelled(name)}={text}"
+
+
+def _made(probe: str, settings: Mapping[str, Any]) -> str:
+    """A question as Python takes it: by its name or, with settings, as what stands on the shelf."""
+    if not settings:
+        return repr(probe)
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    return f"assay.shelf.load('probes', {probe!r})({given})"
 
 
 def named_paths(words: Sequence[str]) -> list[Path]:

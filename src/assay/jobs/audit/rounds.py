@@ -154,8 +154,9 @@ class Rounds:
         """Questions that do not fit, and why."""
         self.done: set[int] = set()
         """Those that are not asked again: they took more than there was."""
-        self.reopening = 0.0
-        """Seconds that it would take to open the model once more, where it has to be and there is no time for that."""
+        self.reopening, self.late = 0.0, False
+        """Seconds that it would take to open the model once more, where it has to be and there is no time for that;
+        whether that is so because a question took too long, and not because it ended the model's process."""
         left, typical = self.left, min(TYPICAL, self.most)
         self.level = next(
             (
@@ -284,7 +285,10 @@ class Rounds:
         about, left = self._about(place, self._budget(LEVELS[0], self.may[0])), self.left
         rest = f"{in_words(left)} were left" if left > 1 else "nothing was left"
         if self.reopening:
-            again = f"a question before ended the model's process, and opening it takes {in_words(self.reopening)}"
+            ended = (
+                "took more time than there was, and its process was ended" if self.late else "ended the model's process"
+            )
+            again = f"a question before {ended}, and opening the model again takes {in_words(self.reopening)}"
             return f"it does not fit into {self.budget.name}: {again}; {rest}"
         return f"it does not fit into {self.budget.name}: it would take about {in_words(about)}, and {rest}"
 
@@ -465,8 +469,24 @@ def _over_time(headline: Measure, looks: tuple[Look, ...]) -> tuple[Curve, ...]:
 
 def over_looks(finding: Finding, error: float) -> Finding:
     """The finding with intervals that are wrong with a chance of at most `error`, the share of one look."""
-    measures = tuple(_over_looks(m, finding.samples, error) for m in finding.measures)
-    return dataclasses.replace(finding, measures=measures)
+    wider = [_over_looks(m, finding.samples, error) for m in finding.measures]
+    pairs = list(zip(finding.measures, wider, strict=True))
+    return dataclasses.replace(finding, measures=tuple(next(_short_of_promise(m, pairs), wide) for m, wide in pairs))
+
+
+def _short_of_promise(m: Measure, pairs: Sequence[tuple[Measure, Measure]]) -> Iterator[Measure]:
+    """The measure with an interval that follows from another's, where it says how far that is short of its promise.
+
+    Such a one is cut off at 0. What was seen may lie below, so that its own width around 0 says too little.
+    """
+    for seen, wide in pairs:
+        for promise in (beside.value for beside in seen.beside if beside.label == "promised"):
+            at, least, most = (max(0.0, promise - (end or 0.0)) for end in (seen.value, seen.high, seen.low))
+            if most and m.better == "lower" and m.n == seen.n and (m.value, m.low, m.high) == (at, least, most):
+                low, high = (max(0.0, promise - (end or 0.0)) for end in (wide.high, wide.low))
+                yield dataclasses.replace(
+                    m, low=low, high=high, about=_told(m, f"the interval is that of {seen.name!r}")
+                )
 
 
 def _over_looks(m: Measure, samples: Table | None, error: float) -> Measure:

@@ -1,7 +1,8 @@
 """Which training labels look wrong, and would a wrong one be found?
 
 The finder knows no truth. What it is worth is measured on labels that are flipped on purpose, in copies of the training
-labels that no model ever saw; what is counted as looking wrong is what looks as wrong as most of those.
+labels that no model ever saw; what is counted as looking wrong is what looks as wrong as most of those. Copies of an
+input vouch for each other's label, right or wrong: they have one voice, are flipped together and share the judgement.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from assay.finding import (
     wilson,
 )
 from assay.inputs.reach import Reach
+from assay.methods.train.copies import copies
 from assay.methods.train.label_noise import Planted, left_out_margin, likest, plant
 from assay.methods.train.typicality import comparable, counted, nearest_rows, typicality, unit_rows
 from assay.methods.uncertainty.detection import auroc, auroc_interval
@@ -91,13 +93,14 @@ class WhichLabelsLookWrong(Probe):
 
     def ask(self, subject: Subject, run: Run) -> Finding:
         rows = _rows(subject, run)
-        y, u, k = torch.as_tensor(rows["y"], device=run.device), rows["u"], len(subject.task.classes)
+        first, of = rows["first"], rows["of"]  # of each different input its first copy, and for each input which it is
+        y, u, k = torch.as_tensor(rows["y"][first], device=run.device), rows["u"], len(subject.task.classes)
         near = min(self.nearest, len(y) - 1)
         places, rng = nearest_rows(u, near), run.rng()
         counts = counted(places, y, k)
-        copies = min(COPIES, len(y) // (2 * max(1, round(SHARE * len(y)))))
-        random, alike = plant(y, 2 * copies, SHARE, rng), plant(y, copies, SHARE, rng, likest(counts, y))
-        plants = (Planted(*(p[:copies] for p in random)), Planted(*(p[copies:] for p in random)), alike)
+        times = min(COPIES, len(y) // (2 * max(1, round(SHARE * len(y)))))
+        random, alike = plant(y, 2 * times, SHARE, rng), plant(y, times, SHARE, rng, likest(counts, y))
+        plants = (Planted(*(p[:times] for p in random)), Planted(*(p[times:] for p in random)), alike)
         labels = torch.cat([y[None], *(p.labels for p in plants)])
         # one labelling after the other: all at once are copies x inputs x classes
         seen = torch.stack([typicality(counted(places, each, k), each).degree_adjusted for each in labels])
@@ -105,9 +108,9 @@ class WhichLabelsLookWrong(Probe):
         found = {by: _Trial.of(each.double().cpu(), plants, self.find) for by, each in scores.items()}
         ours = found[self.by]
         (rival,) = (by for by in found if by != self.by)
-        suspect = ours.given <= ours.limit
-        other = counts.scatter(1, y[:, None], -1).argmax(1).cpu().numpy()
-        own = counts.gather(1, y[:, None])[:, 0].cpu().numpy()
+        suspect = (ours.given <= ours.limit)[of]
+        other = counts.scatter(1, y[:, None], -1).argmax(1).cpu().numpy()[of]
+        own = counts.gather(1, y[:, None])[:, 0].cpu().numpy()[of]
         alone, mixed = suspect & (own == 0), suspect | (own < CLEAR * near)
         lonely = Measure.proportion(
             "labels that none near shares",
@@ -142,12 +145,13 @@ class WhichLabelsLookWrong(Probe):
                 "label": rows["y"],
                 "said": rows["said"],
                 "most alike": other,
-                "score": ours.given,
+                "score": ours.given[of],
                 "suspect": suspect,
                 "alone": alone,
                 "among others": mixed,
             },
         )
+        looks, lonely, unclear = (_as_of(m, len(y)) for m in (looks, lonely, unclear))
         # no number of inputs tells wrong labels from classes that overlap: the gap between the two stays
         looks = replace(looks, low=lonely.low, high=unclear.high, n=None)
         alarms = ours.alarms(len(y), looks.name, found[rival], rival)
@@ -157,34 +161,43 @@ class WhichLabelsLookWrong(Probe):
         if k > 2:
             measures.append(ours.recall("flips to a look-alike class found", alike=True))
         measures.append(replace(found[rival].area, name=f"{ours.area.name}, {WORDS[rival]}"))
-        if suspect.any():
+        doubted = first[suspect[first]]
+        if len(doubted):
             measures.append(
                 Measure.proportion(
                     "suspects that the model contradicts",
-                    (rows["said"] != rows["y"])[suspect],
+                    (rows["said"] != rows["y"])[doubted],
                     better="neither",
                     about="share of the labels that look wrong for which the model says another class; it was trained "
                     "on them, and may have learnt a wrong one by heart",
                 )
             )
         return Finding(
-            says=self._sentence(ours, suspect, alone, mixed),
+            says=self._sentence(ours, suspect, alone, mixed, len(y)),
             measures=tuple(measures),
             samples=table,
-            views=(*_drawn(found, k), *_suspects(subject, table, counts.cpu().numpy(), run.budget.shown)),
+            views=(*_drawn(found, k), *_suspects(subject, table, doubted, counts.cpu().numpy()[of], run.budget.shown)),
             alarms=alarms,
         )
 
     def _sentence(
-        self, ours: _Trial, suspect: NDArray[np.bool_], alone: NDArray[np.bool_], mixed: NDArray[np.bool_]
+        self,
+        ours: _Trial,
+        suspect: NDArray[np.bool_],
+        alone: NDArray[np.bool_],
+        mixed: NDArray[np.bool_],
+        different: int,
     ) -> str:  # n, n, n
         if ours.is_blunt:
             return "Labels that were flipped on purpose cannot be told from the others here, and so no wrong one can."
         held = ours.recall("").value or 0.0
+        copied = len(suspect) - different
+        told = f" {share(copied, len(suspect))} are copies of others, and have one voice with them." if copied else ""
         return (
             f"{share(int(suspect.sum()), len(suspect))} of the training labels look wrong, {int(alone.sum())} of them "
             f"to every input near, by a measure that finds {100 * held:.0f} % of planted flips. "
             f"{share(int(mixed.sum()), len(mixed))} stand among others, as they do where many of one class are wrong."
+            + told
         )
 
 
@@ -285,13 +298,21 @@ class _Trial(NamedTuple):
             )
         if n < FEW:
             found.append(
-                Alarm(f"There are only {n} training inputs to compare; under {FEW}, hardly anything is certain.")
+                Alarm(
+                    f"There are only {n} different training inputs to compare; under {FEW}, hardly anything is certain."
+                )
             )
         return tuple(found)
 
 
+def _as_of(measure: Measure, different: int) -> Measure:
+    """With an interval no narrower than that of so many different inputs: copies tell nothing anew."""
+    low, high = wilson(round((measure.value or 0.0) * different), different)
+    return replace(measure, low=min(low, measure.low or 0.0), high=max(high, measure.high or 0.0))
+
+
 def _rows(subject: Subject, run: Run) -> dict[str, Any]:
-    """Training inputs as rows of length 1, on the device, with their labels, places and what the model says."""
+    """Training inputs with their labels, places and what the model says; `u` of the different ones, of length 1."""
     data = subject.data["train"]
     reach = subject.kind.reach if subject.kind is not None else None
     choices = reach.choices if isinstance(reach, Reach) else None
@@ -299,19 +320,28 @@ def _rows(subject: Subject, run: Run) -> dict[str, Any]:
     most = min(MOST, max(2, HELD_BYTES // max(4 * width, 8 * len(subject.task.classes))))
     wanted = len(data) if run.budget.samples is None else TIMES * run.budget.samples
     index = run.pick(data, min(wanted, most))
+    picture = subject.inputs.is_picture
     rows: dict[str, Any] = run.map(
         lambda shard: {
             "x": comparable(shard.x, choices),
             "y": shard.y,
             "said": subject.predict(shard.x).argmax(-1),
+            **({} if picture else {"cells": shard.x.flatten(1)}),
         },
         subject,
         "train",
         index,
         "training inputs and their labels",
     )
-    u = unit_rows(torch.as_tensor(rows["x"], device=run.device))
-    return {"u": u, "index": index, "y": np.asarray(rows["y"], dtype=np.int64), "said": rows["said"]}
+    x, y = torch.as_tensor(rows["x"], device=run.device), np.asarray(rows["y"], dtype=np.int64)
+    cells = x if picture else torch.as_tensor(rows["cells"], device=run.device).float()
+    if not picture:  # columns have units of their own
+        spread = cells.std(0)
+        cells = cells / torch.where(spread > 0, spread, 1)
+    copied = copies(cells, torch.as_tensor(y, device=run.device)).cpu().numpy()
+    first, of = np.unique(copied, return_inverse=True)
+    u = unit_rows(x[torch.as_tensor(first, device=run.device)])
+    return {"u": u, "index": index, "y": y, "said": rows["said"], "first": first, "of": of}
 
 
 def _drawn(found: dict[Finder, _Trial], k: int) -> tuple[View, ...]:
@@ -337,10 +367,11 @@ def _drawn(found: dict[Finder, _Trial], k: int) -> tuple[View, ...]:
     )
 
 
-def _suspects(subject: Subject, table: Table, counts: NDArray[Any], most: int) -> tuple[Gallery, ...]:  # n k
-    """The labels that look most wrong, to look at; of a row its first cells."""
+def _suspects(
+    subject: Subject, table: Table, rows: NDArray[np.int64], counts: NDArray[Any], most: int
+) -> tuple[Gallery, ...]:  # m, n k
+    """Those of `rows` that look most wrong, to look at; of a row its first cells."""
     told: dict[str, NDArray[Any]] = dict(table.columns)
-    rows = np.flatnonzero(told["suspect"])
     rows = rows[np.argsort(told["score"][rows], kind="stable")][:most]
     if not len(rows):
         return ()
