@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -46,6 +48,31 @@ class Wrap(Turn):
     def apply(self, subject: Subject, run: Run) -> Subject:
         TRAINED.append(self.by)
         return subject.cured(nn.Sequential(copy.deepcopy(subject.model), Negative()), self.name())
+
+
+@dataclass(frozen=True)
+class Plainly(Remedy):
+    """Train plainly: here, shake the weights by the seed."""
+
+    by: float = 1.0
+    needs_train: ClassVar[bool] = True
+    source: ClassVar[str] = "nowhere"
+
+    def apply(self, subject: Subject, run: Run) -> Subject:
+        TRAINED.append(run.seed)
+        model = copy.deepcopy(subject.model)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(self.by * torch.randn(p.shape, generator=run.rng()))
+        return subject.cured(model, type(self).__name__.lower())
+
+
+@dataclass(frozen=True)
+class Harder(Plainly):
+    """Train otherwise."""
+
+    def control(self) -> Remedy:
+        return Plainly(by=self.by / 2)
 
 
 class Negative(nn.Module):
@@ -171,6 +198,48 @@ def test_a_remedy_that_does_not_apply_says_why_before_anything_is_asked(tmp_path
 def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"no setting 'bye'; its settings: by"):
         cured(tmp_path, settings={"bye": "1"})
+
+
+def test_several_trainings_have_a_seed_each_and_are_asked_about_the_same_inputs(tmp_path: Path) -> None:
+    given = subject()
+    given = replace(given, data={"train": given.data["test"], "test": given.data["test"]})
+    done = cure(Harder(), given, probes=["accuracy"], out=tmp_path, seed=3, inputs=40, trainings=3)
+    assert sorted(TRAINED) == [3, 3, 4, 4, 5, 5]
+    audits = [(done.control, done.after), *done.further]
+    assert len({each.subject.fingerprint for pair in audits for each in pair if each}) == 6
+    values = np.array([
+        [each.row("accuracy").answer.finding.measure().value for each in pair]  # type: ignore[union-attr]
+        for pair in audits
+    ])  # fmt: skip
+    change = next(c for c in done.changes if c.measure == "accuracy")
+    assert (change.paired, change.n) == (True, 40)
+    assert change.difference == pytest.approx((values[:, 1] - values[:, 0]).mean())
+    assert (change.before.value, change.after.value) == pytest.approx(tuple(values.mean(0)))
+    assert "in the mean of 3 trainings" in done.notes[0]
+    assert done.notes[1].startswith("Trained 3 times, with seeds 3 to 5: differences are means")
+    assert "the mean of 3 trainings (" in done.page.read_text(encoding="utf-8")
+    stored = json.loads((done.folder / "cure.json").read_text())
+    assert [each["control"]["subject"] for each in stored["further_trainings"]] == ["turned+plainly"] * 2
+
+    TRAINED.clear()
+    without = cure(
+        Harder(), given, probes=["accuracy"], out=tmp_path, seed=3, inputs=40, trainings=3, control=False
+    )  # fmt: skip
+    assert TRAINED == []
+    assert without.folder == done.folder
+    assert [plain for plain, _ in without.further] == [None, None]
+    assert without.changes == without.since_before == done.since_before
+
+
+def test_trainings_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+    for count in (0, 2):
+        with pytest.raises(
+            AssayError, match=rf"trainings={count} cannot tell a remedy from luck; give 1, or 3 or more"
+        ):
+            cure(Turn(), subject(), trainings=count, out=tmp_path)
+    with pytest.raises(AssayError, match=r"trainings=3, and test-cure trains nothing; leave the trainings out"):
+        cure(Turn(), subject(), trainings=3, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_old_subject_stays_as_it_was(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.finding import Finding, Measure, Table, bootstrap
-from assay.jobs.compare import FEWEST_PAIRS, compare
+from assay.finding import Finding, Measure, Table, bootstrap, paired_difference
+from assay.jobs.compare import FEWEST_PAIRS, compare, over_trainings
 from assay.jobs.compare import page as page_of
-from assay.report.diff import DIFF_COLUMNS, counted, diff_text
+from assay.report.diff import DIFF_COLUMNS, counted, diff_text, outcome
 
 RNG = np.random.default_rng(7)
 
@@ -220,6 +220,111 @@ def test_inputs_without_a_value_leave_the_pair(audit_of):
     change = only(dataclasses.replace(audit, rows=(row,)), audit_of(b))
     assert change.n == 35
     assert change.difference == pytest.approx(1.0)
+
+
+def test_several_trainings_are_one_change_with_an_interval_over_both(audit_of):
+    """The equation of its docstring, on a sheet of paper: Student's quantile for three is 4.3027."""
+    control = [RNG.random(300) < 0.8 for _ in range(3)]
+    cured = [side | (RNG.random(300) < share) for side, share in zip(control, (0.3, 0.5, 0.4), strict=True)]
+    each = [only(audit_of(a), audit_of(b)) for a, b in zip(control, cured, strict=True)]
+    (change,) = over_trainings([(c,) for c in each])
+    d = [float(b.mean() - a.mean()) for a, b in zip(control, cured, strict=True)]
+    mean = sum(d) / 3
+    spread = 4.302653 * (sum((x - mean) ** 2 for x in d) / 2) ** 0.5 / 3**0.5
+    low, high = (sum(getattr(c, end) for c in each) / 3 for end in ("low", "high"))
+    assert change.difference == pytest.approx(mean)
+    assert change.low == pytest.approx(mean - np.hypot(mean - low, spread), abs=1e-6)
+    assert change.high == pytest.approx(mean + np.hypot(high - mean, spread), abs=1e-6)
+    assert change.before.value == pytest.approx(np.mean(control))
+    assert (change.after.low, change.after.high) == (min(c.after.low for c in each), max(c.after.high for c in each))
+    assert "paired on 300 inputs; the mean of 3 trainings (+" in change.why
+    assert over_trainings([(each[0],)]) == (each[0],)
+
+
+def test_a_remedy_that_does_nothing_is_seldom_better_or_worse_than_its_control(audit_of):
+    """Trainings that differ by far more than their inputs: one pair is mostly clear, three are hardly ever."""
+    rng, one = np.random.default_rng(5), only(audit_of(RNG.random(40) < 0.5), audit_of(RNG.random(40) < 0.5))
+
+    def trained():
+        sides = [(rng.random(1000) < rng.normal(0.8, 0.03)).astype(float) for _ in range(2)]
+        difference, low, high = paired_difference(*sides)
+        verdict = "no clear change" if low <= 0 <= high else "better" if low > 0 else "worse"
+        return dataclasses.replace(one, difference=difference, low=low, high=high, verdict=verdict)
+
+    rounds = [[trained() for _ in range(3)] for _ in range(300)]
+    alone = [each[0].verdict for each in rounds]
+    threes = [over_trainings([(c,) for c in each])[0].verdict for each in rounds]
+    assert alone.count("no clear change") < 180
+    assert threes.count("no clear change") > 285
+
+
+def test_trainings_that_do_not_agree_cannot_be_told(audit_of):
+    one = only(audit_of(RNG.normal(size=40)), audit_of(RNG.normal(size=40)))
+
+    def joined(*differences, **first):
+        each = [
+            dataclasses.replace(one, difference=d, low=d - 0.01, high=d + 0.01, verdict="better") for d in differences
+        ]
+        each[0] = dataclasses.replace(each[0], **first)
+        return over_trainings([(c,) for c in each])[0]
+
+    assert joined(1.0, 1.1, 0.9).verdict == "better"
+    apart = joined(*[1.0] * 8, -0.1)
+    assert apart.low > 0
+    assert (apart.verdict, apart.why.endswith("which do not agree")) == ("cannot tell", True)
+    assert joined(1.0, 1.1, 0.9, verdict="cannot tell", why="it was not the same question").verdict == "cannot tell"
+    lost = joined(1.0, 1.1, 0.9, difference=None, low=None, high=None, verdict="cannot tell")
+    assert (lost.difference, lost.low, lost.verdict) == (None, None, "cannot tell")
+    assert "(not measured, +1" in lost.why
+    two = [dataclasses.replace(one, measure=name) for name in ("m", "of class 3")]
+    assert [c.measure for c in over_trainings([two, two[:1], two])] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "since", "more", "told"),
+    [
+        ("", "", {}, "What r did cannot be told: no measure is in both audits."),
+        ("+", "", {}, "r helps. Better: a (p). Nothing is clearly worse."),
+        ("-", "", {}, "r does not help here: it makes things worse. Worse: a (p). Nothing is clearly better."),
+        ("0", "", {}, "r does not help here. Nothing is clearly better or clearly worse."),
+        ("+-", "", {}, "r helps and harms. Better: a (p). Worse: b (p)."),
+        (
+            "+", "", {"trainings": 1},
+            "r came out better in one training; another seed may turn this round, and --trainings 3 tells. Better: "
+            "a (p). Nothing is clearly worse.",
+        ),
+        (
+            "-+", "--", {"trainings": 1},
+            "r came out better and worse in one training each; another seed may turn this round, and --trainings 3 "
+            "tells. Better: b (p). Worse: a (p). Clearly worse than before: a (p), b (p).",
+        ),
+        (
+            "00", "00", {"trainings": 1},
+            "r came out no different in one training each; another seed may turn this round, and --trainings 3 tells. "
+            "Nothing is clearly better or clearly worse than the control.",
+        ),
+        (
+            "+0", "-+", {"trainings": 3},
+            "r helps, in the mean of 3 trainings. Better: a (p). Nothing is clearly worse than the control. Clearly "
+            "worse than before: a (p).",
+        ),
+        (
+            "+0", "-+", {"trainings": 1, "undertrained": "right on 30 %, before on 100 %"},
+            "What r did cannot be told: the control undertrains (right on 30 %, before on 100 %). Clearly better than "
+            "before: b (p). Clearly worse than before: a (p).",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_remedy_did_in_a_sentence(audit_of, verdicts, since, more, told):
+    one, ways = only(audit_of(RNG.normal(size=40)), audit_of(RNG.normal(size=40))), {"+": "better", "-": "worse"}
+    changes, before = (
+        [
+            dataclasses.replace(one, measure=name, verdict=ways.get(way, "no clear change"))
+            for name, way in zip("ab", each, strict=False)
+        ]
+        for each in (verdicts, since)
+    )
+    assert outcome("r", changes, before, **more) == told
 
 
 def test_only_measures_of_both_are_compared(realistic, build):

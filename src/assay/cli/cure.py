@@ -36,6 +36,10 @@ def cure(
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Train plainly too, to compare with, where it trains anew.")
     ] = True,
+    trainings: Annotated[
+        int,
+        typer.Option("--trainings", metavar="N", help="Train both so often, with the seeds that follow: 1, or 3 up."),
+    ] = 1,
     work: Work,
     tuned: Tuned = None,
     guard: Guard,
@@ -43,7 +47,8 @@ def cure(
 ) -> None:
     """Audit, apply a remedy, audit again, and compare. The cured weights are kept beside the page.
 
-    A remedy that trains anew is compared with a plain training of the same schedule, data and seed, shown beside.
+    A remedy that trains anew is compared with a plain training of the same schedule, data and seed, shown beside. One
+    training each cannot tell it from luck: --trainings 3 gives intervals over trainings and inputs.
     --tuned is about the remedy's settings, and stands in what was asked after.
 
     Example: assay cure weight-gradient-centralization fashion-cnn --set epochs=5
@@ -55,7 +60,10 @@ def cure(
     source = opening.source(subject)
     with metered() as meter:
         how = asking.how(source, work, meter, debug)
-        done = apply(remedy, opened(source, meter), settings=pairs(settings), control=control, tuned=effort, **how)
+        done = apply(
+            remedy, opened(source, meter), settings=pairs(settings), control=control, trainings=trainings,
+            tuned=effort, **how,
+        )  # fmt: skip
     show_changes(done.before, done.after, done.changes, done.since_before if done.control else ())
     for note in done.notes:
         say(console(), note)

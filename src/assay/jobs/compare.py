@@ -1,4 +1,4 @@
-"""Compare two audits, measure by measure: paired where the inputs are the same.
+"""Compare two audits, measure by measure: paired where the inputs are the same. Of several trainings, their mean.
 
 Paired, the difference is the mean of the differences of single inputs, so that what the two share (hard inputs are hard
 for both) cancels. Of right-or-wrong columns the interval is the adjusted Wald interval for paired proportions, of all
@@ -11,12 +11,14 @@ in five hundred, all for the better, a clear gain; McNemar's exact test (p = 0.1
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.audit import Audit, Change, Direction, Judged
-from assay.finding import Better, Measure, Table, paired_difference
+from assay.finding import CONFIDENCE, Better, Measure, Table, paired_difference
 from assay.report import words
 from assay.report.diff import render_diff
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 FEWEST_PAIRS = 10
 """With fewer inputs in common no interval of a paired difference means anything."""
+
+FEWEST_TRAININGS = 3
+"""Two say nothing of how far a third may lie: Student's quantile for them is 12.7."""
 
 
 def page(before: Audit, after: Audit) -> str:
@@ -93,6 +98,70 @@ def _change(before: Audit, after: Audit, old: Judged, new: Judged, was: Measure,
         n=n,
         verdict=verdict,
         why=why,
+    )
+
+
+def over_trainings(each: Sequence[Sequence[Change]]) -> tuple[Change, ...]:
+    r"""What `compare` found in each of K trainings, as one: the mean, with an interval over trainings and inputs.
+
+        low = d - sqrt( (mean_k (d_k - low_k))^2 + (t s / sqrt(K))^2 ),   high likewise
+
+    with d_k the difference in training k and low_k the end of its interval over inputs, d and s mean and standard
+    deviation of the d_k, and t Student's quantile for K - 1. All trainings answer the same inputs, so that what inputs
+    vary by does not shrink with their number. A verdict asks beside that all of them agree in direction.
+
+    Trainings are not resampled: three that do nothing agree in direction every fourth time, and then each resample of
+    them does.
+    """
+    if len(each) == 1:
+        return tuple(each[0])
+    found = [{(c.probe, c.measure): c for c in changes} for changes in each]
+    return tuple(_joined([one[key] for one in found]) for key in found[0] if all(key in one for one in found))
+
+
+def _joined(each: Sequence[Change]) -> Change:
+    """One measure's changes, one of each training."""
+    from scipy.special import stdtrit as student
+
+    first = each[0]
+    seen = [c.difference for c in each if c.difference is not None]
+    ends = [(c.low, c.high) for c in each if c.low is not None and c.high is not None]
+    difference = statistics.fmean(seen) if len(seen) == len(each) else None
+    low = high = None
+    if difference is not None and len(ends) == len(each):
+        spread = float(student(len(each) - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(seen) / math.sqrt(len(each))
+        low = difference - math.hypot(difference - statistics.fmean(low for low, _ in ends), spread)
+        high = difference + math.hypot(statistics.fmean(high for _, high in ends) - difference, spread)
+    verdict = _verdict(first.better, low, high)
+    told = ", ".join(words.difference(c.difference, c.unit) or "not measured" for c in each)
+    why = f"{first.why}; the mean of {len(each)} trainings ({told})"
+    if any(c.verdict == "cannot tell" for c in each):
+        verdict = "cannot tell"
+    elif verdict != "no clear change" and min(seen) <= 0 <= max(seen):
+        verdict, why = "cannot tell", f"{why}, which do not agree"
+    return dataclasses.replace(
+        first,
+        before=_mean([c.before for c in each]),
+        after=_mean([c.after for c in each]),
+        difference=difference,
+        low=low,
+        high=high,
+        paired=all(c.paired for c in each),
+        verdict=verdict,
+        why=why,
+    )
+
+
+def _mean(each: Sequence[Measure]) -> Measure:
+    """Of all trainings, from the lowest end of their intervals to the highest."""
+    values = [m.value for m in each if m.value is not None]
+    ends = [(m.low, m.high) for m in each if m.low is not None and m.high is not None]
+    whole = len(ends) == len(each)
+    return dataclasses.replace(
+        each[0],
+        value=statistics.fmean(values) if len(values) == len(each) else None,
+        low=min(low for low, _ in ends) if whole else None,
+        high=max(high for _, high in ends) if whole else None,
     )
 
 

@@ -13,6 +13,10 @@ subject, remedy, settings, seed and budget: a cure that was killed goes on witho
 same control train it once. They are believed only if the subject they make has the fingerprint that was stored with
 them. A long training that is killed goes on at its last epoch (training-*.safetensors, deleted once the weights are
 there). Of one that diverges the weights of the last epoch that ended well are kept (last-good.safetensors).
+
+One training cannot tell a remedy from luck: two with other seeds differ by more than test inputs vary. Of several, with
+the seeds that follow, the differences are means with intervals over trainings and inputs. All are asked about the same
+inputs; the page and the weights are of the first.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from assay.audit import Audit, Change, Judged, open_audit
 from assay.errors import AssayError
 from assay.finding import paired_difference
 from assay.jobs.audit import audit
-from assay.jobs.compare import compare
+from assay.jobs.compare import FEWEST_TRAININGS, compare, over_trainings
 from assay.methods.train.checkpoint import PREFIX
 from assay.methods.train.fit import Diverged
 from assay.probe import Probe, configure, spelled, torch_as_it_comes, undisturbed
@@ -69,7 +73,8 @@ class Cure:
     """The same questions asked before and after, what changed, and where the page and the cured weights are.
 
     `changes` are what the remedy did: from its control, where it has one, else from before, to after. `since_before`
-    goes from before to after in any case. `notes` say what a reader must know to believe them, the outcome first.
+    goes from before to after in any case. `notes` say what a reader must know to believe them, the outcome first. Of
+    several trainings both are means, `control` and `after` are of the first, and `further` of the others.
     """
 
     before: Audit
@@ -82,6 +87,7 @@ class Cure:
     folder: Path
     cured: Subject
     run: Run
+    further: tuple[tuple[Audit | None, Audit], ...] = ()
 
     @property
     def page(self) -> Path:
@@ -94,16 +100,17 @@ class Cure:
     @property
     def status(self) -> int:
         """2 where a question broke, else 0: a cure judges no subject."""
-        asked = (self.before, self.after, *((self.control,) if self.control else ()))
-        return 2 if 2 in [each.status for each in asked] else 0
+        asked = (self.before, self.control, self.after, *(each for further in self.further for each in further))
+        return 2 if 2 in [each.status for each in asked if each] else 0
 
     def to_json(self) -> dict[str, Any]:
-        folders = {"before": self.before, "control": self.control, "after": self.after}
+        def named(audit: Audit | None) -> dict[str, Any] | None:
+            return None if audit is None else {"subject": audit.subject.name, "run": audit.folder and audit.folder.name}
+
         return {
             "format": store.FORMAT,
-            "audits": {
-                k: a and {"subject": a.subject.name, "run": a.folder and a.folder.name} for k, a in folders.items()
-            },
+            "audits": {"before": named(self.before), "control": named(self.control), "after": named(self.after)},
+            "further_trainings": [{"control": named(plain), "after": named(after)} for plain, after in self.further],
             "compared_with": "control" if self.control else "before",
             "notes": list(self.notes),
             "price": self.price,
@@ -119,6 +126,7 @@ def cure(
     settings: Mapping[str, Any] | None = None,
     probes: Sequence[str | Probe] | None = None,
     control: bool = True,
+    trainings: int = 1,
     heard: Callable[[Audit], None] = lambda before: None,
     out: str | Path = "runs",
     source: tuple[str, ...] = (),
@@ -127,9 +135,9 @@ def cure(
 ) -> Cure:
     """Audit `subject`, apply the remedy, audit again; `settings` are those of a remedy that is given by name.
 
-    `control=False` spares the plain training that a remedy which trains anew is compared with. `heard` is given the
-    audit before while nothing is made yet: what it raises ends the cure. `tuned` is what went into
-    the remedy's settings. `how` is as of `audit`.
+    `control=False` spares the plain training that a remedy which trains anew is compared with. `trainings` is how often
+    both are trained, with the run's seed and those that follow. `heard` is given the audit before while nothing is made
+    yet: what it raises ends the cure. `tuned` is what went into the remedy's settings. `how` is as of `audit`.
     """
     from assay.door import admit
     from assay.engine.in_rows import in_rows, wants_rows
@@ -143,14 +151,23 @@ def cure(
     reason = chosen.why_not(subject)
     if reason is not None:
         raise AssayError(f"The remedy {chosen.name()!r} cannot be applied to {subject.name!r}: {reason}.")
+    # padding that is exchanged without a training takes 0 epochs, and is the same with any seed
+    trains = chosen.control() is not None or (chosen.needs_train and chosen.settings().get("epochs") != 0)
+    if trainings != 1 and trainings < FEWEST_TRAININGS:
+        raise AssayError(
+            f"trainings={trainings} cannot tell a remedy from luck; give 1, or {FEWEST_TRAININGS} or more to have an "
+            "interval over them."
+        )
+    if trainings > 1 and not trains:
+        raise AssayError(f"trainings={trainings}, and {chosen.name()} trains nothing; leave the trainings out.")
 
     def asked(of: Subject, named: tuple[str, ...], effort: Tuning | None = None) -> Audit:
         done = audit(of, probes=probes, out=out, source=named, tuned=effort, **how)
         assert done.folder is not None  # it has an `out`
         return open_audit(done.folder, whole=True)  # a paired comparison needs the samples of resumed answers too
 
-    def made(by: Remedy, folder: Path) -> tuple[Subject, float]:
-        key = _key(by, prints, run)
+    def made(by: Remedy, kind: str, run: Run) -> tuple[Subject, float]:
+        key, folder = _key(by, prints, run), place(by, kind, run)
         kept = _stored(folder / "weights.safetensors", key, subject, by)
         if kept is not None:
             return kept
@@ -167,7 +184,7 @@ def cure(
             done.unlink()
         return cured, seconds
 
-    def place(by: Remedy, kind: str) -> Path:
+    def place(by: Remedy, kind: str, run: Run) -> Path:
         return Path(out) / f"{kind}-{store.slug(subject.name)}+{by.name()}-{_key(by, prints, run)[:8]}"
 
     prints = f"{subject.fingerprint()} {subject.behaviour()}"
@@ -175,43 +192,62 @@ def cure(
     given, notes = _on_the_same_inputs(subject, chosen.frame(subject))
     before = asked(given, source if given is subject else ())
     heard(before)
-    folder = place(chosen, "cure")
-    cured, seconds = made(chosen, folder)
+    runs = [replace(run, seed=run.seed + k) for k in range(trainings)]
+    cured, seconds = made(chosen, "cure", run)
     plain = chosen.control()
-    beside = None
+    beside: list[Audit] = []
+    undertrained = ""
     if plain is not None and control:
-        retrained, _ = made(plain, place(plain, "control"))
-        retrained = replace(retrained, data=given.data, unlabelled=given.unlabelled)
-        beside = asked(retrained, ())
-        notes += (_schedule(plain, chosen), *_undertrained(given, retrained, plain, run))
+        retrained = [
+            replace(made(plain, "control", each)[0], data=given.data, unlabelled=given.unlabelled) for each in runs
+        ]
+        beside = [asked(each, ()) for each in retrained]
+        undertrained = _undertrained(given, retrained, run)
+        notes += (_schedule(plain, chosen),)
+        if undertrained:
+            notes += (
+                f"The schedule undertrains: the control is {undertrained}. The remedy may look better than it is, or "
+                f"worse; train longer ({_longer(plain)}).",
+            )
         plainer = plain.control()
         if plainer is not None:
-            least, _ = made(plainer, place(plainer, "control"))
-            notes += (_between(plainer, least, plain, retrained, given, run),)
+            least, _ = made(plainer, "control", run)
+            notes += (_between(plainer, least, plain, retrained[0], given, run),)
     elif plain is not None:
         notes += (
             f"No control was made: {chosen.name()} trains anew, and what that alone does is part of the difference.",
         )
     price = _price(chosen, subject, cured, seconds, run)
-    after = asked(cured, (), tuned)
-    changes = compare(beside or before, after)
+    after = [asked(cured, (), tuned), *(asked(made(chosen, "cure", each)[0], (), tuned) for each in runs[1:])]
+    since_before = over_trainings([compare(before, each) for each in after])
+    changes = over_trainings([compare(*each) for each in zip(beside, after, strict=True)]) if beside else since_before
+    told = outcome(
+        chosen.name(),
+        changes,
+        since_before if beside else (),
+        undertrained=undertrained,
+        trainings=trainings if trains else None,
+    )
+    controls: list[Audit | None] = [*beside] or [None] * trainings
+    folder = place(chosen, "cure", run)
     done = Cure(
         before=before,
-        control=beside,
-        after=after,
+        control=controls[0],
+        after=after[0],
         changes=changes,
-        since_before=compare(before, after),
+        since_before=since_before,
         notes=(
-            *(outcome(chosen.name(), changes), *notes),
+            *(told, *((_seeds(runs),) if trains else ()), *notes),
             *(*chosen.remarks(cured, run), *chosen.beside(subject, cured, run)),
         ),
         price=price,
         folder=folder,
         cured=cured,
         run=run,
+        further=tuple(zip(controls[1:], after[1:], strict=True)),
     )
     page = render_diff(
-        before, after, changes, control=beside, since_before=done.since_before, price=price, notes=done.notes,
+        before, done.after, changes, control=done.control, since_before=since_before, price=price, notes=done.notes,
         views=chosen.figures(cured, run),
     )  # fmt: skip
     store.write_atomically(folder / "cure.json", json.dumps(done.to_json(), indent=1, allow_nan=False))
@@ -248,6 +284,20 @@ def _standards(given: str | Path | Standards | None) -> Standards:
     if isinstance(given, Standards):
         return given
     return Standards() if given is None else read_standards(Path(given))
+
+
+def _seeds(runs: Sequence[Run]) -> str:
+    """What the intervals cover."""
+    if len(runs) == 1:
+        return (
+            f"Trained once, with seed {runs[0].seed}: the intervals cover test inputs only, and not how far a training "
+            "with another seed would lie."
+        )
+    return (
+        f"Trained {len(runs)} times, with seeds {runs[0].seed} to {runs[-1].seed}: differences are means, and their "
+        "intervals cover trainings and test inputs. The weights, the figures and what is said of each question are of "
+        "the first."
+    )
 
 
 def _on_the_same_inputs(subject: Subject, frame: Subject) -> tuple[Subject, tuple[str, ...]]:
@@ -307,16 +357,18 @@ def _between(plainer: Remedy, least: Subject, plain: Remedy, retrained: Subject,
     )
 
 
-def _undertrained(subject: Subject, retrained: Subject, plain: Remedy, run: Run) -> tuple[str, ...]:
-    """Whether the control is clearly right less often than the subject that it was made of."""
-    right = [_right(each, run) for each in (subject, retrained)]
-    difference, _, high = paired_difference(*right)
+def _undertrained(subject: Subject, retrained: Sequence[Subject], run: Run) -> str:
+    """How much less often the control is right than the subject it was made of; '' where that is not clear."""
+    import numpy as np
+
+    before = _right(subject, run)
+    after = np.mean([_right(each, run) for each in retrained], axis=0)
+    difference, _, high = paired_difference(before, after)
     if high >= 0:
-        return ()
+        return ""
     return (
-        f"The schedule undertrains: the control is right on {100 * right[1].mean():.1f} % of {len(right[0]):,} inputs, "
-        f"the subject on {100 * right[0].mean():.1f} % ({100 * difference:+.1f} points). The remedy may look better "
-        f"than it is, or worse; train longer ({_longer(plain)}).",
+        f"right on {100 * after.mean():.1f} % of {len(before):,} inputs, before on {100 * before.mean():.1f} %, "
+        f"{100 * difference:+.1f} points"
     )
 
 

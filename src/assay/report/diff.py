@@ -41,18 +41,49 @@ def _versions(audit: Audit) -> str:
     return " and ".join(sorted(map(str, found))) or str(audit.environment.get("assay"))
 
 
-def outcome(remedy: str, changes: Sequence[Change]) -> str:
-    """What a remedy did, in a sentence: one that helps nothing, or harms, is told so."""
-    better, worse = ([f"{c.measure} ({c.probe})" for c in changes if c.verdict == way] for way in ("better", "worse"))
+def outcome(
+    remedy: str,
+    changes: Sequence[Change],
+    since_before: Sequence[Change] = (),
+    *,
+    undertrained: str = "",
+    trainings: int | None = None,
+) -> str:
+    """What a remedy did, in a sentence: one that helps nothing, or harms, is told so.
+
+    `since_before` are the changes since before where `changes` are those from a control, and `undertrained` says how
+    far that control fell. `trainings` are how often it was trained, None of what is not: one alone cannot tell what the
+    remedy did from what another seed would.
+    """
     if not changes:
         return f"What {remedy} did cannot be told: no measure is in both audits."
-    if better and worse:
-        return f"{remedy} helps and harms. Better: {_some(better)}. Worse: {_some(worse)}."
-    if better:
-        return f"{remedy} helps. Better: {_some(better)}. Nothing is clearly worse."
-    if worse:
-        return f"{remedy} does not help here: it makes things worse. Worse: {_some(worse)}. Nothing is clearly better."
-    return f"{remedy} does not help here: nothing is clearly better, and nothing clearly worse."
+    (better, worse), (gained, lost) = (_ways(changes), _ways(since_before))
+    fell = [f"Clearly worse than before: {_some(lost)}."] if lost else []
+    if undertrained:
+        rose = [f"Clearly better than before: {_some(gained)}."] if gained else []
+        return " ".join([f"What {remedy} did cannot be told: the control undertrains ({undertrained}).", *rose, *fell])
+    than = " than the control" if since_before else ""
+    told = [f"{way}: {_some(names)}." for way, names in (("Better", better), ("Worse", worse)) if names]
+    if not (better and worse):
+        missing = [way for way, names in (("better", better), ("worse", worse)) if not names]
+        told.append(f"Nothing is clearly {' or clearly '.join(missing)}{than}.")
+    if trainings == 1:
+        came = " and ".join(way for way, names in (("better", better), ("worse", worse)) if names) or "no different"
+        did = (
+            f"{remedy} came out {came} in one training{' each' if since_before else ''}; another seed may turn this "
+            "round, and --trainings 3 tells."
+        )
+    else:
+        did = "helps and harms" if better and worse else "helps" if better else "does not help here"
+        did += ": it makes things worse" if worse and not better else ""
+        did = f"{remedy} {did}{f', in the mean of {trainings} trainings' if trainings else ''}."
+    return " ".join([did, *told, *fell])
+
+
+def _ways(changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+    """What is clearly better, and what clearly worse."""
+    better, worse = ([f"{c.measure} ({c.probe})" for c in changes if c.verdict == way] for way in ("better", "worse"))
+    return better, worse
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:

@@ -16,6 +16,7 @@ from assay.server.kinds._opening import (
     asking_words,
     asking_wrong,
     opening_words,
+    option,
     options,
     subject_words,
 )
@@ -24,7 +25,8 @@ from assay.server.kinds._opening import (
 def _words(settings: Mapping[str, Any], folder: Path) -> list[str]:
     words = ["cure", settings["remedy"], subject_words(settings, folder), *opening_words(settings, folder)]
     words += [*options("set", settings["set"]), *asking_words(settings, folder)]
-    return [*words, "--control" if settings["control"] else "--no-control", "--out", str(folder / "run")]
+    words += ["--control" if settings["control"] else "--no-control", *option("trainings", settings["trainings"])]
+    return [*words, "--out", str(folder / "run")]
 
 
 KIND = Kind(
@@ -36,6 +38,15 @@ KIND = Kind(
         PLAIN_BUDGET,
         SETTINGS,
         Field("control", "Train plainly too, to compare with", "yes", True, folded=True),
+        Field(
+            "trainings",
+            "How often to train both",
+            "choice",
+            "1",
+            choices=("1", "3", "5"),
+            folded=True,
+            help="One training each cannot tell a remedy from luck; more give intervals over trainings and inputs.",
+        ),
         *ASKING,
     ),
     words=_words,
