@@ -137,7 +137,7 @@ def test_a_network_is_looked_at_once_whatever_ails_it() -> None:
         ("fgsm-training", {"least": 0.4}, "least=0.4 is above radius=0.3"),
         ("adv-bnn", {"radius": float("nan")}, "radius=nan is no share"),
         ("adv-bnn", {"eot": 0}, "eot=0 draws"),
-        ("universal-adversarial-training", {"radius": -1.0}, "radius=-1.0 is no size"),
+        ("universal-adversarial-training", {"radius": -1.0}, "radius=-1.0 is no share"),
         ("universal-adversarial-training", {"step": 0.0}, "step=0.0 does not move"),
         ("pgd-training", {"momentum": 2.0}, "momentum=2.0"),
         ("pgd-training", {"weight_decay": -1.0}, "weight_decay=-1.0"),
