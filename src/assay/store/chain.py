@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError
-from assay.store.answers import BROKEN, HEAD, check_format, finding_of, links_of
+from assay.store.answers import BROKEN, check_format, finding_of, links_of
+from assay.store.answers import HEAD as HEAD
 from assay.store.files import JSON_BYTES, TEMPORARY, digest, read, read_json
 
 UNVOUCHED = frozenset({HEAD, "diff.html", "profile.html"})
