@@ -12,6 +12,7 @@ from torch import nn
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.methods.certify.nearest import attack
+from assay.nn.members import Drawn
 from assay.nn.nearest_neighbour import NearestNeighbour
 from assay.probe import put
 from assay.probes.compared import does_the_metric_hold
@@ -154,6 +155,16 @@ def test_of_a_network_the_embedding_is_scored_in_its_own_units(digits, run):
     assert [line.label for line in finding.views[0].lines] == ["embedding", "raw inputs, Euclid"]
     assert "What is certified is the embedding" in finding.alarms[0].says
     assert not any(m._forward_pre_hooks for m in digits.model.modules())
+
+
+def test_the_embedding_of_a_random_network_is_its_mean_over_draws_also_where_they_share_a_batch(digits, run):
+    net = digits.model
+    still = Drawn(net, 10, rows_apart=True).eval()  # without noise: all draws are the network's own answer
+    random = digits.cured(still, "drawn", draws=10)
+    random = replace(random, layers={k: f"net.{v}" for k, v in digits.layers.items()})
+    plain, drawn = ask(digits, run, inputs=50), ask(random, run, inputs=50)
+    np.testing.assert_allclose(drawn.samples.columns["radius"], plain.samples.columns["radius"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(drawn.samples.columns["wrong"], plain.samples.columns["wrong"])
 
 
 def test_the_scale_of_an_embedding_changes_nothing(digits, run):

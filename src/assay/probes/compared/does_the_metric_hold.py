@@ -18,6 +18,7 @@ from assay.finding import Alarm, Beside, Curve, Finding, Line, Measure, Table, s
 from assay.methods.certify.nearest import certified_radius, exact_radius, in_two_classes
 from assay.methods.certify.nearest_bound import check_votes
 from assay.methods.certify.points import points as stored_points
+from assay.nn.members import in_rounds
 from assay.probe import Need, Probe
 from assay.standard import Standard
 from assay.tasks import Search
@@ -320,12 +321,14 @@ def _embed(subject: Subject, raw: bool, shard: Shard) -> Mapping[str, Tensor]:
         said = subject.predict(shard.x).argmax(1)
     finally:
         hook.remove()
-    if len(given) != subject.draws or any(len(e) != len(shard.x) for e in given):
+    n = len(shard.x)
+    draws = [draw for e in given if len(e) % n == 0 for draw in in_rounds(e, len(e) // n)]  # several to a batch
+    if len(draws) != subject.draws:
         raise SubjectError(
             f"The layer {name!r} was called {len(given)} times in {subject.draws} passes, with "
-            f"{[len(e) for e in given]} rows for {len(shard.x)} inputs; name as 'head' one that each input passes once."
+            f"{[len(e) for e in given]} rows for {n} inputs; name as 'head' one that each input passes once."
         )
-    told = {"y": shard.y, "said": said, "embedded": torch.stack(given).double().mean(0).flatten(1)}
+    told = {"y": shard.y, "said": said, "embedded": torch.stack(draws).double().mean(0).flatten(1)}
     return told | ({"x": shard.x.flatten(1)} if raw else {})
 
 
