@@ -24,7 +24,6 @@ _ONE_METRIC = (
 
 DOUBTS: Mapping[str, Doubt] = {
     "wang2020/certified-error-mnist": Doubt("2026-11-17T16:12:51+00:00", _ONE_METRIC.format("5.0", "3.3")),
-    "wang2020/certified-error-fashion-mnist": Doubt("2026-11-17T16:13:07+00:00", _ONE_METRIC.format("18.1", "14.5")),
     "wang2019-votes/eleven-mnist": Doubt("2026-11-17T09:25:56+00:00", _ONE_METRIC.format("6.9", "3.8")),
     "fuhl2021/combination-differs": Doubt(
         "2026-11-17T07:06:19+00:00",
