@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from assay.errors import AssayError
 from assay.jobs.cure import cure
@@ -144,6 +145,44 @@ def test_the_control_is_the_same_net_without_noise_or_a_plain_training(digits: S
     assert NeuralSde(grid=0.1).settled(digits).grid == 0.1
 
 
+def test_rate_scheme_and_the_printed_jump_reach_every_block_or_the_small_net(
+    digits: Subject, residual: Subject
+) -> None:
+    jumps = NeuralSde(noise="dropout", drop=0.2, rate=2.0, as_published=True, grid=0.25, width=2)
+    milstein = NeuralSde(noise="multiplicative", sigma=0.3, scheme="milstein", grid=0.5, width=2)
+    for subject, count in ((digits, 1), (residual, 2)):
+        for remedy, noise, scheme in (
+            (jumps, DepthNoise("dropout", sigma=0.5, drop=0.2, rate=2.0, as_published=True), "euler"),
+            (milstein, DepthNoise("multiplicative", sigma=0.3), "milstein"),
+        ):
+            parts = [m for m in remedy.frame(subject).model.modules() if isinstance(m, Continuous)]
+            assert [(part.noise, part.scheme) for part in parts] == [(noise, scheme)] * count
+            assert remedy.control() == NeuralOde(noise="none", grid=remedy.grid, width=2)
+
+
+def test_noise_may_be_in_training_alone(residual: Subject, run: Run) -> None:
+    """The same training, whose weights answer without noise and once."""
+    loud = NeuralSde(epochs=3, sigma=1.0)
+    silent = replace(loud, test_noise=False)
+    noisy, still = (remedy.apply(residual, run) for remedy in (loud, silent))
+    assert isinstance(noisy.model, Drawn)
+    assert_close(still.model.state_dict(), noisy.model.net.state_dict(), rtol=0, atol=0)
+    x, _ = residual.data["test"].take(np.arange(50))
+    assert still.draws == 1
+    assert torch.equal(still.model(x), still.model(x))
+    assert_close(still.model(x), quiet(noisy.model.net).eval()(x))
+    assert not torch.equal(noisy.model(x), noisy.model(x))
+    frame = silent.frame(residual)
+    frame.model.load_state_dict(still.model.state_dict())
+    assert frame.fingerprint() == still.fingerprint()
+    assert silent.remarks(still, run) == (
+        "2 of its blocks are continuous now, in 1 step each.",
+        "Noise was there in training alone (gaussian-dropout): one pass answers, without it.",
+    )
+    assert silent.control() == loud.control()
+    assert replace(silent, draws=1).draws == 1  # nothing is averaged
+
+
 def test_building_the_net_leaves_the_global_generator_alone(digits: Subject, run: Run) -> None:
     remedy = NeuralSde(epochs=1, width=2, grid=1.0, draws=2)
     before = torch.get_rng_state()
@@ -173,11 +212,21 @@ def test_settings_are_read_and_what_cannot_be_is_refused_in_a_line(
         ({"grid": "2"}, r"grid=2\.0"),
         ({"grid": "1e-12"}, "grid=1e-12 of 'neural-sde' makes more than 1000 steps"),
         ({"width": "0"}, "width=0"),
+        ({"noise": "dropout", "rate": "-1"}, r"rate=-1\.0"),
+        (
+            {"noise": "dropout", "rate": "3", "grid": "0.5"},
+            "rate=3 .* more jumps than there are steps, 2, .* grid=0.333",
+        ),
+        ({"scheme": "heun"}, "scheme='heun'"),
+        ({"scheme": "milstein"}, "and gaussian-dropout depends on all of them through f; use 'euler'"),
+        ({"as_published": "true"}, "noise=gaussian-dropout has none; leave it out"),
     ):
         with pytest.raises(AssayError, match=words) as told:
             configure(NeuralSde, settings)
         assert "\n" not in str(told.value)
     assert configure(NeuralSde, {"noise": "none", "draws": "1"}).draws == 1  # a neural ODE answers once
+    with pytest.raises(AssayError, match=r"rate=2 .* more jumps than there are steps, 1, .* set grid=0\.5"):
+        cure("neural-sde", residual, settings={"noise": "dropout", "rate": "2"})  # of its own blocks one step each
     with pytest.raises(AssayError, match="no split 'train'"):
         cure("neural-sde", replace(digits, data={"test": digits.data["test"]}))
     with pytest.raises(AssayError, match="no weights to go on from; leave start=weights out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -23,7 +24,7 @@ from assay.nn.continuous import (
     with_draws,
 )
 from assay.nn.members import Drawn
-from assay.nn.solve import DepthNoise, Kind
+from assay.nn.solve import JUMPS, DepthNoise, Kind, Scheme, check
 from assay.probe import undisturbed
 from assay.remedies._retraining import Hardening, how_alike
 from assay.remedy import Remedy
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from assay.subject import Subject
 
 REWRITTEN, SMALL = 1.0, 0.25  # the grid where none is given
-OF_NOISE = ("noise", "sigma", "drop", "draws", "against")  # settings that do nothing where there is none
+OF_NOISE = (  # settings that do nothing where there is none
+    "noise", "sigma", "drop", "rate", "scheme", "as_published", "test_noise", "draws", "against",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,20 @@ class NeuralSde(Hardening):
     Each residual block of the model becomes the drift of an equation over a depth of 1, in steps of `grid` (1 unless
     given: the network itself with noise at each block). A model of images without such blocks is replaced by a small
     continuous one of `width` channels (a grid of 0.25 unless given), and the page says so. `sigma` is that of the
-    Gaussian kinds of `noise`, `drop` the drop rate of the jumps. It is compared with the same net trained without noise
-    (a neural ODE), or with `against=plain` with the model's own architecture trained again.
+    Gaussian kinds of `noise`; `drop` is the drop rate of the jumps, `rate` how many there are on the whole way on
+    average, and `as_published` makes them four times as large, as print has them. `scheme=milstein` follows additive
+    and multiplicative noise more closely. `test_noise=false` has the noise in training alone, and one pass answers. It
+    is compared with the same net trained without noise (a neural ODE), or with `against=plain` with the model's own
+    architecture trained again.
     """
 
     noise: Kind = "gaussian-dropout"
     sigma: float = 0.5
     drop: float = 0.5
+    rate: float = 1.0
+    scheme: Scheme = "euler"
+    as_published: bool = False
+    test_noise: bool = True
     draws: int = 10
     grid: float | None = None
     width: int = WIDTH
@@ -61,7 +71,9 @@ class NeuralSde(Hardening):
     def __post_init__(self) -> None:
         super().__post_init__()
         noise = self._noise()
-        if self.draws < 2 and noise.is_random:
+        if self.as_published and self.noise not in JUMPS:
+            raise AssayError(f"as_published prints other jumps, and noise={self.noise} has none; leave it out.")
+        if self.draws < 2 and self._answers_at_random:
             raise AssayError(f"The setting draws={self.draws} of {self.name()!r} must be at least 2; 10 is usual.")
         if self.grid is not None and not 0 < self.grid <= 1:
             raise AssayError(f"The setting grid={self.grid} of {self.name()!r} is a share of the depth, above 0 to 1.")
@@ -71,6 +83,13 @@ class NeuralSde(Hardening):
             )
         if self.width < 1:
             raise AssayError(f"The setting width={self.width} of {self.name()!r} must be at least 1; {WIDTH} is usual.")
+        steps = STEPS if self.grid is None else math.ceil(1 / self.grid - 1e-9)  # as Continuous has them
+        if self.noise in JUMPS and self.rate > steps:
+            raise AssayError(
+                f"rate={self.rate:g} of {self.name()!r} is more jumps than there are steps, {steps}, and each has one "
+                f"at most; set grid={1 / math.ceil(self.rate):.3g} or finer, or a lower rate."
+            )
+        check(noise, steps=steps, scheme=self.scheme)
 
     def cost(self) -> None:
         """Of the steps and the model's own blocks, which only a measurement knows."""
@@ -134,8 +153,9 @@ class NeuralSde(Hardening):
             )
         else:
             made = f"{len(parts)} of its blocks are continuous now, in {steps} each."
-        if not isinstance(cured.model, Drawn):
-            return (made,)
+        if not self._answers_at_random:
+            without = f"Noise was there in training alone ({self.noise}): one pass answers, without it."
+            return (made, without) if self._noise().is_random else (made,)
         return (made, self._without(cured, inner, run), *how_alike(cured, run))
 
     def _without(self, cured: Subject, inner: nn.Module, run: Run) -> str:
@@ -151,7 +171,11 @@ class NeuralSde(Hardening):
         )
 
     def _noise(self) -> DepthNoise:
-        return DepthNoise(self.noise, sigma=self.sigma, drop=self.drop)
+        return DepthNoise(self.noise, sigma=self.sigma, drop=self.drop, rate=self.rate, as_published=self.as_published)
+
+    @property
+    def _answers_at_random(self) -> bool:
+        return self.test_noise and self._noise().is_random
 
     def _blocks(self, subject: Subject) -> list[str]:
         if not subject.differentiable or any(isinstance(m, torch.jit.ScriptModule) for m in subject.model.modules()):
@@ -164,7 +188,11 @@ class NeuralSde(Hardening):
     def _net(self, subject: Subject) -> nn.Module:
         noise = self._noise()
         if self._blocks(subject):
-            return as_continuous(subject.model, _few(subject), noise, grid=self.grid or REWRITTEN)
+            net = as_continuous(subject.model, _few(subject), noise, grid=self.grid or REWRITTEN)
+            for part in net.modules():
+                if isinstance(part, Continuous):
+                    part.scheme = self.scheme
+            return net
         low, span = subject.inputs.edges()
         with torch.random.fork_rng(devices=[]):  # its first weights are drawn on the CPU
             small = ContinuousNet(
@@ -175,12 +203,14 @@ class NeuralSde(Hardening):
                 width=self.width,
                 low=low,
                 span=span,
+                scheme=self.scheme,
             )
         return small.to(_few(subject).device)
 
     def _cured(self, net: nn.Module, subject: Subject) -> Subject:
-        if not self._noise().is_random:
-            return subject.cured(net, self.name(), draws=1 if isinstance(net, ContinuousNet) else None)
+        if not self._answers_at_random:
+            still = quiet(net).eval() if self._noise().is_random else net
+            return subject.cured(still, self.name(), draws=1 if isinstance(net, ContinuousNet) else None)
         x = _few(subject).to(next(p.device for p in net.parameters()))
         return subject.cured(with_draws(net, x, self.draws).eval(), self.name(), draws=self.draws)
 
