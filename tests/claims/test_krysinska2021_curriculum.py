@@ -61,6 +61,20 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     study._accuracies.cache_clear()
 
 
+def test_on_two_gaussians_the_gain_of_repetition_is_that_of_the_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight splits: 2 points over the baseline in a random order, and no order adds to it."""
+    monkeypatch.setattr(study, "SPLITS", 8)
+    baseline, repeated = (
+        study._accuracies.__wrapped__(scheduler, "two Gaussians", 0, "cpu").mean(0)  # type: ignore[attr-defined]
+        for scheduler in ("mini-batch", "batch-repetition")
+    )
+    orders, random = slice(0, 3), 3
+    updates = repeated[random] - baseline[random]
+    assert updates > 0.01
+    assert (repeated[orders] - repeated[random] < 0.5 * updates).all()  # credited at equal updates alone
+    assert (baseline[orders] < baseline[random]).all()  # with as many updates as the baseline the order hurts
+
+
 @pytest.mark.usefixtures("small")
 def test_the_studies_run_on_little_and_their_numbers_stand_in_the_order_of_print(run: Run) -> None:
     for claim in study.SHELVED:

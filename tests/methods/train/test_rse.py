@@ -8,9 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from assay.data.arrays import Arrays
 from assay.errors import AssayError
+from assay.methods.attack.pgd import EotMode, pgd
+from assay.methods.train.fit import fit
 from assay.methods.train.rse import curvature_price, noise_price
-from assay.nn.members import Drawn
+from assay.nn.members import Drawn, log_mean, passes
 from assay.nn.noisy import with_noise
 
 
@@ -100,3 +103,69 @@ def test_nets_without_noise_and_single_draws_are_refused() -> None:
         curvature_price(model, x, y, rng=rng())
     with pytest.raises(AssayError, match="draws=1"):
         noise_price(noisy(0.1, 0.1)[0], x, y, draws=1, rng=rng())
+
+
+def smooth_templates(seed: int, n: int) -> tuple[Tensor, Tensor]:
+    """Ten smooth pictures of 12 x 12, under a little noise."""
+    coarse = torch.rand(10, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    templates = F.interpolate(coarse, (12, 12), mode="bicubic", align_corners=False).clamp(0, 1)
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.randint(10, (n,), generator=draw)
+    return (templates[y] + 0.05 * torch.randn(n, 1, 12, 12, generator=draw)).clamp(0, 1), y
+
+
+def test_noise_holds_longer_than_none_and_under_a_strong_attack_the_mean_of_many_passes_is_worse_than_one() -> None:
+    """PGD-20 in l_inf: at 0.1 whatever the attacker averages; at 0.15 one pass is right more often than their mean."""
+    x, y = smooth_templates(1, 400)
+    new, truth = smooth_templates(2, 60)
+
+    def net() -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+        )
+
+    def answers(model: nn.Module, at: Tensor, draws: int) -> Tensor:  # draws n c
+        torch.manual_seed(3)
+        with torch.no_grad():
+            return passes(model, at, draws)
+
+    def attacked(model: nn.Module, radius: float, eot: int = 1, eot_mode: EotMode = "loss") -> Tensor:
+        torch.manual_seed(2)
+        return pgd(
+            model, new, truth, radius=radius, steps=20, step=2.5 * radius / 20, eot=eot, eot_mode=eot_mode, leave=False,
+            as_published=True, rng=rng(),
+        ).x  # fmt: skip
+
+    def share(said: Tensor) -> float:
+        return float((said.argmax(-1) == truth).float().mean())
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = net()
+        noisy = with_noise(net(), x[:1], first=0.2, inner=0.1, draws=50)
+        noisy.net[1].load_state_dict({**noisy.net[1].state_dict(), **renamed(plain)})  # the same beginning
+        for model in (plain, noisy):
+            torch.manual_seed(1)
+            fit(model, Arrays(x, y), epochs=20, lr=0.1, batch=100, rng=rng())
+            model.eval().requires_grad_(False)
+        alone = share(answers(plain, attacked(plain, 0.1), 1))
+        told = {}
+        for name, way in {
+            "one draw": attacked(noisy, 0.1),
+            "five": attacked(noisy, 0.1, 5),
+            "the mean": attacked(noisy, 0.1, 5, "mean_prob"),
+        }.items():
+            told[name] = share(log_mean(answers(noisy, way, 50)))
+        far = answers(noisy, attacked(noisy, 0.15, 5), 50)
+    assert min(told.values()) > alone + 0.1
+    assert max(told["five"], told["the mean"]) <= told["one draw"] + 0.02  # more draws a step are no weaker attack
+    assert share(far) > share(log_mean(far)) + 0.03
+
+
+def renamed(net: nn.Sequential) -> dict[str, Tensor]:
+    """The weights of `net` by the names that its convolutions have behind noise."""
+    found = {}
+    for name, t in net.state_dict().items():
+        at, kind = name.split(".")
+        found[f"{at}.1.{kind}" if isinstance(net[int(at)], nn.Conv2d) else name] = t
+    return found
