@@ -66,6 +66,22 @@ def test_it_trains_in_the_order_of_typicality_every_epoch(
     assert ({0, 1, 2, 3} <= set(flat[-6:])) == (by != "degree")  # the four that are labelled wrongly
 
 
+def test_nearest_and_the_printed_sign_are_those_of_the_method(
+    blobs: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (torch.as_tensor(part) for part in blobs.data["train"].take(np.arange(80)))
+    for settings in ({"nearest": 7}, {"as_published": True}):
+        remedy = configure(TypicalityCurriculum, {**settings, "scheduler": "mini-batch", "batch": 8})
+        flat = [i for batch in orders(remedy, blobs, run, monkeypatch)[0] for i in batch]
+        printed = bool(settings.get("as_published", False))
+        counts = neighbours(unit_rows(x), y, 2, nearest=settings.get("nearest"), as_published=printed)
+        score = typicality(counts, y, as_published=printed).score("degree-adjusted")
+        assert_close(score[flat], score.sort(descending=True).values)
+        assert ({0, 1, 2, 3} <= set(flat[:6])) == printed  # the four that are labelled wrongly: first, as printed
+        assert ({0, 1, 2, 3} <= set(flat[-6:])) == (not printed)
+    assert configure(TypicalityCurriculum, {"nearest": "none"}) == TypicalityCurriculum()
+
+
 def test_its_control_has_as_many_updates_in_random_order_and_is_compared_with_a_plain_training(
     blobs: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,5 +169,10 @@ def test_what_cannot_be_is_refused_in_one_line(blobs: Subject, run: Run, monkeyp
     monkeypatch.setattr(remedy_of, "AT_ONCE", 400)
     assert growing.why_not(blobs) is None
     monkeypatch.setattr(remedy_of, "MOST_BYTES", 400)
-    with pytest.raises(AssayError, match="80 training inputs of 5 values are too many to compare .* at most 20 can be"):
+    told = "80 training inputs of 5 values are too many to compare with each other; at most 20 can be"
+    assert remedy.why_not(blobs) == told  # before the first audit
+    with pytest.raises(AssayError, match=told):
         remedy.apply(blobs, run)
+    for nearest in (0, 80):
+        why = TypicalityCurriculum(nearest=nearest).why_not(blobs)
+        assert why == f"nearest={nearest} of 80 training inputs are none; give a number from 1 to 79"

@@ -86,11 +86,15 @@ class TypicalityCurriculum(_Scheduled):
     `curriculum` says by what inputs are typical: by how many are like them, by how pure the class of those is, or by
     both. `scheduler` makes batches of the order: of one input (ordered), of `batch` inputs (mini-batch), each of those
     `times` times over (batch-repetition), or growing by `more` inputs each (repeat-until-remember, whose cost grows
-    with the square of the number of inputs). It is compared with as many updates in a random order, and that with a
-    plain retraining: only the first difference is the order's. `lr` left out is 0.001 for Adam and AdamW here.
+    with the square of the number of inputs). Inputs are alike that are more so than two usually are, or with `nearest`
+    the so many nearest of each; `as_published` ranks by the printed sign, the least typical first. It is compared with
+    as many updates in a random order, and that with a plain retraining: only the first difference is the order's. `lr`
+    left out is 0.001 for Adam and AdamW here.
     """
 
     curriculum: Curriculum = "degree-adjusted"
+    nearest: int | None = None
+    as_published: bool = False
 
     source: ClassVar[str] = SOURCE
     mends: ClassVar[tuple[str, ...]] = ("accuracy", "which-labels-look-wrong")
@@ -111,9 +115,14 @@ class TypicalityCurriculum(_Scheduled):
 
     def why_not(self, subject: Subject) -> str | None:
         reason = super().why_not(subject)
-        if reason is None and subject.tokens:
+        if reason is not None:
+            return reason
+        if subject.tokens:
             return "it compares inputs by their values, and an input here is a row of words by number"
-        return reason
+        n = len(subject.data["train"])
+        if self.nearest is not None and not 1 <= self.nearest < n:
+            return f"nearest={self.nearest} of {n:,} training inputs are none; give a number from 1 to {n - 1:,}"
+        return _too_many(subject)
 
     def apply(self, subject: Subject, run: Run) -> Subject:
         rng = run.rng()
@@ -132,15 +141,9 @@ class TypicalityCurriculum(_Scheduled):
         )
 
     def _ranked(self, subject: Subject, run: Run) -> Tensor:  # -> n
-        data = subject.data["train"]
-        reach = subject.kind.reach if subject.kind is not None else None
-        choices = reach.choices if isinstance(reach, Reach) else None
-        width = comparable(data.take(np.arange(1))[0], choices).shape[1]
-        if 4 * len(data) * width > MOST_BYTES:
-            raise AssayError(
-                f"{len(data):,} training inputs of {width:,} values are too many to compare with each other; at most "
-                f"{MOST_BYTES // (4 * width):,} can be."
-            )
+        if (why := _too_many(subject)) is not None:
+            raise AssayError(f"{why}.")
+        data, choices = subject.data["train"], _choices(subject)
         rows = run.map(
             lambda shard: {"x": comparable(shard.x, choices), "y": shard.y},
             subject,
@@ -149,8 +152,26 @@ class TypicalityCurriculum(_Scheduled):
             "how typical each training input is",
         )
         u, y = unit_rows(torch.as_tensor(rows["x"], device=run.device)), torch.as_tensor(rows["y"], device=run.device)
-        counts = neighbours(u, y, len(subject.task.classes))
-        return typicality(counts, y).ranked(self.curriculum, run.rng())
+        counts = neighbours(u, y, len(subject.task.classes), nearest=self.nearest, as_published=self.as_published)
+        return typicality(counts, y, as_published=self.as_published).ranked(self.curriculum, run.rng())
+
+
+def _choices(subject: Subject) -> Tensor | None:
+    """How many codes each value of an input has, where its kind says so."""
+    reach = subject.kind.reach if subject.kind is not None else None
+    return reach.choices if isinstance(reach, Reach) else None
+
+
+def _too_many(subject: Subject) -> str | None:
+    """Why its training inputs cannot be compared with each other."""
+    data = subject.data["train"]
+    width = comparable(data.take(np.arange(1))[0], _choices(subject)).shape[1]
+    if 4 * len(data) * width <= MOST_BYTES:
+        return None
+    return (
+        f"{len(data):,} training inputs of {width:,} values are too many to compare with each other; at most "
+        f"{MOST_BYTES // (4 * width):,} can be"
+    )
 
 
 @dataclass(frozen=True)
