@@ -6,14 +6,17 @@ import copy
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from assay.data.arrays import Arrays
+from assay.data.digits import load_digits
 from assay.errors import AssayError, ShapeError
-from assay.methods.train.fit import reset
+from assay.methods.train.fit import fit, reset
 from assay.nn.continuous import (
     Continuous,
     ContinuousNet,
@@ -22,7 +25,7 @@ from assay.nn.continuous import (
     quiet,
     with_draws,
 )
-from assay.nn.members import passes
+from assay.nn.members import log_mean, passes
 from assay.nn.resnet import ResNet18
 from assay.nn.small_cnn import SmallCNN
 from assay.nn.solve import KINDS, DepthNoise, Kind
@@ -228,6 +231,48 @@ def test_a_net_that_is_random_besides_is_asked_pass_by_pass() -> None:
 
     net = nn.Sequential(small(DepthNoise("additive", sigma=0.1)), Wave())
     assert not with_draws(net, torch.rand(2, 1, 8, 8), 3).rows_apart
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.inner(x)
+        return out
+
+
+def test_noise_in_depth_helps_on_corrupted_digits_with_and_without_noise_at_test_time() -> None:
+    """Three trainings each on 600 clean digits, asked of noisy and of masked ones: 0.67 of them right after the same
+    net without noise, 0.70 after Gaussian dropout; that noise at test time adds to that does not show here."""
+    digits = load_digits()
+    x, y = digits["train"].take(np.arange(600))
+    new, truth = digits["test"].take(np.arange(450))
+    x, new, draw = x.flatten(1), new.flatten(1), torch.Generator().manual_seed(9)
+    noisy = (new + 0.45 * torch.randn(new.shape, generator=draw)).clamp(0, 1)
+    spoilt = torch.cat([noisy, new * (torch.rand(new.shape, generator=draw) < 0.6)])
+
+    def right(net: nn.Module, draws: int) -> float:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            said = log_mean(passes(net, spoilt, draws)).argmax(-1)
+        return float((said == truth.repeat(2)).float().mean())
+
+    told: dict[str, list[float]] = {"ode": [], "noise in training": [], "at test time too": []}
+    for seed in range(3):
+        for noise in (DepthNoise(), DepthNoise("gaussian-dropout", sigma=1.5)):
+            torch.manual_seed(seed)
+            plain = nn.Sequential(nn.Linear(64, 32), Around(), Around(), nn.ReLU(), nn.Linear(32, 10))
+            net = as_continuous(plain, x[:2], noise, grid=0.5)
+            fit(net, Arrays(x, y), epochs=12, lr=0.05, batch=50, rng=torch.Generator().manual_seed(seed))
+            told["noise in training" if noise.is_random else "ode"].append(right(quiet(net).eval(), 1))
+            if noise.is_random:
+                told["at test time too"].append(right(net.eval(), 20))
+    mean = {name: sum(each) / len(each) for name, each in told.items()}
+    assert mean["noise in training"] > mean["ode"] + 0.02
+    assert mean["at test time too"] > mean["ode"] + 0.02
+    assert mean["at test time too"] > mean["noise in training"] - 0.005
 
 
 def test_the_state_of_each_step_can_be_watched() -> None:
