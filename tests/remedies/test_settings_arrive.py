@@ -14,6 +14,7 @@ from assay.methods.train.adversary import Adversary
 from assay.methods.train.distillation import Distillation
 from assay.methods.train.fgsm_training import FgsmTraining as SingleSteps
 from assay.methods.train.mmf import Mmf as Losses
+from assay.nn.local_norm import LocalNorm, LocalNormed, Mode
 from assay.nn.noisy import Noise
 from assay.probe import configure
 from assay.remedies import _retraining, adv_bnn
@@ -24,11 +25,13 @@ from assay.remedies.channel_capacity import ChannelCapacity
 from assay.remedies.defensive_distillation import DefensiveDistillation
 from assay.remedies.fgsm_training import FgsmTraining
 from assay.remedies.gaussian_training import GaussianTraining
+from assay.remedies.localnorm import Localnorm
 from assay.remedies.mart import Mart
 from assay.remedies.mmf import Mmf
 from assay.remedies.pgd_training import PgdTraining
 from assay.remedies.rse import Rse
 from assay.remedies.trades import Trades
+from assay.remedies.universal_adversarial_training import UniversalAdversarialTraining
 from assay.run import Run
 from assay.subject import Subject
 
@@ -227,6 +230,41 @@ def test_a_tree_that_is_found_has_as_many_groups_as_are_set(
         for source in ("inputs", "features"):
             (made,) = asked(Mmf(trees=(source,), groups=groups), six, run, monkeypatch)
             assert made.loss.__self__.sizes == (wanted,)
+
+
+def test_heads_for_groups_read_the_stage_that_is_set(few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = '{"a": ["0", "1"], "b": ["2"]}'
+    for stage, wide in (("0", 2), ("3", 8)):
+        (made,) = asked(Mmf(trees=(tree,), stage=stage), few, run, monkeypatch)
+        assert [head.in_features for head in made.model.heads] == [wide]  # type: ignore[operator,union-attr]
+
+
+@pytest.mark.parametrize(("mode", "rotations"), [("single", 1), ("single-vote", 0), ("batch", None), ("voting", None)])
+def test_groups_mode_and_rotations_are_those_of_the_layers(
+    mode: Mode, rotations: int | None, few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remedy = Localnorm(groups=5, mode=mode, rotations=rotations)
+    (made,) = asked(remedy, few, run, monkeypatch)
+    for model in (made.model, remedy.frame(few).model):
+        assert isinstance(model, LocalNormed)
+        assert (model.groups, model.mode, model.rotations) == (5, mode, rotations or 0)
+        assert [m.groups for m in model.modules() if isinstance(m, LocalNorm)] == [5]
+    (made,) = asked(Localnorm(), few, run, monkeypatch)
+    assert isinstance(made.model, LocalNormed)
+    assert (made.model.groups, made.model.mode, made.model.rotations) == (32, "single", 3)
+
+
+def test_one_change_of_all_inputs_is_as_large_as_is_set(
+    few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for remedy, radius, step in (
+        (UniversalAdversarialTraining(), 0.1, 0.1),
+        (UniversalAdversarialTraining(radius=0.25, step=0.125), 0.25, 0.125),
+    ):
+        (made,) = asked(remedy, few, run, monkeypatch)
+        against = method_of(made)
+        assert (against.radius, against.step) == (radius, step)
+        assert (float(against.low.max()), float(against.span.min())) == (LOW, SPAN)
 
 
 def test_the_optimisers_settings_arrive_with_the_rates_of_each_start(
