@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from assay.methods.train.adv_bnn import robust_elbo
 from assay.methods.train.adversary import Adversary
 from assay.methods.train.distillation import Distillation
 from assay.methods.train.fgsm_training import FgsmTraining as SingleSteps
@@ -121,7 +122,7 @@ def test_single_steps_go_from_a_tenth_to_three_tenths_unless_told(
         assert (method.least, method.clean) == (least, clean)
         assert_searches(method.adversary, made, radius=radius)
         assert remedy.settled(few).least == least
-    assert_close(made.model.state_dict(), few.model.state_dict())  # on a network that was trained before
+        assert_close(made.model.state_dict(), few.model.state_dict())  # on a network that was trained before
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_teacher_and_student_are_trained_at_the_same_temperature_and_the_student
 def test_gaussian_weights_are_trained_on_the_bound_that_is_set(
     few: Subject, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, given = adv_bnn.robust_elbo, list[dict[str, Any]]()
+    real, given = robust_elbo, list[dict[str, Any]]()
 
     def watched(model: Any, n: int, **how: Any) -> Any:
         given.append({"n": n, **how})

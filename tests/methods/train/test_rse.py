@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from assay.data.arrays import Arrays
 from assay.errors import AssayError
-from assay.methods.attack.pgd import EotMode, pgd
+from assay.methods.attack.attacked import EotMode
+from assay.methods.attack.pgd import pgd
 from assay.methods.train.fit import fit
 from assay.methods.train.rse import curvature_price, noise_price
 from assay.nn.members import Drawn, log_mean, passes
