@@ -446,7 +446,7 @@ WHY = {
     "worst-case-accuracy": "the subject's code called sys.exit(0)",
     "is-it-sure-far-away": "the subject's code raised CancelledError",
     "one-change-for-all": "the subject's code raised KeyboardInterrupt",
-    "is-the-number-real": "the model's process took more than 4 s and was ended",
+    "is-the-number-real": "the model's process took more than 10 s and was ended",
 }
 
 
@@ -461,7 +461,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, s
     code = (
         "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\nfrom assay.cli import main\nmain()"
     )
-    words = ["audit", "subject.py:attack", *asked, "--standards", "assay.toml", "--timeout", "4"]
+    words = ["audit", "subject.py:attack", *asked, "--standards", "assay.toml", "--timeout", "10"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
