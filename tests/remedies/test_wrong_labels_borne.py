@@ -65,6 +65,32 @@ def test_cleaning_undoes_what_was_planted_and_says_how_much(subject: Subject, wa
     assert "how many of them are wrong nobody knows" in plain[0]
 
 
+@pytest.mark.parametrize("way", ["remove", "relabel"])
+@pytest.mark.parametrize("moved", [0.0, 0.002])
+def test_copies_do_not_vouch_for_each_others_wrong_label(
+    subject: Subject, moved: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of inputs that stand there 12 times, as after oversampling, the nearest were their own copies: none was found."""
+    x, true = blobs(200)
+    given = true.copy()
+    given[:20] = 1 - given[:20]
+    twelve = np.repeat(np.arange(200), 12)
+    x = x[twelve] + moved * np.random.default_rng(1).normal(size=(2400, 6)).astype(np.float32)
+    often = replace(subject, data={**subject.data, "train": Arrays(x, given[twelve], ("a", "b"))})
+    learnt: list[Any] = []
+    monkeypatch.setattr(LabelCleaning, "train", lambda self, model, *_, rows, **__: learnt.append(rows) or model)
+    remedy = LabelCleaning(way=way)  # type: ignore[arg-type]
+    cured = remedy.apply(often, run())
+    left, labels = learnt[0].take(np.arange(len(learnt[0])))
+    there = {row.tobytes(): i for i, row in enumerate(x)}
+    place = np.array([there[row.tobytes()] // 12 for row in left.numpy()])
+    wrong = labels.numpy() != true[place]
+    assert wrong.sum() <= 24  # of 240
+    assert len(left) == 2400 if way == "relabel" else (place >= 20).sum() == 2160  # and no right one is lost
+    assert "2200 of 2400 (92 %) are copies of others" in remedy.remarks(cured, run())[0]
+    assert "copies" not in remedy.remarks(subject, run())[0]
+
+
 def test_a_remedy_and_its_control_learn_from_the_same_labels(subject: Subject) -> None:
     remedy = RobustLoss(planted=0.2, epochs=1)
     control = remedy.control()

@@ -12,6 +12,7 @@ from assay.data.arrays import Arrays
 from assay.errors import AssayError
 from assay.finding import share
 from assay.inputs.reach import Reach
+from assay.methods.train.copies import voices
 from assay.methods.train.label_cleaning import Suspects, suspects
 from assay.methods.train.typicality import comparable, unit_rows
 from assay.remedies._retraining import OnPlanted, anew
@@ -30,9 +31,9 @@ class LabelCleaning(OnPlanted):
     """Trains it again without the labels that look wrong, or with the class of their neighbours in their place.
 
     A label looks wrong as which-labels-look-wrong has it: by its `nearest` inputs, with a limit that finds the share
-    `find` of flips on purpose. Hard inputs look wrong too, and are lost with the others. `planted` is a share of the
-    labels that are flipped at random before, in this training and in the one that it is compared with, to see what it
-    is worth where labels are known to be wrong.
+    `find` of flips on purpose; copies of an input have one voice. Hard inputs look wrong too, and are lost with the
+    others. `planted` is a share of the labels that are flipped at random before, in this training and in the one that
+    it is compared with, to see what it is worth where labels are known to be wrong.
     """
 
     way: Literal["remove", "relabel"] = "remove"
@@ -57,7 +58,7 @@ class LabelCleaning(OnPlanted):
         return reason
 
     def apply(self, subject: Subject, run: Run) -> Subject:
-        x, y, found = self._found(subject, run)
+        x, y, found, _ = self._found(subject, run)
         kept = ~found.wrong if self.way == "remove" else torch.ones_like(found.wrong)
         given = torch.where(found.wrong, found.instead, y) if self.way == "relabel" else y
         lost = sorted(set(y.tolist()) - set(given[kept].tolist()))
@@ -72,10 +73,12 @@ class LabelCleaning(OnPlanted):
         return subject.cured(model, self.name())
 
     def remarks(self, cured: Subject, run: Run) -> tuple[str, ...]:
-        _, y, found = self._found(cured, run)
+        _, y, found, copied = self._found(cured, run)
         wrong = found.wrong.numpy()
         done = {"remove": "removed", "relabel": "relabelled"}[self.way]
         told = f"{share(int(wrong.sum()), len(y))} of the training labels looked wrong and were {done}"
+        if copied:
+            told += f" ({share(copied, len(y))} are copies of others, and have one voice with them)"
         if not self.planted:
             return (f"{told}; how many of them are wrong nobody knows here, with planted=0.05 it would.",)
         flipped = y.numpy() != np.asarray(cured.data["train"].labels)
@@ -85,8 +88,8 @@ class LabelCleaning(OnPlanted):
             "the planted ones were found. Others may have been wrong before, or be hard.",
         )
 
-    def _found(self, subject: Subject, run: Run) -> tuple[Tensor, Tensor, Suspects]:
-        """Training inputs, their labels with what was planted, and which look wrong."""
+    def _found(self, subject: Subject, run: Run) -> tuple[Tensor, Tensor, Suspects, int]:
+        """Training inputs, their labels with what was planted, which look wrong, and how many are copies of others."""
         data = self.rows(subject, run) or subject.data["train"]
         reach = subject.kind.reach if subject.kind is not None else None
         x, y = (torch.as_tensor(part) for part in data.take(np.arange(len(data))))
@@ -96,9 +99,12 @@ class LabelCleaning(OnPlanted):
                 f"{len(y):,} training inputs of {seen.shape[1]:,} values are too many to compare with each other; at "
                 f"most {MOST_BYTES // (4 * seen.shape[1]):,} can be."
             )
+        picture = subject.inputs.is_picture
+        first, of = voices(seen if picture else x, y, columns=not picture)
         rng = torch.Generator().manual_seed(run.seed)
         count = len(subject.task.classes)
-        return x, y, suspects(unit_rows(seen), y, count, nearest=self.nearest, find=self.find, rng=rng)
+        found = suspects(unit_rows(seen[first]), y[first], count, nearest=self.nearest, find=self.find, rng=rng)
+        return x, y, Suspects(found.wrong[of], found.instead[of]), len(y) - len(first)
 
 
 SHELVED = LabelCleaning

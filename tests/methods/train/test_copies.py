@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from assay.errors import ShapeError
-from assay.methods.train.copies import copies
+from assay.methods.train.copies import copies, voices
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -69,3 +69,14 @@ def test_the_same_input_everywhere_and_a_single_one_are_no_trouble() -> None:
 def test_labels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"labels of shape \(3,\) for 4 inputs"):
         copies(torch.zeros(4, 2), torch.zeros(3).long())
+
+
+def test_copies_of_a_table_are_told_in_the_spreads_of_its_columns() -> None:
+    """An income of thousands leaves no room for the other columns where distances are in its units."""
+    whose = torch.arange(90) % 30
+    x = torch.randn(30, 8, generator=rng()).double()[whose]
+    x = (x + 0.002 * torch.randn(x.shape, generator=rng(1)).double()) * torch.tensor([1e4, *[1.0] * 7])
+    found = voices(x, whose % 2, columns=True)
+    assert found.first.tolist() == list(range(30))
+    assert torch.equal(found.of, whose)
+    assert len(voices(x, whose % 2, columns=False).first) != 30

@@ -14,6 +14,7 @@ Source: our own rule; in high dimensions the distances to the nearest inputs gro
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from scipy.sparse import coo_array
@@ -26,6 +27,23 @@ GAP = 3.0  # times as far as the last near copy is the next input
 MOST = 64  # near copies of one input
 BLOCK = 2**24  # distances that are held at a time
 ROUNDING = 1e-6  # of the mean square of a row
+
+
+class Voices(NamedTuple):
+    """Inputs of which copies have one voice about their label."""
+
+    first: Tensor  # m: the place of the first of each
+    of: Tensor  # n: which of these an input is a copy of, or is
+
+
+def voices(x: Tensor, labels: Tensor, *, columns: bool) -> Voices:  # n *d, n
+    """`columns` says that features have units of their own, so that distances are in spreads of each."""
+    rows = x.flatten(1).float()
+    if columns:
+        spread = rows.std(0)
+        rows = rows / torch.where(spread > 0, spread, 1)
+    first, of = torch.unique(copies(rows, labels), return_inverse=True)  # type: ignore[no-untyped-call]
+    return Voices(first, of)
 
 
 def copies(x: Tensor, labels: Tensor) -> Tensor:  # n *d, n -> n

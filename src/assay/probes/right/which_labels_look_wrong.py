@@ -29,7 +29,7 @@ from assay.finding import (
     wilson,
 )
 from assay.inputs.reach import Reach
-from assay.methods.train.copies import copies
+from assay.methods.train.copies import voices
 from assay.methods.train.label_noise import Planted, left_out_margin, likest, plant
 from assay.methods.train.typicality import comparable, counted, nearest_rows, typicality, unit_rows
 from assay.methods.uncertainty.detection import auroc, auroc_interval
@@ -334,13 +334,10 @@ def _rows(subject: Subject, run: Run) -> dict[str, Any]:
         "training inputs and their labels",
     )
     x, y = torch.as_tensor(rows["x"], device=run.device), np.asarray(rows["y"], dtype=np.int64)
-    cells = x if picture else torch.as_tensor(rows["cells"], device=run.device).float()
-    if not picture:  # columns have units of their own
-        spread = cells.std(0)
-        cells = cells / torch.where(spread > 0, spread, 1)
-    copied = copies(cells, torch.as_tensor(y, device=run.device)).cpu().numpy()
-    first, of = np.unique(copied, return_inverse=True)
-    u = unit_rows(x[torch.as_tensor(first, device=run.device)])
+    cells = x if picture else torch.as_tensor(rows["cells"], device=run.device)
+    different = voices(cells, torch.as_tensor(y, device=run.device), columns=not picture)
+    first, of = (part.cpu().numpy() for part in different)
+    u = unit_rows(x[different.first])
     return {"u": u, "index": index, "y": y, "said": rows["said"], "first": first, "of": of}
 
 
