@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from assay import shelf
+from assay.engine.local import ThisProcess
+from assay.jobs.audit import Asker, plan, rounds_of
 from assay.jobs.audit.effort import EFFORTS, OTHERWISE, inputs_of, seconds_of
-from assay.run import BUDGETS, budget
+from assay.jobs.audit.rounds import timed
+from assay.jobs.check import _asked
+from assay.nn.members import Drawn
+from assay.nn.tally import counted
+from assay.probe import BACK
+from assay.probes.proved.certified_radius import CertifiedRadius
+from assay.run import BUDGETS, Run, budget
+from assay.standard import Standards
+from assay.subject import Subject
 
 
 def test_every_probe_on_the_shelf_has_its_effort_and_no_other():
@@ -28,7 +40,7 @@ def test_time_is_linear_in_the_pace_and_grows_with_inputs_and_steps():
     for name, effort in EFFORTS.items():
         slow, slower = (seconds_of(name, BUDGETS["quick"], pace, 5000) for pace in (1.0, 2.0))
         n = inputs_of(name, BUDGETS["quick"], 5000)
-        assert slower - slow == pytest.approx(effort.passes * n + effort.once)
+        assert slower - slow == pytest.approx((effort.passes + effort.votes) * n + effort.once)
         assert seconds_of(name, budget("quick", 10), 1.0, 5000) <= slow
         longer = replace(BUDGETS["quick"], steps=40)
         assert (seconds_of(name, longer, 1.0, 5000) > slow) is (effort.longer > 0 or effort.of == "steps")
@@ -37,6 +49,47 @@ def test_time_is_linear_in_the_pace_and_grows_with_inputs_and_steps():
 def test_the_first_to_need_what_takes_long_to_import_has_that_in_its_time():
     """Else it is put where there is no time for it, and sees no clock while it imports."""
     assert EFFORTS["how-bad-are-its-mistakes"].own - EFFORTS["accuracy"].own >= 2  # seconds for scikit-learn
+
+
+class Rolling(nn.Module):
+    """Two classes on either side of the mean, and a little noise in each pass."""
+
+    def forward(self, x: Tensor) -> Tensor:  # n d -> n 2
+        side = 20 * (x.mean(1) - 0.5)
+        return torch.stack([-side, side], 1) + 0.1 * torch.randn(len(x), 2)
+
+
+def rolling(draws: int) -> Subject:
+    x = torch.rand(40, 4, generator=torch.Generator().manual_seed(0))
+    model = Drawn(Rolling(), draws, rows_apart=True).eval()
+    return Subject.classifier(model, {"test": (x.numpy(), (x.mean(1) > 0.5).long().numpy())}, name="r", draws=draws)
+
+
+@pytest.mark.parametrize("draws", [2, 10, 15])
+def test_what_votes_of_a_random_model_cost_is_what_was_counted(draws):
+    """They are single passes, and were told as if each were a mean of all draws: six times too many with ten."""
+    subject, name = rolling(draws), "certified-radius"
+    quick = budget("quick", 6)
+    with counted(subject.model) as tally:
+        CertifiedRadius().ask(subject, Run(engine=ThisProcess(), budget=quick))
+    found = (tally.answers + BACK * tally.slopes) / draws  # a pass that the pace is of has all draws
+    effort, n = EFFORTS[name], inputs_of(name, quick, 40)
+    told = seconds_of(name, quick, 1.0, 40, draws) - effort.own - effort.own_each * n
+    assert told == pytest.approx(found, rel=0.15)
+
+
+def test_plans_and_checks_know_how_many_draws_a_model_has():
+    name, limit, standards = "certified-radius", timed("10m"), Standards()
+    assert limit is not None
+    planned = plan([name], standards, "10m")
+    asker = Asker(rolling(10), planned, Run(engine=ThisProcess(), budget=limit), standards)
+    rounds = rounds_of(limit, [question for _, question in planned], asker.begun, standards, lambda: 0.0)
+    some, rounds.pace, rounds.reading = replace(limit, inputs=6), 1.0, 0.0
+    assert rounds._about(0, some) == pytest.approx(seconds_of(name, some, 1.0, 40, 10))
+    assert rounds._about(0, some) < seconds_of(name, some, 1.0, 40) / 5
+    assert asker._about(0) == pytest.approx(seconds_of(name, limit, 1e-3, 40, 10))
+    assert _asked([name], BUDGETS["quick"], 1.0, 40, 10) == "1 questions in about 60 min"
+    assert _asked([name], BUDGETS["quick"], 1.0, 40) == "1 questions in about 6.5 h"
 
 
 def test_a_stranger_s_question_is_guessed():

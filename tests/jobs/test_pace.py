@@ -43,3 +43,11 @@ def test_a_child_that_says_something_else_is_not_believed(seconds: object) -> No
     told = {"alarms": [], "applies": [True], "pace": 1e-3, "reading": seconds}
     with pytest.raises(AssayError, match="says that it takes"):
         Begun.from_json(told)
+
+
+@pytest.mark.parametrize("draws", [0, -1, True, 1.5, "ten", None])
+def test_a_child_whose_model_is_said_to_draw_never_is_not_believed(draws: object) -> None:
+    """What a question takes is divided by it."""
+    told = {"alarms": [], "applies": [True], "pace": 1e-3, "reading": 0.0, "subject": {"draws": draws}}
+    with pytest.raises(AssayError, match="says that it answers by .* draws"):
+        Begun.from_json(told)

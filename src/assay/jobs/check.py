@@ -56,7 +56,7 @@ def check(source: Source, budget_name: str = "quick", device: str = "cpu", input
         ("gradients", "yes" if subject.leads() else "none: questions that need them are not asked"),
         ("answers", "the same each time" if subject.draws == 1 else f"random: means of {subject.draws} passes"),
         ("speed", f"{_duration(trial.seconds)} an input on {place}"),
-        ("asked", _asked(asked, chosen, trial.seconds, len(subject.data["test"]))),
+        ("asked", _asked(asked, chosen, trial.seconds, len(subject.data["test"]), subject.draws)),
         *(("not asked", f"{', '.join(names)}: {why}") for why, names in left),
         ("next", " ".join(("assay audit", *source.words(), *_budget_words(chosen)))),
     )
@@ -114,13 +114,14 @@ def _why_not(probe: Probe, question: Question, subject: Subject) -> str | None:
     return why or (None if question.left_out is None else "long: --budget standard asks them")
 
 
-def _asked(names: Sequence[str], chosen: Budget, pace: float, there: int) -> str:
+def _asked(names: Sequence[str], chosen: Budget, pace: float, there: int, draws: int = 1) -> str:
     """How many questions in about how long; of a time limit, how many first looks are in it, by the same estimates."""
     if chosen.seconds is None:
-        return f"{len(names)} questions in about {in_words(sum(seconds_of(n, chosen, pace, there) for n in names))}"
+        about = sum(seconds_of(n, chosen, pace, there, draws) for n in names)
+        return f"{len(names)} questions in about {in_words(about)}"
     first = dataclasses.replace(chosen, inputs=min(TYPICAL, chosen.inputs or TYPICAL))
     fits, spent = 0, 0.0
-    for about in sorted(seconds_of(n, first, pace, there) for n in names):
+    for about in sorted(seconds_of(n, first, pace, there, draws) for n in names):
         spent += about
         fits += spent <= chosen.seconds
     whole = f"{len(names)} questions, a first look at each in about {in_words(spent)}"

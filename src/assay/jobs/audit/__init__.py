@@ -111,6 +111,9 @@ class Begun:
         for seconds in (pace, reading):
             if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
                 raise AssayError(f"The model's process says that it takes {str(seconds)[:40]} s an input; audit again.")
+        draws = told["subject"].get("draws")
+        if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+            raise AssayError(f"The model's process says that it answers by {str(draws)[:40]} draws; audit again.")
         try:
             offers = tuple(map(Offer.from_json, told.get("offers", ())))
             for offer in offers:
@@ -247,8 +250,8 @@ class Asker:
 
     def _about(self, place: int) -> float:
         """About how long a question takes. The pace is not measured: the machines that ask are not this one."""
-        there = self.begun.subject.splits.get("test", 1)
-        return seconds_of(self.planned[place][0].name(), self.run.budget, PACE, there)
+        there, draws = self.begun.subject.splits.get("test", 1), self.begun.subject.draws
+        return seconds_of(self.planned[place][0].name(), self.run.budget, PACE, there, draws)
 
     def look(self, place: int, budget: Budget, most: float) -> tuple[Answer, str | None] | None:
         """Put a question with this budget, and say what would have given more inputs; None where it takes longer."""
@@ -543,8 +546,9 @@ def rounds_of(
     if len(begun.applies) != len(asked):
         raise AssayError(f"The model's process tells of {len(begun.applies)} questions of {len(asked)}; audit again.")
     rounds = Rounds(
-        budget, asked, begun.applies, standards, pace=begun.pace, reading=begun.reading, there=there, clock=clock
-    )
+        budget, asked, begun.applies, standards, pace=begun.pace, reading=begun.reading, there=there, clock=clock,
+        draws=begun.subject.draws,
+    )  # fmt: skip
     rounds.refuse_what_is_too_short()
     return rounds
 

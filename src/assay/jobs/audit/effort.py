@@ -32,13 +32,15 @@ class Effort(NamedTuple):
     """Seconds beside the model, however many inputs, with what is imported for it: scikit-learn takes two."""
     own_each: float = 0.0
     """Seconds beside the model for each input, which grow as the passes do."""
+    votes: float = 0.0
+    """More passes to each input, of which a random model makes one where it makes all its draws of the others."""
 
 
 EFFORTS: Mapping[str, Effort] = {
     "accuracy": Effort("samples", 1, 1, own=0.3),
     "can-a-few-words-break-it": Effort("dear", 1, 300, longer=1),
     "can-the-map-be-chosen": Effort("steps", 0.5, 560, longer=1),
-    "certified-radius": Effort("steps", 1, 1150, longer=1, own=0.5, own_each=0.15),
+    "certified-radius": Effort("steps", 1, 70, longer=1, own=0.5, own_each=0.15, votes=1100),
     "confidence": Effort("samples", 1, 1, own=1.5, own_each=0.005),
     "confidence-under-shift": Effort("samples", 0.35, 81, own_each=0.02),
     "did-transfer-help": Effort("samples", 0, 0, once=3.7e5, own=1.0),
@@ -104,8 +106,9 @@ def inputs_of(probe: str, budget: Budget, there: int) -> int:
     return min(wanted, there, there if budget.inputs is None else budget.inputs)
 
 
-def seconds_of(probe: str, budget: Budget, pace: float, there: int) -> float:
-    """About how long it takes where a pass takes `pace` seconds an input, all draws of a random model included."""
+def seconds_of(probe: str, budget: Budget, pace: float, there: int, draws: int = 1) -> float:
+    """About how long it takes where a pass takes `pace` seconds an input, all `draws` of a random model included."""
     effort, n = EFFORTS.get(probe, OTHERWISE), inputs_of(probe, budget, there)
     longer = float((budget.steps / QUICK.steps) ** effort.longer)
-    return effort.own + (effort.own_each * n + (effort.passes * n + effort.once) * pace) * longer
+    passes = effort.passes + effort.votes / draws
+    return effort.own + (effort.own_each * n + (passes * n + effort.once) * pace) * longer

@@ -137,12 +137,14 @@ class Rounds:
         there: int,
         clock: Callable[[], float],
         reading: float = 0.0,
+        draws: int = 1,
     ) -> None:
         from assay.methods.uncertainty.sequences import rungs  # what lies beside it is heavy
 
         assert budget.seconds is not None
         self.budget, self.asked, self.applies, self.clock = budget, asked, applies, clock
         self.pace, self.reading, self.there, self.seconds = pace, reading, max(1, there), budget.seconds
+        self.draws = draws
         self.most = most_inputs(budget, self.there)
         """Inputs that a question may have."""
         self.may = rungs(self.most)
@@ -230,7 +232,8 @@ class Rounds:
 
     def _about(self, place: int, budget: Budget) -> float:
         probe = self.asked[place].probe
-        return seconds_of(probe, budget, self.pace, self.there) + self.reading * inputs_of(probe, budget, self.there)
+        reading = self.reading * inputs_of(probe, budget, self.there)
+        return seconds_of(probe, budget, self.pace, self.there, self.draws) + reading
 
     def _about_again(self, place: int, last: Look, budget: Budget) -> float:
         """Seconds of another look, by what the last one took."""
