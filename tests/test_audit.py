@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from assay.jobs import audit as jobs
 from assay.jobs.audit import Record
 from assay.probe import Need, Probe
 from assay.standard import Standard, Standards
+from assay.store import chain
 from assay.subject import Subject
 
 ASKED = []
@@ -116,6 +118,41 @@ def test_a_changed_finding_is_asked_again_and_not_vouched_for_anew(digits, tmp_p
     (aside,) = (one.folder / "aside").iterdir()
     assert json.loads(aside.read_text())["finding"]["measures"][0]["value"] == 0.99
     assert "it was changed after audit.json was written" in caplog.text
+
+
+@dataclass(frozen=True)
+class Meddling(Probe):
+    """A question during which somebody changes the answer to another one?"""
+
+    source: ClassVar[str] = "none"
+    folder: str = ""
+
+    def ask(self, subject, run):
+        path = max(Path(self.folder).glob("*/findings/counted.json"))
+        path.write_text(re.sub(r'"value": [0-9.]+', '"value": 0.99', path.read_text(), count=1))
+        return Finding(says="so", measures=(Measure.proportion("share", [True] * 9, better="higher"),))
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_finding_that_is_changed_while_its_audit_runs_is_not_vouched_for(digits, tmp_path, caplog, known):
+    """The digest was of what lay there at the end: the report told of one value, and vouched for another."""
+    found = assay.audit(digits, probes=[Counted()], out=tmp_path if known else None).row("counted")
+    found, probes = found.answer.finding.measures, [Counted(), Meddling(str(tmp_path))]
+    one = assay.audit(digits, probes=probes, out=tmp_path)
+    assert one.row("test-audit").answer.finding is not None
+    assert one.row("counted").answer.finding.measures == found
+    stored = json.loads((one.folder / "audit.json").read_text())
+    (row,) = [row for row in stored["rows"] if row["probe"] == "counted"]
+    assert row["measures"][0]["value"] == found[0].value
+    (told,) = [line for line in caplog.messages if "counted.json" in line]
+    assert "was changed while this audit ran" in told
+    assert chain.broken(one.folder) == ["findings/counted.json was changed after audit.json was written"]
+    caplog.clear()
+    again = assay.audit(digits, probes=probes, out=tmp_path)  # who meddled is known by now
+    assert again.folder == one.folder
+    assert again.row("counted").answer.finding.measures == found
+    assert chain.broken(one.folder) == []
+    assert "is set aside" in caplog.text
 
 
 def test_an_answer_that_was_given_anew_is_not_taken_for_one_that_somebody_changed(digits, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from assay.audit import open_audit
 from assay.errors import AssayError
 from assay.finding import Bars, Finding, Measure, Table, Witnesses
 from assay.jobs.audit import audit
-from assay.probe import Answer, Probe
+from assay.probe import Answer, Look, Probe
 from assay.store import answers
 
 
@@ -266,6 +266,22 @@ def test_a_finding_that_is_not_the_one_its_audit_vouches_for_is_set_aside(tmp_pa
     (told,) = caplog.messages
     assert told.endswith("and asked again: it was changed after audit.json was written")
     assert store.find_answer(tmp_path, folder, "p", "aa") is None
+
+
+def test_of_two_audits_of_one_folder_the_one_that_looked_more_often_stands(tmp_path):
+    """What it wrote is no change by somebody, if it is whole and answers the same question."""
+    look = Look(inputs=5, steps=20, n=5, value=0.5, low=0.0, high=1.0, seconds=1.0, at=1.0, grows="inputs")
+    ours = dataclasses.replace(answer("aa"), looks=(look,))
+    more = dataclasses.replace(ours, looks=(look, look))
+    written = store.save_answer(tmp_path, ours)
+    assert written == store.files.digest(tmp_path, "findings/p.json")
+    assert not answers.looked_more(tmp_path, "findings/p.json", ours)
+    assert store.save_answer(tmp_path, more) != written
+    assert answers.looked_more(tmp_path, "findings/p.json", ours)
+    assert store.save_answer(tmp_path, ours) == store.files.digest(tmp_path, "findings/p.json") != written  # it stands
+    assert not answers.looked_more(tmp_path, "findings/p.json", dataclasses.replace(ours, key="bb"))
+    (tmp_path / "samples" / "p.parquet").write_bytes(b"another")
+    assert not answers.looked_more(tmp_path, "findings/p.json", ours)
 
 
 def test_a_finding_of_another_run_that_was_changed_is_not_carried_over(tmp_path):

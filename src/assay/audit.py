@@ -19,7 +19,7 @@ from assay.probe import OTHER, Answer, Probe
 from assay.remedy import Remedy, Tried
 from assay.standard import Judgement, Standard, Verdict, judge
 from assay.store import chain
-from assay.store.answers import answer_from, finding_of
+from assay.store.answers import answer_from, differing, finding_of
 from assay.store.typed import check_types
 from assay.tuning import Tuning
 
@@ -221,11 +221,16 @@ class Audit:
         }
 
     def as_stored(self, folder: Path) -> Audit:
-        """The audit with the answers that stand in its folder: another audit of it may have been there first."""
-        rows = []
+        """The audit with the answers that stand in its folder: another audit of it may have been there first.
+
+        What is not the file that a link of this audit names was changed since, and is not read.
+        """
+        findings = [finding_of(row.answer.probe) for row in self.rows]
+        rows, changed = [], differing(folder, {n: self.links[n] for n in findings if n in self.links})
         for row in self.rows:
             path = folder / finding_of(row.answer.probe)
-            stored = store.load_answer(path, whole=False) if row.answer.finding and path.exists() else row.answer
+            reads = row.answer.finding and path.exists() and finding_of(row.answer.probe) not in changed
+            stored = store.load_answer(path, whole=False) if reads else row.answer
             if stored.key == row.answer.key and (stored.when, stored.seconds) != (row.answer.when, row.answer.seconds):
                 row = Judged(answer=stored, judgements=judgements(stored, row.standards, self.alarms))
             rows.append(row)

@@ -35,13 +35,16 @@ TRIES = 3  # of a writer who was disturbed by another that does not see its lock
 def write(audit: Audit, folder: Path, kept: Kept | None = None) -> None:
     """Write all that is read of an audit into its run folder; `audit.json` comes last and vouches for the others.
 
-    What was drawn is `kept` for whoever writes again: of an answer that is still the same nothing is drawn anew.
+    Of a finding of which the audit has a link already, that one is kept, whatever lies there by now: who changed it
+    does not have it vouched for. What was drawn is `kept` for whoever writes again: of an answer that is still the same
+    nothing is drawn anew.
     """
     kept = {} if kept is None else kept
     for _ in range(TRIES):
         with turn(folder):
             links = _write(audit.as_stored(folder), folder, kept)
-            if all(chain.holds(folder, name, wanted) for name, wanted in links.items()):
+            known = {finding_of(row.answer.probe) for row in audit.rows} & set(audit.links)
+            if all(name in known or chain.holds(folder, name, wanted) for name, wanted in links.items()):
                 return
         kept.clear()
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
@@ -50,7 +53,7 @@ def write(audit: Audit, folder: Path, kept: Kept | None = None) -> None:
 def vouch(audit: Audit, folder: Path) -> None:
     """Write `audit.json` for what is known by now; figures and pages stay as they are, and it vouches for them so."""
     with turn(folder):
-        links = chain.stored(folder, [row.answer.probe for row in audit.rows])
+        links = chain.stored(folder, [row.answer.probe for row in audit.rows], audit.links)
         there = (*sorted(chain.DRAWN), *(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")))
         links |= {name: digest(folder, name) for name in there if (folder / name).exists()}
         write_atomically(folder / chain.HEAD, strict_json(dataclasses.replace(audit, links=links).to_json()))
@@ -105,7 +108,7 @@ def _write(audit: Audit, folder: Path, kept: Kept) -> dict[str, str]:
 
     _keep(audit.rows, folder, kept)
     drawn = {row.answer.probe: kept[row.answer.probe].drawings for row in audit.rows}
-    links = chain.stored(folder, [row.answer.probe for row in audit.rows])
+    links = chain.stored(folder, [row.answer.probe for row in audit.rows], audit.links)
     for row in audit.rows:
         if row.answer.finding is not None and finding_of(row.answer.probe) not in links:
             raise AssayError(

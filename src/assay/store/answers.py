@@ -54,18 +54,21 @@ class TooLarge(AssayError):
     """An answer that could be written and never be read again."""
 
 
-def save_answer(folder: Path, answer: Answer) -> None:
-    """Write an answer. Where another audit of this folder has just answered the same question, that answer stands."""
+def save_answer(folder: Path, answer: Answer) -> str:
+    """Write an answer. Where another audit of this folder has just answered the same question, that answer stands.
+
+    Returns the SHA-256 of the finding that stands.
+    """
     name = finding_of(answer.probe)
     with naming(folder / "findings"):
         make_folder(folder)
     for _ in range(TRIES):
         with turn(folder):
             if first_key(folder, name) == answer.key and _stands(folder, name, looks=len(answer.looks)):
-                return
-            _write_answer(folder, name, answer)
-            if _stands(folder, name, answer.status):
-                return
+                return digest(folder, name)
+            written = _write_answer(folder, name, answer)
+            if _stands(folder, name, answer.status) and not _is_other(folder, name, written):
+                return written
     raise AssayError(f"Another audit keeps writing to {str(folder)!r}; let it end, and run this again.")
 
 
@@ -78,7 +81,7 @@ def _stands(folder: Path, name: str, status: str = "asked", looks: int = 0) -> b
         return False
 
 
-def _write_answer(folder: Path, name: str, answer: Answer) -> None:
+def _write_answer(folder: Path, name: str, answer: Answer) -> str:
     stored: dict[str, Any] = {
         "key": answer.key,
         "format": FORMAT,
@@ -115,7 +118,7 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> None:
         stored["links"][witnesses] = write_atomically(folder / witnesses, kept)
     for stale in {samples, witnesses} - set(stored["links"]):  # of a writer who was killed before its finding
         (folder / stale).unlink(missing_ok=True)
-    write_atomically(folder / name, strict_json(stored))
+    return write_atomically(folder / name, strict_json(stored))
 
 
 def _check_size(stored: Mapping[str, Any]) -> None:
@@ -191,7 +194,7 @@ def changed(folder: Path, names: Iterable[str]) -> list[str]:
         links = dict(read_json(read(folder, HEAD, JSON_BYTES))["links"])
     except BROKEN:  # it vouches for nothing, or is no file of ours
         return []
-    return [name for name in names if name in links and _is_other(folder, name, links[name])]
+    return differing(folder, {name: links[name] for name in names if name in links})
 
 
 def _is_other(folder: Path, name: str, wanted: object) -> bool:
@@ -202,6 +205,16 @@ def _is_other(folder: Path, name: str, wanted: object) -> bool:
         return False
     except AssayError:  # a link, or larger than any file of ours
         return True
+
+
+def differing(folder: Path, links: Mapping[str, str]) -> list[str]:
+    """Those of these files that are there and are not the ones of these digests."""
+    return [name for name, wanted in links.items() if _is_other(folder, name, wanted)]
+
+
+def looked_more(folder: Path, name: str, ours: Answer) -> bool:
+    """Whether what lies there is a whole answer to the same question, of more looks than ours."""
+    return first_key(folder, name) == ours.key and _stands(folder, name, looks=len(ours.looks) + 1)
 
 
 def set_aside_changed(folder: Path, probes: Iterable[str]) -> None:

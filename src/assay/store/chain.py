@@ -10,7 +10,7 @@ the folder vouches for it: that is what a seal does. Reading this needs neither 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,14 @@ def refuse_changed(folder: Path) -> None:
             raise AssayError(f"{says}; `assay verify {folder}` says more, and auditing again mends it.")
 
 
-def stored(folder: Path, probes: Iterable[str]) -> dict[str, str]:
-    """The first links of an audit that is about to be written: what stands in its folder by then."""
+def stored(folder: Path, probes: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The first links of an audit that is about to be written: of what stands in its folder.
+
+    Where a digest is `known` that one counts: of what was written or read, and not of what it was changed to since.
+    """
     names = ("run.json", *map(finding_of, probes))
-    return {name: digest(folder, name) for name in names if (folder / name).exists()}
+    there = (name for name in names if (folder / name).exists())
+    return {name: known[name] if name in known else digest(folder, name) for name in there}
 
 
 def holds(folder: Path, name: str, wanted: str) -> bool:

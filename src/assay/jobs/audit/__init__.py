@@ -7,6 +7,7 @@ An audit has two sides. `Asker` needs the model; `Record` needs neither it nor t
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 import warnings
@@ -30,7 +31,8 @@ from assay.report import Kept, draw_ahead, vouch, write, write_profile
 from assay.run import Budget, Engine, OutOfTime, Progress, Run, environment, silent, until
 from assay.standard import Judgement, Standards, read_standards
 from assay.store import chain
-from assay.store.answers import finding_of, set_aside_changed
+from assay.store.answers import differing, finding_of, looked_more, set_aside_changed
+from assay.store.files import digest
 from assay.store.typed import check_types
 from assay.trace import Asked, Trace
 from assay.tuning import Tuning
@@ -303,6 +305,10 @@ class Record:
         self.spent, self.due = 0.0, 0.0
         """Seconds of looks from before; when the next report of what is known is written."""
         self.kept: Kept = {}
+        self.links: dict[str, str] = {}
+        """The findings that were written or read here, with the digest of each; the audit vouches for these."""
+        self.changed: set[str] = set()
+        """Those of them that were found to be others since."""
         self.folder: Path | None = None
         if out is not None:
             named = [(q.probe, k) for q, k in zip(asked, begun.keys, strict=True) if q.named]
@@ -325,6 +331,8 @@ class Record:
             key = self.begun.keys[place]
             answer = store.find_answer(self.folder.parent, self.folder, question.probe, key)
             if answer is not None:
+                name = finding_of(question.probe)
+                self.links[name] = digest(self.folder, name)
                 self._enter(place, answer, asked=False)
         return place in self.rows
 
@@ -334,13 +342,14 @@ class Record:
             if (self.folder / finding_of(answer.probe)).exists():  # what was vouched for is about to be another
                 (self.folder / chain.HEAD).unlink(missing_ok=True)
             try:
-                store.save_answer(self.folder, answer)
+                written = store.save_answer(self.folder, answer)
             except store.TooLarge as e:
                 if place in self.rows:
                     return False
                 broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)
                 answer = dataclasses.replace(broken, environment=answer.environment)
-                store.save_answer(self.folder, answer)
+                written = store.save_answer(self.folder, answer)
+            self.links[finding_of(answer.probe)] = written
         self._enter(place, answer, asked=True)
         return True
 
@@ -361,6 +370,7 @@ class Record:
         most = most_inputs(self.budget, max(1, self.begun.subject.splits.get("test", 1)))
         taken = self.take(turn.place, looked(answer, before, turn.budget, drawn, self.spent + at, most))
         if self.folder is not None:
+            self._look_for_changes()
             vouch(self._done(surroundings, lambda place: GOES_ON), self.folder)
         return taken
 
@@ -385,10 +395,31 @@ class Record:
         `surroundings` are those in which it was asked, where that was not this process; `missing` says of a question
         that has no answer why that is so.
         """
+        self._look_for_changes()
         done = self._done(surroundings, missing)
         if self.folder is not None:
             write(done, self.folder, self.kept)
         return done
+
+    def _look_for_changes(self) -> None:
+        """Say which findings somebody changed since they were written or read here; they are not vouched for.
+
+        Of another audit of this folder that looked more often, the answer stands.
+        """
+        if self.folder is None:
+            return
+        ours = {finding_of(row.answer.probe): row.answer for row in self.rows.values()}
+        for name in differing(self.folder, self.links):
+            if looked_more(self.folder, name, ours[name]):
+                self.links[name] = digest(self.folder, name)
+            elif name not in self.changed:
+                self.changed.add(name)
+                logging.getLogger("assay").warning(
+                    "%r was changed while this audit ran: what was found before stands in the report and is what %s "
+                    "vouches for; audit again, and that question is asked anew",
+                    str(self.folder / name),
+                    chain.HEAD,
+                )
 
     def _done(self, surroundings: Mapping[str, str] | None, missing: Callable[[int], str] | None) -> Audit:
         rows = []
@@ -416,6 +447,7 @@ class Record:
             offers=tuple(offer for offer in self.begun.offers if offer.remedy in shelf.names("remedies")),
             tuned=self.tuned,
             limits=self.standards.limits,
+            links=self.links,
         )
 
     def draw(self) -> None:
