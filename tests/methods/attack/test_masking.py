@@ -108,6 +108,36 @@ def test_rounded_inputs_are_seen_and_stay_open(digits):
     assert seen["square beats gradients"].open  # the blind attack finds what the others cannot
 
 
+@pytest.mark.parametrize("added", [1.0, 5.0])
+def test_what_is_added_to_all_scores_alike_hides_no_stairs_and_makes_none(digits, added):
+    """It moves every score with the input and changes no answer: compared to the bit, nothing was ever still."""
+    x, y = digits.x[:40], digits.y[:40]
+    coarse = Wrapped(digits.model, before=Straight.apply)
+    for model, seen in ((coarse, 1.0), (digits.model, 0.0)):
+        alike = vital_signs(lambda at, m=model: m(at) + added * at.flatten(1).sum(1, keepdim=True), x, y)
+        assert float(vital_signs(model, x, y)["stairs"].double().mean()) == seen
+        assert abs(float(alike["stairs"].double().mean()) - seen) < 0.3
+        assert not alike["company"].any()
+
+
+@pytest.mark.parametrize("where", ["inputs", "scores"])
+def test_noise_in_the_last_place_hides_no_stairs(digits, where):
+    """As where a rounding leaves some of what it took away: far less than any slope would make of a tiny change."""
+    x, y = digits.x[:40], digits.y[:40]
+
+    def wave(at):
+        return 1e-7 * torch.sin(1e7 * at)
+
+    def coarse(at):
+        if where == "inputs":
+            return digits.model(Straight.apply(at) + wave(at))
+        return digits.model(Straight.apply(at)) * (1 + wave(at.flatten(1).mean(1, keepdim=True)))
+
+    found = [vital_signs(model, x, y)["stairs"] for model in (coarse, digits.model)]
+    assert found[0].all()
+    assert not found[1].any()
+
+
 def test_an_answer_that_saturates_is_not_called_a_rounding_of_inputs(digits):
     """No small change shows in either; which of the two it is, nobody has looked."""
     full = Wrapped(digits.model, after=lambda z: torch.tanh(200 * z))

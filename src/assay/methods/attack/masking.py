@@ -57,6 +57,9 @@ NOISE = 3.0  # standard errors of fresh draws that two numbers of a random model
 STILL = 1e-4  # of the spread of the logits: answers closer than this are the same up to rounding
 NEXT = 16  # inputs of the batch that each could be changed into
 TINY = 1e-5  # of the range of the inputs: far below any budget, far above float32's rounding
+LARGE = 0.1  # of the range, which a model that is not still answers
+ULPS = 2.0  # units in the last place that rounding leaves in a difference
+LEADS = 2.0  # times that is what a slope must make of a tiny change, if its absence is to tell anything
 
 ATTACKS = (
     "none", "usual", "1 step", "few steps", "margin", "more steps", "restarts", "square", "average-sample", "transfer",
@@ -128,11 +131,14 @@ def vital_signs(
     dice            two passes over the same input differ
     company         the answer depends on the other inputs of the batch, as with batch statistics in use
     stairs          no change below 1e-5 of the range shows, a larger one does: inputs are rounded inside the model,
-                    and not because they are whole numbers, or the answer saturates
+                    and not because they are whole numbers, or the answer saturates. Nothing shows where the answer is
+                    the same to the bit, or moves by no more than ULPS units in the last place of scores and inputs
+                    make it, while a model as steep as the larger change shows it would move by LEADS times that
     saturated       the gradient of the plain float32 cross-entropy is exactly 0
     flat            the gradient of the margin is exactly 0
     standardised    inputs with mean about 0 and spread about 1, on both sides of 0: normalised before the model
 
+    Class scores are compared less their mean: what is added to all of them alike changes no answer.
     Where the truth is an Aim the outputs themselves are compared, against their spread over all inputs: a margin
     that counts stands still where the model does not.
     """
@@ -141,12 +147,15 @@ def vital_signs(
     def said(at: Tensor) -> Tensor:
         return model(at).reshape(len(at), -1) if isinstance(y, Aim) else model(at)
 
+    def size(change: Tensor) -> Tensor:  # n o -> n
+        return (change if isinstance(y, Aim) else change - change.mean(1, keepdim=True)).abs().amax(1)
+
     with torch.no_grad():
         first = said(x)
         spread = (first.std(correction=0) if isinstance(y, Aim) else first.std(1)).clamp_min(1e-30)  # n, or one for all
 
         def moved(other: Tensor) -> Tensor:
-            return (other - first).abs().amax(1) > STILL * spread
+            return size(other - first) > STILL * spread
 
         dice = moved(said(x))
         alone = torch.cat([said(part) for part in x.tensor_split(1 if n < 4 else 2)])  # statistics of one row fail
@@ -154,13 +163,21 @@ def vital_signs(
         push = (torch.arange(x[0].numel(), device=x.device) % 2 * 2 - 1).reshape(x.shape[1:]).to(x)
         push = push if reach is None else push * (reach.step == 0)
         span = bounds[1] - bounds[0]
-        same = (said((x + TINY * span * push).clamp(*bounds)) == first).all(1)  # to the bit
-        steps = same & moved(said((x + 0.1 * span * push).clamp(*bounds)))
+        far = said((x + LARGE * span * push).clamp(*bounds))
+        slope = size(far - first) / LARGE  # n, for the whole range
+        noise = ULPS * torch.finfo(first.dtype).eps * (first.abs().amax(1) + slope)  # of scores, and of inputs
+        tells = TINY * slope > LEADS * noise
+
+        def stays(other: Tensor) -> Tensor:
+            return (other == first).all(1) | (tells & (size(other - first) <= noise))
+
+        same = stays(said((x + TINY * span * push).clamp(*bounds)))
+        steps = same & moved(far)
         if bool(steps.any()):
             # two inputs that are compared were pushed alike, which their difference need not show: push them apart too
             drawn = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0))
             apart = (2 * drawn - 1).to(x)
-            steps &= (said((x + TINY * span * apart).clamp(*bounds)) == first).all(1)
+            steps &= stays(said((x + TINY * span * apart).clamp(*bounds)))
     wobbles = bool(dice.any()) or random
     centred = x.mean().abs() < 0.5 and 0.5 < x.std() < 2 and bool(x.min() < -0.5) and bool(x.max() > 0.5)
     return {
