@@ -518,6 +518,24 @@ def test_a_finding_too_long_to_be_read_breaks_its_question_alone(tmp_path, monke
     assert open_audit(done.folder).status == 2
 
 
+class IsItANumber(IsItLong):
+    """Is what it draws a number?"""
+
+    def ask(self, subject, run):
+        measure = Measure(name="m", value=0.5, better="higher")
+        view = Bars(name="none", title="t", y_label="y", labels=("a",), values=(float("nan"),))
+        return Finding(says="So.", measures=(measure,), views=(view,))
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("budget", ["quick", "30s"])
+def test_a_finding_that_is_no_json_breaks_its_question_alone(tmp_path, digits, budget):
+    done = audit(digits, probes=[IsItANumber(), "accuracy"], out=tmp_path, budget=budget)
+    assert [row.answer.status for row in done.rows] == ["failed", "asked"]
+    assert done.rows[0].answer.why.startswith("Its view 'none' cannot be kept: Out of range float values")
+    assert open_audit(done.folder).status == 2
+
+
 @pytest.mark.parametrize(
     "column",
     [

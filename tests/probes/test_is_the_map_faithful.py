@@ -134,6 +134,15 @@ def test_what_it_cannot_judge_it_says(digits: Subject, run: Run) -> None:
     assert "needs gradients" in put(IsTheMapFaithful(), replace(digits, differentiable=False), run).why
 
 
+def test_one_input_has_no_interval_and_is_refused(digits: Subject, run: Run) -> None:
+    alone = replace(run, budget=run.budget.bounded(1))
+    answer = put(IsTheMapFaithful(), digits, alone, "key")
+    assert (answer.status, answer.why) == (
+        "failed",
+        "Maps are compared with chance over inputs, two at least, and here is one; give it more.",
+    )
+
+
 def test_the_same_seed_gives_the_same_numbers(digits: Subject, run: Run) -> None:
     first, second = (ask(digits, run, methods=("gradient", "smoothgrad")).samples.columns for _ in range(2))
     assert all((first[name] == second[name]).all() for name in first)

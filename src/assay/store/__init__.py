@@ -9,12 +9,13 @@
 is still the one that was vouched for.
 """
 
-from assay.store.answers import FORMAT, TooLarge, find_answer, load_answer, save_answer
+from assay.store.answers import FORMAT, NotKept, TooLarge, find_answer, load_answer, save_answer
 from assay.store.files import strict_json, turn, write_atomically
 from assay.store.runs import open_run, slug
 
 __all__ = [
     "FORMAT",
+    "NotKept",
     "TooLarge",
     "find_answer",
     "load_answer",

@@ -50,7 +50,11 @@ BROKEN = (OSError, LookupError, TypeError, ValueError, AttributeError, Arithmeti
 """What reading a file raises that is not what we wrote."""
 
 
-class TooLarge(AssayError):
+class NotKept(AssayError):
+    """An answer that no file can hold."""
+
+
+class TooLarge(NotKept):
     """An answer that could be written and never be read again."""
 
 
@@ -122,19 +126,34 @@ def _write_answer(folder: Path, name: str, answer: Answer) -> str:
 
 
 def _check_size(stored: Mapping[str, Any]) -> None:
-    """TooLarge where a finding is longer than what is read of one, with its longest part."""
-    size = _bytes(stored)
+    """TooLarge where a finding is longer than what is read of one, with its longest part; NotKept where it is no JSON.
+
+    A NaN in a curve is no JSON: a view may be made of numbers that a measure would have refused.
+    """
+    told = stored["finding"]
+    parts = {"settings": stored["settings"], "sentence": told["says"]}
+    parts |= {name: told[name] for name in ("measures", "alarms")}
+    parts |= {f"view {view['name']!r}": view for view in told["views"]}
+    try:
+        size = _bytes(stored)
+    except (TypeError, ValueError) as e:
+        broken = next((name for name, part in parts.items() if not _is_json(part)), "finding")
+        raise NotKept(f"Its {broken} cannot be kept: {e}; what was not measured is None, and left out.") from e
     if size > JSON_BYTES - 2**10:  # its links are still to come
-        told = stored["finding"]
-        parts = {"settings": stored["settings"], "sentence": told["says"]}
-        parts |= {name: told[name] for name in ("measures", "alarms")}
-        parts |= {f"view {view['name']!r}": view for view in told["views"]}
         sizes = {name: _bytes(part) for name, part in parts.items()}
         longest = max(sizes, key=sizes.__getitem__)
         raise TooLarge(
             f"Its finding takes {size:,} bytes, where {JSON_BYTES:,} are read; keep less in its {longest} "
             f"({sizes[longest]:,} bytes)."
         )
+
+
+def _is_json(part: Any) -> bool:
+    try:
+        strict_json(part)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _bytes(value: Any) -> int:

@@ -343,7 +343,7 @@ class Record:
                 (self.folder / chain.HEAD).unlink(missing_ok=True)
             try:
                 written = store.save_answer(self.folder, answer)
-            except store.TooLarge as e:
+            except store.NotKept as e:
                 if place in self.rows:
                     return False
                 broken = self.asked[place].unanswered(answer.key, str(e), answer.seconds)

@@ -116,6 +116,8 @@ class IsTheMapFaithful(Probe):
     def ask(self, subject: Subject, run: Run) -> Finding:
         test, budget = subject.data["test"], run.budget
         index = run.pick(test, self.inputs or budget.few(4 + budget.steps // 5))
+        if len(index) < 2:
+            raise AssayError("Maps are compared with chance over inputs, two at least, and here is one; give it more.")
         background = subject.data.get("train", test)
         start = background.take(run.pick(background, BACKGROUND))[0].to(run.device)
         space, model = subject.inputs, passes(subject.model, subject.draws, subject.task)
