@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,9 @@ from assay.audit import judgements
 from assay.door import admit
 from assay.engine.local import ThisProcess
 from assay.errors import AssayError
-from assay.finding import wilson
+from assay.finding import Finding, Measure, Table, wilson
 from assay.jobs.verify import Verified, reference, verify
+from assay.probe import Probe
 from assay.report import write
 from assay.run import Run
 from assay.standard import Standard, Standards
@@ -159,6 +160,43 @@ def test_a_run_that_nobody_touched_is_whole(made: Path) -> None:
     attacked = next(q for q in together.questions if q.probe == ATTACK)
     assert attacked.witnesses == attacked.held > 0
     assert attacked.follow == attacked.measures == 2
+
+
+@dataclass(frozen=True)
+class HowWell(Probe):
+    """How well, in shares?"""
+
+    source: ClassVar[str] = "nobody"
+
+    def ask(self, subject: Subject, run: Run) -> Finding:
+        index = run.pick(subject.data["test"])
+        well = np.random.default_rng(0).beta(2, 0.3, 90)[: len(index)]
+        measure = Measure.mean("well", well, better="higher", seed=run.seed, unit="%", column="well")
+        return Finding(says="So.", measures=(measure,), samples=Table("test", {"index": index, "well": well}))
+
+
+def test_the_bets_of_an_audit_with_a_time_follow_from_their_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values on one side of the range: both ends of what bets leave lie below those of the bootstrap."""
+    ours = shelf.ours
+    # of those on our own shelf no interval is let by
+    monkeypatch.setattr(shelf, "ours", lambda which: [*ours(which), HowWell.name()])
+    done = package.audit(shapes(), probes=[HowWell(), "accuracy"], budget="60s", inputs=60, out=tmp_path)
+    assert done.folder is not None
+    (m,) = done.rows[0].answer.finding.measures  # type: ignore[union-attr]
+    samples = done.rows[0].answer.finding.samples  # type: ignore[union-attr]
+    once = Measure.mean("well", samples.columns["well"], better="higher", seed=0)  # type: ignore[union-attr]
+    assert once.high is not None
+    assert m.high is not None
+    assert m.high < once.high  # so that it is not one of those that are wider
+    verified = verify(done.folder)
+    assert verified.broken == ()
+    assert verified.questions[0].own_intervals == 0
+    another = m.high + 0.002
+    edit(done.folder, f"findings/{HowWell.name()}.json", lambda stored: headline(stored).update(high=another))
+    renew(done.folder)
+    assert any("its interval is said to be" in told for told in verify(done.folder).broken)
 
 
 def test_it_needs_no_torch(made: Path) -> None:

@@ -23,6 +23,7 @@ from assay import shelf
 from assay.audit import Audit, Judged, describe, judgements, open_audit
 from assay.errors import AssayError
 from assay.finding import EVERYTHING, Alarm, Gallery, Measure, Table, Witnesses, bootstrap, wilson
+from assay.jobs.audit.rounds import error_of, searches
 from assay.probe import Answer, judge_witnesses, undisturbed
 from assay.run import environment
 from assay.store import answers, chain
@@ -209,7 +210,7 @@ def _measures(answer: Answer, samples: Table | None, stored: Audit) -> tuple[Che
         if m.column is None or m.value is None:
             continue
         assert samples is not None
-        wrong, ours = _follows(m, samples, stored, answer.probe, len(answer.looks))
+        wrong, ours = _follows(m, samples, stored, answer)
         follow, own = follow + (not wrong), own + (not wrong and not ours)
         if wrong:
             broken.append(
@@ -227,7 +228,7 @@ def _measures(answer: Answer, samples: Table | None, stored: Audit) -> tuple[Che
     )
 
 
-def _follows(m: Measure, samples: Table, stored: Audit, probe: str, looks: int) -> tuple[str, bool]:
+def _follows(m: Measure, samples: Table, stored: Audit, answer: Answer) -> tuple[str, bool]:
     """Why a measure is not the mean of its column ("" where it is), and whether its interval was computed again too."""
     import numpy as np
 
@@ -258,14 +259,44 @@ def _follows(m: Measure, samples: Table, stored: Audit, probe: str, looks: int) 
     drawn = bootstrap(lambda counts: counts @ v / v.size, v.size, seed=stored.seed)
     if np.allclose(told, drawn, rtol=CLOSE, atol=CLOSE):
         return "", True
+    if any(np.allclose(told, ends, rtol=0, atol=CLOSE) for ends in _of_several_looks(v, stored, answer)):
+        return "", True
     wider = exact is not None and told[0] <= exact[0] + CLOSE and told[1] >= exact[1] - CLOSE
     # One of several looks has a wider interval than one alone.
-    wider |= looks > 0 and told[0] <= drawn[0] + CLOSE and told[1] >= drawn[1] - CLOSE
+    wider |= bool(answer.looks) and told[0] <= drawn[0] + CLOSE and told[1] >= drawn[1] - CLOSE
     # What is certified in part has the undecided in its interval; pairs that share an input, a wider or narrower one.
-    if wider or (exact is None and (stored.subject.task != "Classification" or probe not in shelf.ours("probes"))):
+    if wider or (
+        exact is None and (stored.subject.task != "Classification" or answer.probe not in shelf.ours("probes"))
+    ):
         return "", False
     low, high = exact or drawn
     return f"its interval is said to be {told[0]:.6g} to {told[1]:.6g}, and is {low:.6g} to {high:.6g}", False
+
+
+def _of_several_looks(v: NDArray[np.float64], stored: Audit, answer: Answer) -> Iterator[tuple[float, float]]:  # n
+    """The intervals that a column has in an audit with a time limit, at its share of the error of all looks.
+
+    That of bets is no wider one than the bootstrap's: where values lie on one side, both its ends lie on the other.
+    """
+    import numpy as np
+
+    from assay.methods.uncertainty.exact import exact
+    from assay.methods.uncertainty.sequences import mean_interval
+
+    if not answer.looks or not ((v >= 0) & (v <= 1)).all():
+        return
+    first, last, bound = answer.looks[0], answer.looks[-1], stored.budget.get("inputs")
+    there = max(1, stored.subject.splits.get("test", 1))
+    try:
+        most = min(there, bound) if isinstance(bound, int) else there
+        error = error_of(answer.probe, searches(first, last.steps), first.inputs, last.inputs, most)
+    except AssayError:  # the rungs of another version, or of nobody
+        return
+    low, high = mean_interval(v, alpha=error)
+    yield min(low, float(v.mean())), max(high, float(v.mean()))
+    if np.isin(v, (0.0, 1.0)).all():
+        least, greatest = exact(int(v.sum()), len(v), error)
+        yield float(least), float(greatest)
 
 
 def _pages(folder: Path, stored: Audit) -> tuple[list[str], list[str]]:
