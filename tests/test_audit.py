@@ -335,6 +335,26 @@ def test_the_status_gates_a_pipeline(digits, monkeypatch, limits, status, verdic
     assert (done.status, done.row("counted").verdict) == (status, verdict)
 
 
+@pytest.mark.parametrize(
+    ("measure", "limit"),
+    [
+        (Measure.proportion("m", [True], better="higher"), Standard(at_least=0.2)),  # 20.7 to 100 %
+        (Measure.proportion("m", [False], better="higher"), Standard(at_least=0.8)),  # 0 to 79.3 %
+        (Measure.mean("m", [0.3], better="higher", seed=0), Standard(at_least=0.03)),  # of no width
+        (Measure.mean("m", [0.3], better="higher", seed=0, unit="%"), Standard(at_least=0.5)),
+    ],
+)
+def test_one_input_settles_no_verdict(digits, monkeypatch, measure, limit):
+    monkeypatch.setattr(shelf, "load", lambda *_: Counted)
+    monkeypatch.setattr(Counted, "ask", lambda self, subject, run: Finding(says="So.", measures=(measure,)))
+    done = assay.audit(digits, probes=["counted"], standards=Standards(limits={"counted": (limit,)}))
+    (judgement,) = done.row("counted").judgements
+    assert (judgement.verdict, judgement.why) == (
+        "cannot tell",
+        "one input was seen: nobody knows how far another may lie",
+    )
+
+
 def test_a_question_that_breaks_loses_nothing_of_the_others(digits, tmp_path):
     @dataclass(frozen=True)
     class Broken(Counted):

@@ -376,15 +376,14 @@ def judgements(answer: Answer, limits: Sequence[Standard], alarms: tuple[Alarm, 
 
 def _kept_open(judgement: Judgement, answer: Answer) -> Judgement:
     """What more inputs may turn over stays open where those that were seen tell nothing of how far others may lie."""
-    if answer.finding is None or not answer.looks or answer.looks[-1].grows != "inputs":
-        return judgement
-    if judgement.verdict not in ("pass", "fail") or judgement.standard is None:
+    if answer.finding is None or judgement.verdict not in ("pass", "fail") or judgement.standard is None:
         return judgement
     m = answer.finding.measure(judgement.standard.measure)
-    if not says_nothing_of_others(m):
-        return judgement
-    one = "one input was seen" if m.n == 1 else f"all {m.n:,} values that were seen are {m.value:.3g}"
-    return dataclasses.replace(judgement, verdict="cannot tell", why=f"{one}: nobody knows how far another may lie")
+    several = bool(answer.looks) and answer.looks[-1].grows == "inputs"
+    if m.n == 1 or (several and says_nothing_of_others(m)):
+        one = "one input was seen" if m.n == 1 else f"all {m.n:,} values that were seen are {m.value:.3g}"
+        return dataclasses.replace(judgement, verdict="cannot tell", why=f"{one}: nobody knows how far another may lie")
+    return judgement
 
 
 def says_nothing_of_others(m: Measure) -> bool:
