@@ -351,6 +351,25 @@ def test_a_cluster_that_is_not_there() -> None:
 
 
 @needs_ray
+@pytest.mark.parametrize("address", ["ray://", "ray://127.0.0.1", "ray://127.0.0.1:", "ray://:10001", "head", "head:x"])
+def test_an_address_without_machine_or_port_is_refused_at_once(address: str) -> None:
+    from assay.engine import ray as engine
+
+    with pytest.raises(AssayError, match=rf"'{address}' is no address of a cluster; write HOST:PORT, or ray://HOST"):
+        engine._knock(address)
+
+
+@needs_ray
+def test_a_name_that_no_machine_can_have_is_told_in_one_line() -> None:
+    from assay.engine import ray as engine
+
+    with pytest.raises(AssayError, match="There is no cluster at 'ray://a+:1': that is no name of a machine; start"):
+        engine._knock(f"ray://{'a' * 70}:1")
+    for address in ("auto", "anyscale://mine"):  # which Ray knows how to find
+        engine._knock(address)
+
+
+@needs_ray
 def test_a_cluster_that_is_not_the_one_that_is_connected(engine: Ray) -> None:
     """Nothing is computed elsewhere, or with other workers, than whoever asks for it believes."""
     import ray

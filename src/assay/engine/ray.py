@@ -673,14 +673,18 @@ def _greet() -> None:
 
 
 def _knock(address: str) -> None:
-    """Ray waits for minutes at a door that nobody opens."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto" or not port.isdigit():
+    """Ray waits for minutes at a door that nobody opens, and for half of one where no port is named."""
+    scheme, there, _ = address.rpartition("://")
+    if address == "auto" or scheme not in ("", "ray"):
         return
+    host, _, port = address.removeprefix(f"{scheme}{there}").rpartition(":")
+    if not host or not port.isdecimal():
+        raise AssayError(f"{address!r} is no address of a cluster; write HOST:PORT, or ray://HOST:PORT.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
-    except OSError as e:
+    except (OSError, UnicodeError) as e:  # a name that none can have is refused before it is asked for
+        told = e.strerror if isinstance(e, OSError) else "that is no name of a machine"
         raise AssayError(
-            f"There is no cluster at {address!r}: {e.strerror or e}; start one with `ray start --head`, or leave the "
+            f"There is no cluster at {address!r}: {told or e}; start one with `ray start --head`, or leave the "
             "address out to compute here."
         ) from e
