@@ -60,6 +60,17 @@ def test_it_opens_from_disk_without_a_request_at_any_width(visit: Any, page_of_f
         assert drawn["height"] >= 9  # which can be read: the figure scrolls, the page does not
 
 
+def test_on_a_phone_what_is_said_of_a_verdict_stands_below_it_and_not_among_the_labels(
+    visit: Any, page_of_four: Path
+) -> None:
+    page = visit(page_of_four, viewport={"width": 390, "height": 800})
+    row = page.locator("tr[data-stale=yes] td[data-label=Verdict]")
+    verdict, stale = (row.locator(what).bounding_box() for what in (".badge", ".about"))
+    assert row.locator(".about").inner_text() == "stale"
+    assert stale["x"] >= verdict["x"]
+    assert stale["y"] >= verdict["y"] + verdict["height"]
+
+
 def test_filters_and_links_work_without_any_library(visit: Any, page_of_four: Path) -> None:
     page = visit(page_of_four)
     seen = "tr[data-verdict]:visible"
