@@ -82,6 +82,7 @@ def test_times_are_read_and_what_is_none_is_refused():
     assert seconds_named("quick") is None
     for text, words in (
         ("0s", "'0s' is no time to ask in; give more than 0s"),
+        ("0", "'0' is no time to ask in; give more than 0s"),  # not "write 0s", which is refused too
         ("30000h", "'30000h' is too long; give at most 27777h"),
         ("27777.1h", "'27777.1h' is too long; give at most 27777h"),
         ("10", "'10' has no unit; write 10s, 10m or 10h"),

@@ -77,12 +77,12 @@ def seconds_named(text: str, option: str = "--budget") -> float | None:
     if told is None:
         return None
     number, unit = told.groups()
+    if not float(number):
+        raise AssayError(f"{option} {text!r} is no time to ask in; give more than 0s, for example 10m.")
     if unit not in UNITS:
         wrong = f"has the unit {unit!r}" if unit else "has no unit"
         raise AssayError(f"{option} {text!r} {wrong}; write {number}s, {number}m or {number}h.")
     seconds = float(number) * UNITS[unit]
-    if not seconds:
-        raise AssayError(f"{option} {text!r} is no time to ask in; give more than 0s, for example 10m.")
     if seconds > 3600 * LONGEST:
         raise AssayError(f"{option} {text!r} is too long; give at most {LONGEST}h.")
     return seconds
