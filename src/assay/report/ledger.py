@@ -259,13 +259,6 @@ def markdown(claims: Sequence[Told]) -> str:
         "|---|---:|---:|---:|---|",
     ]
     lines += [f"| {c.verdict} | {c.now} | {c.old or ''} | {c.ours or ''} | {c.means} |" for c in counts(claims)]
-    if moves(claims):
-        lines += ["", "## What changed", "", CHANGES, ""]
-        lines += ["| before | after | claims |", "|---|---|---:|"]
-        lines += [f"| {was} | {now} | {n} |" for was, now, n in moves(claims)]
-    if any(t.before for t in claims):
-        lines += ["", "| claim | before | after | what was another |", "|---|---|---|---|"]
-        lines += [f"| {_md(t.id)} | {_md(t.was)} | {t.verdict} | {_md(t.before.why)} |" for t in claims if t.before]
     lines += ["", "## All", "", "| claim | print | here | verdict | size | tested |", "|---|---|---|---|---|---|"]
     for t in claims:
         first = t.pairs[0] if t.pairs else None
@@ -278,6 +271,13 @@ def markdown(claims: Sequence[Told]) -> str:
             t.date,
         )
         lines.append("| " + " | ".join(_md(cell) for cell in cells) + " |")
+    if moves(claims):
+        lines += ["", "## What changed", "", CHANGES, ""]
+        lines += ["| before | after | claims |", "|---|---|---:|"]
+        lines += [f"| {was} | {now} | {n} |" for was, now, n in moves(claims)]
+    if any(t.before for t in claims):
+        lines += ["", "| claim | before | after | what was another |", "|---|---|---|---|"]
+        lines += [f"| {_md(t.id)} | {_md(t.was)} | {t.verdict} | {_md(t.before.why)} |" for t in claims if t.before]
     for t in claims:
         lines += [
             "",
