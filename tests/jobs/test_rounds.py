@@ -241,7 +241,7 @@ def test_a_time_that_is_too_short_for_the_first_question_is_refused_with_the_tim
         timed("8s"), [question("everyday-change"), question("worst-case-accuracy")], [True, True], Standards(),
         pace=0.01, there=3000, clock=lambda: 3.0,
     )  # fmt: skip
-    with pytest.raises(AssayError, match=r"--budget 8s is too short: opening the model took 3 s, and everyday-change "
+    with pytest.raises(AssayError, match=r"A time of 8s is too short: opening the model took 3 s, and everyday-change "
                        r"would take about 21 s; give at least 26s"):  # fmt: skip
         rounds.refuse_what_is_too_short()
     Rounds(

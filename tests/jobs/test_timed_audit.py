@@ -411,6 +411,6 @@ def test_what_is_no_time_is_told_in_one_line(words: list[str], says: str, assay:
 def test_one_that_is_too_short_says_how_long_it_would_take(assay: Command) -> None:
     ended = assay("audit", "digits-mlp", "--budget", "0.1s", "--probe", "accuracy")
     assert ended.status == 2
-    assert "--budget 0.1s is too short: opening the model took" in ended.err
+    assert "A time of 0.1s is too short: opening the model took" in ended.err
     assert "and accuracy would take about 1 s; give at least" in ended.err
     assert not Path("runs").exists()

@@ -256,7 +256,7 @@ class _Asking:
             return
         if self.record is None:
             raise AssayError(
-                f"--budget {self.budget.name} is too short: the model was not open when it was over; give it longer."
+                f"A time of {self.budget.name} is too short: the model was not open when it was over; give it longer."
             )
         if self.place is None and not self.over:
             raise Died("wants no question, and the time is over")

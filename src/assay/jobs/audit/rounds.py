@@ -219,7 +219,7 @@ class Rounds:
         if cheapest is not None and (about := self._about(cheapest, least)) > self.left:
             before = self.clock()
             raise AssayError(
-                f"--budget {self.budget.name} is too short: opening the model took {before:.0f} s, and "
+                f"A time of {self.budget.name} is too short: opening the model took {before:.0f} s, and "
                 f"{self.asked[cheapest].probe} would take about {in_words(about)}; give at least "
                 f"{math.ceil(before + about + self.ending)}s."
             )
