@@ -202,7 +202,7 @@ def test_rates_have_their_inputs_so_that_a_cure_compares_pairs(answer):
         assert (len(values), values.mean()) == (m.n, pytest.approx(m.value))
     exact = found.measure(FAR)
     stored = type("Stored", (), {"seed": 0})
-    assert _follows(exact, found.samples, stored, "who-gets-in", 0) == ("", True)
+    assert _follows(exact, found.samples, stored, answer) == ("", True)
 
 
 def test_an_everyday_change_is_not_asked_of_the_first_rows_alone(signatures, run):

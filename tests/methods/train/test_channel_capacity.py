@@ -237,7 +237,7 @@ def test_training_with_a_price_lowers_trace_surrogate_and_spectral_norms() -> No
         for less, plain in zip(told[name][:3], told["plain"], strict=False):  # the last bounds its Lipschitz constant
             assert less < 0.8 * plain
         assert told[name][3] > told["plain"][3] - 0.1
-        assert told[name][4] < 0.8 * told["plain"][4]
+        assert told[name][4] < 0.9 * told["plain"][4]
 
 
 class Named(nn.Module):
