@@ -34,7 +34,7 @@ DOUBTS: Mapping[str, Doubt] = {
         "it fails by a share of our own, a half, and a gain is left under the worst of the attacks",
     ),
     "wang2019-smoothing/smoothing-mnist": Doubt(
-        "2026-11-17T09:33:59+00:00",
+        "2026-11-19T22:36:56+00:00",
         "1-NN has the lower error at three radii, by far, and the higher at four; which of these the statement is of, "
         "print does not say, nor which network it smooths",
     ),
